@@ -1,0 +1,41 @@
+# `make run` and `make test` need Python 3.11+, git and make; everything else is set up here.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check bench clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	@touch $@
+
+setup: $(READY)  ## make the virtual environment
+
+run: $(READY)  ## run the gateway with TLS, development certificates and a durable core
+	$(BIN)/mariner certs development --dir var/certs
+	$(BIN)/mariner serve --conf deploy/development.yaml
+
+demo: $(READY)  ## start a gateway, register real measurements of this machine through TLS, query them back
+	$(BIN)/python deploy/demo/run.py
+
+test: $(READY)  ## run all tests
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, format and type check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side by side
+	$(BIN)/python -m tests.perf
+
+clean:  ## remove everything that was made here
+	rm -rf $(VENV) var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

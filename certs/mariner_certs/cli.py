@@ -1,0 +1,121 @@
+"""The command ``mariner certs``, also ``python -m mariner_certs``.
+
+Exit codes: 0 success (``show``: the certificate can be used), 1 failure (``show``: it
+cannot), 2 wrong usage.
+"""
+
+from pathlib import Path
+
+import click
+
+from mariner_certs import authority, development, files, inspection
+from mariner_certs.authority import Pair
+
+_DIR = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("certs"),
+    show_default=True,
+    help="Folder of the files.",
+)
+_FORCE = click.option("--force", is_flag=True, help="Replace files that are there.")
+
+
+class _Failure(click.ClickException):
+    """A failure that is told in one line, with exit code 1."""
+
+    def show(self, file: object = None) -> None:
+        click.echo(f"mariner: error: {self.message}", err=True)
+
+
+@click.group()
+def certs() -> None:
+    """Make and inspect certificates: a CA, servers and clients of it."""
+
+
+@certs.command()
+@_DIR
+@click.option("--name", default="Mariner CA", show_default=True, help="Its common name.")
+@click.option("--days", type=click.IntRange(1), default=authority.CA_DAYS, show_default=True)
+@_FORCE
+def ca(folder: Path, name: str, days: int, force: bool) -> None:
+    """Make a CA: ca.pem, to be given to all, and ca.key, to be kept away from all."""
+    _save(folder, "ca", authority.make_ca(name, days), force)
+
+
+@certs.command()
+@_DIR
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    required=True,
+    help="DNS name or IP address that clients connect to; may be given again.",
+)
+@click.option("--name", default="server", show_default=True, help="Name of the files.")
+@click.option("--days", type=click.IntRange(1), default=authority.LEAF_DAYS, show_default=True)
+@_FORCE
+def server(folder: Path, hosts: tuple[str, ...], name: str, days: int, force: bool) -> None:
+    """Make a server certificate, signed by the CA in the same folder."""
+    _save(folder, name, authority.make_server(_load_ca(folder), hosts, days), force)
+
+
+@certs.command()
+@_DIR
+@click.option("--name", required=True, help="The client's name; also that of the files.")
+@click.option("--days", type=click.IntRange(1), default=authority.LEAF_DAYS, show_default=True)
+@_FORCE
+def client(folder: Path, name: str, days: int, force: bool) -> None:
+    """Make a client certificate, signed by the CA in the same folder."""
+    if Path(name).name != name:
+        raise click.BadParameter("expected a name without '/'", param_hint="--name")
+    _save(folder, name, authority.make_client(_load_ca(folder), name, days), force)
+
+
+@certs.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--ca", "ca_path", type=click.Path(path_type=Path), help="Is it signed by this CA?")
+def show(path: Path, ca_path: Path | None) -> None:
+    """Tell what a certificate is good for, and until when."""
+    try:
+        certificate = files.load_certificate(path)
+        authority_certificate = files.load_certificate(ca_path) if ca_path else None
+    except files.CertificateError as e:
+        raise _Failure(str(e)) from e
+    description = inspection.describe(certificate, authority_certificate)
+    for what, value in description.lines:
+        click.echo(f"{what + ':':18}{value}")
+    if description.problem:
+        raise _Failure(f"{path}: {description.problem}")
+
+
+@certs.command("development")
+@_DIR
+def development_command(folder: Path) -> None:
+    """Make a CA, a server certificate for this machine and a client's, once.
+
+    Run again, it renews what expires within a week and leaves the rest alone.
+    """
+    try:
+        made = development.ensure(folder)
+    except files.CertificateError as e:
+        raise _Failure(str(e)) from e
+    what = f"made {', '.join(made)}" if made else "nothing to do"
+    click.echo(f"{folder}: development certificates: {what}")
+
+
+def _load_ca(folder: Path) -> Pair:
+    try:
+        return files.load(folder, "ca")
+    except files.CertificateError as e:
+        raise _Failure(f"{e}; `mariner certs ca` makes a CA") from e
+
+
+def _save(folder: Path, name: str, pair: Pair, force: bool) -> None:
+    try:
+        files.save(folder, name, pair, force=force)
+    except files.CertificateError as e:
+        raise _Failure(str(e)) from e
+    until = pair.certificate.not_valid_after_utc
+    click.echo(f"{files.certificate_path(folder, name)}: valid until {until:%Y-%m-%d}")

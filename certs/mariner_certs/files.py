@@ -1,0 +1,124 @@
+"""Keeps certificates and keys in PEM files: ``NAME.pem`` and ``NAME.key`` of a folder.
+
+A key is readable by its owner only from its first byte on, and neither of the two is ever
+half written or overwritten unasked.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from mariner_certs.authority import Pair
+
+KEY_MODE: Final = 0o600
+CERTIFICATE_MODE: Final = 0o644
+
+
+class CertificateError(Exception):
+    """A file that is in the way, missing, or not what it should be; names the file."""
+
+
+def certificate_path(folder: Path, name: str) -> Path:
+    """File of a certificate."""
+    return folder / f"{name}.pem"
+
+
+def key_path(folder: Path, name: str) -> Path:
+    """File of its private key."""
+    return folder / f"{name}.key"
+
+
+def save(folder: Path, name: str, pair: Pair, *, force: bool = False) -> None:
+    """Write a certificate and its key.
+
+    Args:
+        folder: made if it is not there.
+        name: name of both files, without ending.
+        pair: what is written.
+        force: replace files that are there.
+
+    Raises:
+        CertificateError: a file is there already, or cannot be written.
+    """
+    files = (
+        (key_path(folder, name), _key_pem(pair.key), KEY_MODE),
+        (certificate_path(folder, name), _certificate_pem(pair.certificate), CERTIFICATE_MODE),
+    )
+    for path, _, _ in files:
+        if path.exists() and not force:
+            raise CertificateError(f"{path}: exists already; --force replaces it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, data, mode in files:
+            _write(path, data, mode)
+    except OSError as e:
+        raise CertificateError(f"{e.filename or folder}: {e.strerror}") from e
+
+
+def load(folder: Path, name: str) -> Pair:
+    """Read a certificate and its key.
+
+    Raises:
+        CertificateError: a file is missing or not what it should be.
+    """
+    path = key_path(folder, name)
+    certificate = load_certificate(certificate_path(folder, name))
+    try:
+        key = load_pem_private_key(_read(path), None)
+    except (TypeError, ValueError):
+        raise CertificateError(f"{path}: expected a private key in PEM form") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError(f"{path}: expected an elliptic curve key, as made by this tool")
+    return Pair(certificate, key)
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate.
+
+    Raises:
+        CertificateError: the file is missing or holds none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(_read(path))
+    except ValueError:
+        raise CertificateError(f"{path}: expected a certificate in PEM form") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise CertificateError(f"{path}: {e.strerror}") from e
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _certificate_pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask is
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

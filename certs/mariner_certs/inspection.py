@@ -1,0 +1,106 @@
+"""Tells what a certificate is good for, and until when."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+_PURPOSES: Final = {
+    ExtendedKeyUsageOID.SERVER_AUTH: "server",
+    ExtendedKeyUsageOID.CLIENT_AUTH: "client",
+}
+
+
+class Description(NamedTuple):
+    """What a certificate says.
+
+    Attributes:
+        lines: what and its value, for people.
+        problem: why it cannot be used now, None if it can.
+    """
+
+    lines: list[tuple[str, str]]
+    problem: str | None
+
+
+def describe(
+    certificate: x509.Certificate, ca: x509.Certificate | None = None, now: datetime | None = None
+) -> Description:
+    """Describe a certificate.
+
+    Args:
+        certificate: which.
+        ca: whom it should be signed by; None: that is not looked at.
+        now: moment at which it should be valid, aware; None: this one.
+    """
+    now = now or datetime.now(UTC)
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    lines = [
+        ("subject", certificate.subject.rfc4514_string()),
+        ("issuer", certificate.issuer.rfc4514_string()),
+        ("good for", ", ".join(_purposes(certificate)) or "nothing known"),
+        ("names", ", ".join(_names(certificate)) or "none"),
+        ("valid from", f"{begin:%Y-%m-%d %H:%M:%S} UTC"),
+        ("valid until", f"{end:%Y-%m-%d %H:%M:%S} UTC ({_days(end, now)})"),
+        ("key", _key_text(certificate)),
+        ("SHA-256", certificate.fingerprint(hashes.SHA256()).hex(":").upper()),
+    ]
+    problem = None
+    if now > end:
+        problem = "expired"
+    elif now < begin:
+        problem = "not valid yet"
+    if ca is not None:
+        signed = _is_signed_by(certificate, ca)
+        lines.append(("signed by the CA", "yes" if signed else "no"))
+        problem = problem or (None if signed else "not signed by the CA")
+    return Description(lines, problem)
+
+
+def _days(end: datetime, now: datetime) -> str:
+    days = (end - now).days
+    return f"{days} days left" if days >= 0 else f"expired {-days} days ago"
+
+
+def _purposes(certificate: x509.Certificate) -> Iterator[str]:
+    extensions = certificate.extensions
+    try:
+        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            yield "CA"
+    except x509.ExtensionNotFound:
+        pass
+    try:
+        usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return
+    yield from (_PURPOSES.get(i, i.dotted_string) for i in usage)
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(i.value) for i in names]
+
+
+def _key_text(certificate: x509.Certificate) -> str:
+    key = certificate.public_key()
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return f"ECDSA {key.curve.name}"
+    if isinstance(key, rsa.RSAPublicKey):
+        return f"RSA {key.key_size} bits"
+    return type(key).__name__
+
+
+def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""What a backend promises (000, "Backend engine"; DESIGN: layers 5 to 7).
+
+A backend stores events and answers queries. The engine gives ids and timestamps; the
+backend keeps them. One contract test-suite (``tests/eventer_bridge/backends``) is passed
+by every implementation.
+
+All methods are called on the event loop's thread. Work that may block is done on threads
+that the backend owns; functions that run there are named ``ext_…``.
+"""
+
+import abc
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hat import aio
+
+from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
+from eventer_bridge.subscription import Subscription
+
+
+class ServerMark(NamedTuple):
+    """Where the ids and the clock of a server continue.
+
+    Attributes:
+        session: the greatest session id that may have been given (stored or reserved);
+            0 where there is none.
+        timestamp: the greatest timestamp stored for the server, None where there is none.
+    """
+
+    session: int
+    timestamp: Timestamp | None
+
+
+class StoreStats(NamedTuple):
+    """How much is stored; cheap to get, for metrics.
+
+    Attributes:
+        events: stored events; an estimate.
+        event_types: known event types.
+        size_bytes: bytes on disk, 0 for a backend that has none.
+    """
+
+    events: int
+    event_types: int
+    size_bytes: int
+
+
+class Backend(aio.Resource, abc.ABC):
+    """Storage of events.
+
+    Closing it (``async_close``) first commits everything that was accepted.
+    """
+
+    @abc.abstractmethod
+    def server_mark(self, server_id: int) -> ServerMark:
+        """Where the ids and the clock of a server continue."""
+
+    @abc.abstractmethod
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        """Note on disk that ids of sessions up to and including ``session`` may be given.
+
+        The future is done when the note is durable. A later note replaces it, also by a
+        smaller one (a clean shut-down gives back what was not used).
+        """
+
+    @abc.abstractmethod
+    def check_types(self, event_types: Iterable[EventType]) -> None:
+        """Refuse types that :meth:`register` could not store, before ids are given.
+
+        Raises:
+            LimitError: a new event type would exceed ``limits.MAX_EVENT_TYPES``.
+        """
+
+    @abc.abstractmethod
+    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """Store the events of one session, whole or not at all.
+
+        Sessions are committed in the order of the calls. The future is done when the
+        events are durable: a power cut does not take them back; after that every query
+        sees them.
+
+        Args:
+            events: the events of one session (at least one): same server, same session
+                id (greater than of any before of that server), same timestamp (not
+                smaller than of any before of that server), instances rising.
+
+        Returns:
+            A future, which fails with ``StorageError`` if the commit failed (the backend
+            closes itself then) and with ``ClosedError`` if the backend was closed.
+        """
+
+    @abc.abstractmethod
+    async def query(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult:
+        """Answer a query.
+
+        An answer holds everything that was handed to :meth:`register` before the call (it
+        waits for the commit of what is pending), except that a server query with
+        ``persisted`` looks only at what is durable already.
+
+        Ordered by timestamp or source timestamp, events of equal value are in natural
+        order (reversed for descending); without source timestamp they come last in either
+        order (000) and never match a bound of it.
+
+        With ``last_event_id`` a timeseries answer begins after that event; if the query
+        without it would not contain that event, the answer is empty (001: events are
+        discarded until it occurs). A server answer begins with greater ids. An answer is
+        cut at ``max_results``, ``limits.MAX_RESULTS`` and ``limits.MAX_RESULT_BYTES`` (but
+        never below one event), with ``more_follows`` true if there are more;
+        ``max_results`` 0 gives no events.
+
+        Args:
+            params: which of the three queries.
+            subscription: rights; only events whose type matches are seen. None: all.
+
+        Raises:
+            ClosedError: the backend is closed, or was meanwhile.
+            StorageError: reading failed.
+            InvalidSubscriptionError: ``*`` is not last in one of the event types.
+        """
+
+    @abc.abstractmethod
+    async def flush(self) -> None:
+        """Wait until everything that was handed to :meth:`register` is durable."""
+
+    @abc.abstractmethod
+    def stats(self) -> StoreStats:
+        """How much is stored now."""

@@ -1,0 +1,46 @@
+"""What backends have in common: rights, limits of answers, refusals."""
+
+import asyncio
+from collections.abc import Iterable
+
+from eventer_bridge import limits
+from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.model import Event, QueryParams, QueryResult, QueryServerParams
+from eventer_bridge.subscription import Subscription
+
+
+def visible_types(params: QueryParams, rights: Subscription | None) -> Subscription | None:
+    """What is asked for, as far as it may be seen; None: everything.
+
+    Raises:
+        InvalidSubscriptionError: ``*`` is not last in one of the event types.
+    """
+    if isinstance(params, QueryServerParams) or params.event_types is None:
+        return rights
+    asked = Subscription(params.event_types)
+    return asked if rights is None else asked.intersection(rights)
+
+
+def result_limit(max_results: int | None) -> int:
+    """Events in an answer to a timeseries or server query, at most."""
+    return limits.MAX_RESULTS if max_results is None else min(max_results, limits.MAX_RESULTS)
+
+
+def take(events: Iterable[Event], max_events: int) -> QueryResult:
+    """An answer of the first events, cut at a number and ``limits.MAX_RESULT_BYTES``."""
+    taken: list[Event] = []
+    n_bytes = 0
+    for event in events:
+        if event.payload is not None:
+            n_bytes += len(event.payload.data)
+        if len(taken) >= max_events or (n_bytes > limits.MAX_RESULT_BYTES and taken):
+            return QueryResult(taken, True)
+        taken.append(event)
+    return QueryResult(taken, False)
+
+
+def failed(future: asyncio.Future[None], error: EventerBridgeError) -> asyncio.Future[None]:
+    """Fail a future that nobody has to await."""
+    future.set_exception(error)
+    future.exception()  # counts as looked at: no warning when it is dropped
+    return future

@@ -1,0 +1,167 @@
+"""Backend that keeps events in memory only: for tests, demonstrations, and what may be lost.
+
+Everything runs on the event loop's thread. It grows with every event.
+"""
+
+import asyncio
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import dropwhile
+from operator import itemgetter
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
+from eventer_bridge.backends.common import failed, result_limit, take, visible_types
+from eventer_bridge.errors import ClosedError, LimitError
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+    natural_key,
+)
+from eventer_bridge.subscription import Subscription
+
+
+def create() -> "MemoryBackend":
+    """Create an empty backend."""
+    return MemoryBackend()
+
+
+class MemoryBackend(Backend):
+    """See the module. Made by :func:`create`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._async_group = aio.Group()
+        self._events: list[Event] = []  # in natural order
+        self._latest: dict[EventType, Event] = {}
+        self._marks: dict[int, ServerMark] = {}
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the backend's tasks (it has none)."""
+        return self._async_group
+
+    def server_mark(self, server_id: int) -> ServerMark:
+        """See :class:`Backend`."""
+        session, timestamp = self._marks.get(server_id, ServerMark(0, None))
+        return ServerMark(max(session, self._reserved.get(server_id, 0)), timestamp)
+
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        if self.is_open:
+            self._reserved[server_id] = session
+        return self._done()
+
+    def check_types(self, event_types: Iterable[EventType]) -> None:
+        """See :class:`Backend`."""
+        n_types = len(self._latest) + len(set(event_types).difference(self._latest))
+        if n_types > max(len(self._latest), limits.MAX_EVENT_TYPES):
+            raise LimitError(
+                f"{n_types} different event types, at most {limits.MAX_EVENT_TYPES} are allowed"
+            )
+
+    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        if self.is_open:
+            last = events[-1]
+            self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
+            for event in events:
+                if not self._events or natural_key(self._events[-1]) < natural_key(event):
+                    self._events.append(event)
+                else:
+                    bisect.insort(self._events, event, key=natural_key)
+                latest = self._latest.get(event.type)
+                if latest is None or natural_key(latest) < natural_key(event):
+                    self._latest[event.type] = event
+        return self._done()
+
+    async def query(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult:
+        """See :class:`Backend`."""
+        if not self.is_open:
+            raise ClosedError("the event store is closed")
+        types = visible_types(params, subscription)
+        if isinstance(params, QueryServerParams):
+            found = self._server_events(params, types)
+            return take(found, result_limit(params.max_results))
+        if isinstance(params, QueryLatestParams):
+            latest = (i for t, i in self._latest.items() if types is None or types.matches(t))
+            return take(latest, limits.MAX_LATEST_RESULTS)
+        found = _ordered(params, filter(_timeseries_filter(params, types), self._events))
+        if params.last_event_id is not None:
+            found = dropwhile(lambda event: event.id != params.last_event_id, found)
+            next(found, None)
+        return take(found, result_limit(params.max_results))
+
+    async def flush(self) -> None:
+        """See :class:`Backend`; nothing is ever pending."""
+
+    def stats(self) -> StoreStats:
+        """See :class:`Backend`."""
+        return StoreStats(len(self._events), len(self._latest), 0)
+
+    def _done(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        if not self.is_open:
+            return failed(future, ClosedError("the event store is closed"))
+        future.set_result(None)
+        return future
+
+    def _server_events(
+        self, params: QueryServerParams, rights: Subscription | None
+    ) -> Iterator[Event]:
+        last = params.last_event_id
+        for event in self._events:
+            if (
+                event.id.server == params.server_id
+                and (last is None or event.id > last)
+                and (rights is None or rights.matches(event.type))
+            ):
+                yield event
+
+
+def _timeseries_filter(
+    params: QueryTimeseriesParams, types: Subscription | None
+) -> Callable[[Event], bool]:
+    has_source_bounds = params.source_t_from is not None or params.source_t_to is not None
+
+    def accept(event: Event) -> bool:
+        if types is not None and not types.matches(event.type):
+            return False
+        if not _is_between(event.timestamp, params.t_from, params.t_to):
+            return False
+        if not has_source_bounds:
+            return True
+        source = event.source_timestamp
+        return source is not None and _is_between(source, params.source_t_from, params.source_t_to)
+
+    return accept
+
+
+def _is_between(value: Timestamp, low: Timestamp | None, high: Timestamp | None) -> bool:
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def _ordered(params: QueryTimeseriesParams, events: Iterable[Event]) -> Iterator[Event]:
+    """Events, given in natural order, in the order that is asked for."""
+    ordered = list(events)
+    is_descending = params.order is Order.DESCENDING
+    if is_descending:
+        ordered.reverse()
+    if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+        sourced = [(i.source_timestamp, i) for i in ordered if i.source_timestamp is not None]
+        sourced.sort(key=itemgetter(0), reverse=is_descending)  # keeps the order of equals
+        ordered = [i for _, i in sourced] + [i for i in ordered if i.source_timestamp is None]
+    return iter(ordered)

@@ -1,0 +1,288 @@
+"""The durable backend: group commit and queries on the event loop.
+
+While one group of sessions is being synced on the storage thread, the next one gathers.
+Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a commit
+(other than what the contract says) and never delay one::
+
+    register() ─▶ gathering group ─▶ storage thread: encode, write, sync ─▶ futures done
+    query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
+from eventer_bridge.backends.common import failed, take, visible_types
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.latest import LatestCache
+from eventer_bridge.backends.rocksdb.query import NOTHING, Reader, decode_rows
+from eventer_bridge.backends.rocksdb.store import Commit, Committed, Store
+from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryLatestParams,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+CommitCb = Callable[[int, float], None]
+"""Called on the loop after a commit: events in it, seconds until it was durable."""
+
+QUICK_TYPES: Final = 64
+"""Types whose latest events are looked up on the loop; more would hold up others."""
+
+
+async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBackend":
+    """Open a store, and create it where there is none.
+
+    Args:
+        path: its directory.
+        on_commit: see :data:`CommitCb`.
+
+    Raises:
+        StoreLockedError: another process has it open.
+        StoreFormatError: it has a format that this version does not know.
+        StoreDamagedError: it is damaged, or something else than a store.
+        StorageError: it cannot be opened for another reason.
+    """
+    loop = asyncio.get_running_loop()
+    readers = ThreadPoolExecutor(limits.READER_THREADS, "store-reader")
+    try:
+        opened = await loop.run_in_executor(readers, _ext_open, path)
+    except BaseException:
+        readers.shutdown(wait=False)
+        raise
+    mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
+    return RocksDbBackend(opened, readers, on_commit)
+
+
+class _Opened(NamedTuple):
+    store: Store
+    types: Types
+    latest: LatestCache
+
+
+def _ext_open(path: Path) -> _Opened:
+    store = Store(path)
+    try:
+        return _Opened(store, Types(store.ext_types()), LatestCache(store.ext_last_place()))
+    except BaseException:
+        store.ext_close()
+        raise
+
+
+class _Group:
+    """One commit and those who wait for it."""
+
+    __slots__ = ("commit", "futures")
+
+    def __init__(self) -> None:
+        self.commit = Commit()
+        self.futures: list[asyncio.Future[None]] = []
+
+
+class RocksDbBackend(Backend):
+    """See the module and :class:`Backend`. Made by :func:`create`."""
+
+    def __init__(
+        self, opened: _Opened, readers: ThreadPoolExecutor, on_commit: CommitCb | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._store, self._types, self._latest = opened
+        self._reader = Reader(self._store, self._types.names)
+        self._readers = readers
+        self._on_commit = on_commit
+        self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
+        self._is_committing = False
+        self._failure: str | None = None
+        self._jobs: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
+        self._thread.start()
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the backend's tasks."""
+        return self._async_group
+
+    def stats(self) -> StoreStats:
+        """See :class:`Backend`; takes well below a millisecond.
+
+        Raises:
+            ClosedError: the backend is closed.
+        """
+        self._check_open()
+        return StoreStats(self._store.n_events(), len(self._types), self._store.disk_bytes())
+
+    def server_mark(self, server_id: int) -> ServerMark:
+        """See :class:`Backend`. Two short reads on the loop's thread."""
+        self._check_open()
+        return self._store.mark(server_id)
+
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._check_open()
+        except EventerBridgeError as e:
+            return failed(future, e)
+        group = self._gather(0)
+        group.commit.reserved[server_id] = session
+        group.futures.append(future)
+        return future
+
+    def check_types(self, event_types: Iterable[EventType]) -> None:
+        """See :class:`Backend`."""
+        self._types.check(event_types)
+
+    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """See :class:`Backend`. Types that were not checked before may fail it, too."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        new_types: list[tuple[TypeId, bytes]] = []
+        try:
+            self._check_open()
+            type_ids = self._types.intern(events, new_types)
+        except EventerBridgeError as e:
+            return failed(future, e)
+        group = self._gather(len(events))
+        commit = group.commit
+        commit.sessions.append((events, type_ids))
+        commit.types += new_types
+        commit.n_events += len(events)
+        group.futures.append(future)
+        return future
+
+    async def query(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult:
+        """See :class:`Backend`."""
+        self._check_open()
+        types = visible_types(params, subscription)
+        if not (isinstance(params, QueryServerParams) and params.persisted):
+            await self.flush()
+        ids = None if types is None or types.is_everything else self._types.resolve(types)
+        if ids is not None and not ids:
+            return NOTHING
+        match params:
+            case QueryLatestParams():
+                return await self._query_latest(ids)
+            case QueryTimeseriesParams():
+                return await self._read(self._reader.ext_timeseries, params, ids)
+            case QueryServerParams():
+                return await self._read(self._reader.ext_server, params, ids)
+
+    async def flush(self) -> None:
+        """See :class:`Backend`.
+
+        Raises:
+            StorageError: a commit failed.
+        """
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        if self._groups:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._groups[-1].futures.append(future)
+            await future
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise ClosedError(f"{self._store.path}: the event store is closed")
+
+    def _gather(self, n_events: int) -> _Group:
+        """The group that so many events are to join."""
+        groups = self._groups
+        if not groups:
+            # everything that this iteration of the loop brings joins the first group
+            self._loop.call_soon(self._commit_first)
+        elif len(groups) > self._is_committing:
+            n_gathered = groups[-1].commit.n_events
+            if not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
+                return groups[-1]
+        groups.append(_Group())
+        return groups[-1]
+
+    def _commit_first(self) -> None:
+        self._is_committing = True
+        self._jobs.put(self._groups[0])
+
+    def _on_committed(self, outcome: Committed | StorageError) -> None:
+        group = self._groups.popleft()
+        self._is_committing = False
+        if isinstance(outcome, StorageError):
+            self._on_failure(group, str(outcome))
+            return
+        if self._groups:
+            self._commit_first()
+        self._latest.update(outcome.latest)
+        for future in group.futures:
+            if not future.done():
+                future.set_result(None)
+        if self._on_commit:
+            self._on_commit(group.commit.n_events, outcome.seconds)
+
+    def _on_failure(self, group: _Group, reason: str) -> None:
+        mlog.error("event store failed and closes", extra={"reason": reason})
+        self._failure = reason
+        self.close()
+        for unsaved in (group, *self._groups):
+            for future in unsaved.futures:
+                if not future.done():
+                    failed(future, StorageError(reason))
+        self._groups.clear()
+
+    async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult:
+        names = self._types.names
+        if ids is None:
+            ids = list(islice(names, limits.MAX_LATEST_RESULTS + 1))
+        if len(ids) <= QUICK_TYPES:
+            rows = [row for type_id in ids if (row := self._latest.get(type_id))]
+            if len(rows) == len(ids):
+                return take(decode_rows(rows, names), limits.MAX_LATEST_RESULTS)
+        return await self._read(self._reader.ext_latest, ids)
+
+    async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
+        self._check_open()
+        return await self._loop.run_in_executor(self._readers, ext_fn, *args)
+
+    async def _stop(self) -> None:
+        with contextlib.suppress(StorageError):  # those who wait for a commit are told
+            await self.flush()
+        self._store.is_closing = True
+        self._jobs.put(None)
+        await self._stopped
+        self._thread.join()
+
+    def _ext_run(self) -> None:
+        while (group := self._jobs.get()) is not None:
+            outcome: Committed | StorageError
+            try:
+                outcome = self._store.ext_commit(group.commit)
+            except StorageError as e:
+                outcome = e
+            except Exception as e:
+                outcome = StorageError(f"{self._store.path}: commit failed: {e!r}")
+            self._loop.call_soon_threadsafe(self._on_committed, outcome)
+        self._readers.shutdown()
+        self._store.ext_close()
+        self._loop.call_soon_threadsafe(self._stopped.set_result, None)

@@ -1,0 +1,207 @@
+"""Opening of the RocksDB database: directory, options, format, and what to say if it fails.
+
+Runs on a thread that may block. RocksDB itself locks the directory, notices files that
+are missing or too short when it opens, and damaged blocks (by checksum) when it reads.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteOptions,
+)
+
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY
+from eventer_bridge.errors import (
+    StorageError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreLockedError,
+)
+
+FORMAT: Final = 1
+"""Version of the layout in ``keys``; raised when older versions would misread it."""
+
+FAMILIES: Final = ("event", "source", "session", "server", "type")
+"""Column families besides ``default``."""
+
+BLOCK_CACHE_BYTES: Final = 32 << 20
+"""Blocks, indexes and filters of all families that are kept decompressed."""
+
+WRITE_BUFFER_BYTES: Final = 16 << 20
+"""Rows of one family that are kept in memory before they are written as a sorted file."""
+
+ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
+"""The same for all families together, those that are being written out included."""
+
+MAX_WAL_BYTES: Final = 128 << 20
+"""Log that is replayed at most after a crash: about a second."""
+
+MAX_OPEN_FILES: Final = 256
+"""Files that are kept open; each costs some memory besides the descriptor."""
+
+_CREATION = ("IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "rocksdict-", "lost+found")
+"""How names begin that may stand in a new store before there is a CURRENT file."""
+
+
+def open_database(path: Path) -> Rdict:
+    """Open the database, and create it where there is none.
+
+    Raises:
+        StoreLockedError: another process has it open.
+        StoreFormatError: it was written in a format that is not known here.
+        StoreDamagedError: it is damaged, or is something else.
+        StorageError: it cannot be opened or created for another reason.
+    """
+    try:
+        _make_directory(path)
+        exists = (path / "CURRENT").exists()
+        if not exists:
+            _refuse_strange_files(path)
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
+    try:
+        names = _family_names(path) if exists else ["default"]
+        cache = Cache(BLOCK_CACHE_BYTES)
+        families = {name: _family_options(name, cache) for name in names}
+        db = Rdict(str(path), _options(cache), families)
+    except Exception as e:
+        raise explain(path, "cannot be opened", e) from None
+    try:
+        if not _is_known_format(path, db, names):
+            _initialize(db, set(FAMILIES).difference(names), cache)
+    except StorageError:
+        db.close()
+        raise
+    except Exception as e:
+        db.close()
+        raise explain(path, "cannot be opened", e) from None
+    return db
+
+
+def explain(path: Path, what: str, error: Exception) -> StorageError:
+    """What an exception of RocksDB stands for: it has but one class, and a text.
+
+    Args:
+        path: of the store.
+        what: what failed.
+        error: the exception.
+    """
+    reason = str(error)
+    if "lock hold by" in reason:
+        return StoreLockedError(f"{path}: the event store is in use by this process already")
+    if "While lock file" in reason and "temporarily unavailable" in reason:
+        return StoreLockedError(f"{path}: the event store is in use by another process")
+    if any(i in reason for i in ("Corruption", "No such file", "Invalid argument")):
+        return StoreDamagedError(f"{path}: the event store is damaged: {reason}")
+    return StorageError(f"{path}: {what}: {reason}")
+
+
+def _make_directory(path: Path) -> None:
+    missing = [i for i in (path, *path.parents) if not i.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in missing:  # a power cut must not take back the directory of a synced file
+        descriptor = os.open(made.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _refuse_strange_files(path: Path) -> None:
+    """CURRENT is written last when a database is made; data comes after it."""
+    for file in sorted(path.iterdir()):
+        if not file.name.startswith(_CREATION) and file.suffix != ".dbtmp":
+            raise StoreDamagedError(
+                f"{path}: damaged, or not an event store: no file CURRENT, but {file.name}"
+            )
+
+
+def _family_names(path: Path) -> list[str]:
+    try:
+        return Rdict.list_cf(str(path))
+    except Exception:
+        # opening will say why, and first of all whether it is locked
+        return ["default", *FAMILIES]
+
+
+def _is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
+    """Whether the database is an event store of our format; false if it is still empty."""
+    found = db.get(FORMAT_KEY)
+    if found is None:
+        if any(_has_rows(db.get_column_family(name)) for name in names):
+            raise StoreDamagedError(f"{path}: a database, but not an event store")
+        return False
+    if not found.isdigit() or int(found) != FORMAT:
+        raise StoreFormatError(
+            f"{path}: the event store has format {found.decode(errors='replace')},"
+            f" this version knows format {FORMAT} only"
+        )
+    if missing := set(FAMILIES).difference(names):
+        raise StoreDamagedError(
+            f"{path}: the event store is damaged: no column family {', '.join(sorted(missing))}"
+        )
+    return True
+
+
+def _has_rows(family: Rdict) -> bool:
+    iterator = family.iter()
+    iterator.seek_to_first()
+    return iterator.valid()
+
+
+def _initialize(db: Rdict, missing: Iterable[str], cache: Cache) -> None:
+    for name in missing:
+        db.create_column_family(name, _family_options(name, cache)).close()
+    synced = WriteOptions()
+    synced.sync = True
+    db.put(FORMAT_KEY, str(FORMAT).encode(), synced)
+
+
+def _options(cache: Cache) -> Options:
+    options = _family_options("default", cache)
+    options.create_if_missing(True)
+    # What was acknowledged was synced, and is never dropped silently. A power cut may
+    # leave the last record of the log incomplete: it was not acknowledged, and is dropped.
+    # Any other damage of the log refuses to open. The default of RocksDB (point in time)
+    # would go on without everything that follows the damage.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_max_total_wal_size(MAX_WAL_BYTES)
+    options.set_db_write_buffer_size(ALL_WRITE_BUFFERS_BYTES)
+    options.set_max_open_files(MAX_OPEN_FILES)
+    options.set_max_background_jobs(2)
+    options.set_bytes_per_sync(1 << 20)  # no bursts that would delay the sync of a commit
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _family_options(name: str, cache: Cache) -> Options:
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(8 << 10)
+    table.set_format_version(5)
+    # indexes and filters too are bounded by the cache, however large the store grows
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    options = Options(raw_mode=True)
+    if name == "event":
+        # Values are looked up by keys that exist, in ranges that several files overlap.
+        # Other families are scanned, or have ranges by time that do not overlap.
+        table.set_bloom_filter(10, False)
+        options.set_optimize_filters_for_hits(True)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_level_compaction_dynamic_level_bytes(True)
+    return options

@@ -1,0 +1,203 @@
+"""Keys and values of the store: bytes whose order is the order of the events.
+
+Pure functions, for any thread. Every integer is big-endian with its sign bit flipped, so
+that comparing bytes compares values. Keys have a fixed size, so that many of them can be
+decoded at once (``numpy`` over the joined keys)::
+
+    place     = timestamp (12) · server (8) · session (8) · instance (8)       36 bytes
+    timestamp = s (8) · us (4)
+
+    event     type (4) · place                                     → value of the event
+    source    type (4) · no_source (1) · source timestamp (12) · place   → nothing
+    session   place without instance (28)          → (instance (8) · type (4)) per event
+    server    server (8) · session (8)                             → timestamp
+    type      type (4)                                             → JSON array of segments
+    default   "format"                                             → version, in digits
+              "reserved" · server (8)                              → session (8)
+
+The order of places is the natural order of events (001, "Event ordering"), ties between
+servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
+source timestamp (zeros follow): such events come last in either direction.
+
+The value of an event is one byte of flags, the source timestamp if there is one, and the
+payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the data.
+"""
+
+import bisect
+from collections.abc import Mapping
+from struct import Struct
+from typing import Final, TypeAlias
+
+import msgspec
+
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Payload,
+    Timestamp,
+)
+
+TypeId: TypeAlias = bytes
+"""The four bytes that stand for an event type in the store."""
+
+PAST: Final = b"\xff" * 64
+"""``prefix + PAST`` lies behind every key that begins with ``prefix``."""
+
+TYPE_BYTES: Final = 4
+INT_BYTES: Final = 8
+TIMESTAMP_BYTES: Final = 12
+ID_BYTES: Final = 24
+SERVER_KEY_BYTES: Final = 16
+SESSION_KEY_BYTES: Final = 28
+PLACE_BYTES: Final = 36
+ENTRY_BYTES: Final = 12
+
+FORMAT_KEY: Final = b"format"
+RESERVED_KEY: Final = b"reserved"
+
+_BIAS: Final = 1 << 63
+_TYPE: Final = Struct(">I")
+_INT: Final = Struct(">Q")
+_TIMESTAMP: Final = Struct(">QI")
+_SESSION: Final = Struct(">QIQQ")
+_EVENT: Final = Struct(">4sQIQQQ")
+
+_JSON: Final = 1
+_BINARY: Final = 2
+_HAS_SOURCE: Final = 4
+_FLAGS: Final = tuple(bytes((i,)) for i in range(8))
+_NO_SOURCE: Final = b"\x01" + bytes(TIMESTAMP_BYTES)
+
+
+def encode_type_id(number: int) -> TypeId:
+    """Number of a type, from 0, as it stands in keys."""
+    return _TYPE.pack(number)
+
+
+def encode_type(event_type: EventType) -> bytes:
+    """Segments of a type.
+
+    Raises:
+        InvalidEventError: a segment has no UTF-8 form (a lone surrogate).
+    """
+    try:
+        return msgspec.json.encode(event_type)
+    except UnicodeEncodeError as e:
+        raise InvalidEventError(f"event type {event_type!a} is not Unicode text: {e}") from e
+
+
+def decode_type(data: bytes) -> EventType:
+    """The opposite of :func:`encode_type`."""
+    return msgspec.json.decode(data, type=EventType)
+
+
+def encode_int(value: int) -> bytes:
+    """A signed 64-bit integer, as 8 bytes."""
+    return _INT.pack(value + _BIAS)
+
+
+def decode_int(data: bytes) -> int:
+    """The opposite of :func:`encode_int`."""
+    number: int = _INT.unpack(data)[0]
+    return number - _BIAS
+
+
+def encode_timestamp(timestamp: Timestamp) -> bytes:
+    """A timestamp, as 12 bytes."""
+    return _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
+
+
+def decode_timestamp(data: bytes, offset: int = 0) -> Timestamp:
+    """The opposite of :func:`encode_timestamp`."""
+    s, us = _TIMESTAMP.unpack_from(data, offset)
+    return Timestamp(s - _BIAS, us)
+
+
+def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
+    """Key of a session: the place of its events without their instance."""
+    return _SESSION.pack(timestamp.s + _BIAS, timestamp.us, server + _BIAS, session + _BIAS)
+
+
+def source_of(value: bytes) -> bytes:
+    """``no_source`` and the source timestamp of an event, from its value (13 bytes)."""
+    if value[0] & _HAS_SOURCE:
+        return b"\x00" + value[1 : 1 + TIMESTAMP_BYTES]
+    return _NO_SOURCE
+
+
+def encode_id(event_id: EventId) -> bytes:
+    """Server, session and instance: the end of a place."""
+    return b"".join(map(encode_int, (event_id.server, event_id.session, event_id.instance)))
+
+
+def find_entry(entries: bytes, instance: bytes) -> TypeId | None:
+    """Type of one of a session's events.
+
+    Args:
+        entries: value of the session.
+        instance: instance, encoded.
+    """
+    starts = range(0, len(entries), ENTRY_BYTES)
+    index = bisect.bisect_left(starts, instance, key=lambda i: entries[i : i + INT_BYTES])
+    entry = entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
+    return entry[INT_BYTES:] if entry.startswith(instance) else None
+
+
+def encode_value(event: Event) -> bytes:
+    """What is kept of an event besides its key."""
+    flags = 0
+    source = data_type = b""
+    data: bytes | msgspec.Raw = b""
+    if event.source_timestamp is not None:
+        flags = _HAS_SOURCE
+        source = encode_timestamp(event.source_timestamp)
+    payload = event.payload
+    if isinstance(payload, JsonPayload):
+        flags |= _JSON
+        data = payload.data
+    elif payload is not None:
+        flags |= _BINARY
+        # what is only stored and handed out again need not be good Unicode
+        label = payload.data_type.encode("utf-8", "surrogatepass")
+        data_type = _TYPE.pack(len(label)) + label
+        data = payload.data
+    return b"".join((_FLAGS[flags], source, data_type, data))
+
+
+def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:
+    """An event, from its key in ``event`` and its value.
+
+    Args:
+        key: key of the event.
+        value: what :func:`encode_value` made.
+        names: types by their ids.
+    """
+    type_id, s, us, server, session, instance = _EVENT.unpack(key)
+    source_timestamp = None
+    begin = 1
+    if value[0] & _HAS_SOURCE:
+        source_timestamp = decode_timestamp(value, 1)
+        begin += TIMESTAMP_BYTES
+    return Event(
+        EventId(server - _BIAS, session - _BIAS, instance - _BIAS),
+        names[type_id],
+        Timestamp(s - _BIAS, us),
+        source_timestamp,
+        _decode_payload(value, begin),
+    )
+
+
+def _decode_payload(value: bytes, begin: int) -> Payload | None:
+    kind = value[0] & ~_HAS_SOURCE
+    if kind == _JSON:
+        return JsonPayload(msgspec.Raw(value[begin:]))
+    if kind == _BINARY:
+        size = _TYPE.unpack_from(value, begin)[0]
+        begin += _TYPE.size
+        label = value[begin : begin + size].decode("utf-8", "surrogatepass")
+        return BinaryPayload(label, value[begin + size :])
+    return None

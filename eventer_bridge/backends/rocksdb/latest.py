@@ -1,0 +1,60 @@
+"""The latest event of the most recently written types, as encoded rows.
+
+Belongs to the event loop's thread. Encoded rows, because an event may reference the whole
+request that it came in; and large ones are left to the store, so that the memory is
+bounded (``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb.keys import TYPE_BYTES, TypeId
+
+Row: TypeAlias = tuple[bytes, bytes]
+"""Key in ``event``, value."""
+
+MAX_ROW_BYTES: Final = 4096
+"""Larger values are read from the store; with the limit of types this is 40 MB at most."""
+
+
+class LatestCache:
+    """See the module.
+
+    A row that was just written is the latest of its type only if no greater one was
+    written before: events of another server may be older. So a type enters only with a
+    row that lies behind everything that the store has and the cache has not.
+
+    Args:
+        stored: the greatest place (see ``keys``) in the store, empty where it is empty.
+    """
+
+    def __init__(self, stored: bytes) -> None:
+        self._rows: OrderedDict[TypeId, Row] = OrderedDict()
+        self._floor = stored
+
+    def get(self, type_id: TypeId) -> Row | None:
+        """Latest row of a type; None: ask the store."""
+        return self._rows.get(type_id)
+
+    def update(self, written: Mapping[TypeId, Row]) -> None:
+        """Take note of a commit.
+
+        Args:
+            written: the greatest row of each type that was written.
+        """
+        rows = self._rows
+        for type_id, row in written.items():
+            known = rows.get(type_id)
+            if row[0] <= known[0] if known else row[0][TYPE_BYTES:] <= self._floor:
+                continue
+            if len(row[1]) > MAX_ROW_BYTES:
+                rows.pop(type_id, None)
+                self._floor = max(self._floor, row[0][TYPE_BYTES:])
+                continue
+            rows[type_id] = row
+            rows.move_to_end(type_id)
+        while len(rows) > limits.LATEST_CACHE_TYPES:
+            key, _ = rows.popitem(last=False)[1]
+            self._floor = max(self._floor, key[TYPE_BYTES:])

@@ -1,0 +1,183 @@
+"""Finding keys in order: scanning a range, merging ranges of types, walking sessions.
+
+Runs on a reader thread. Nothing here reads a value of an event, except for a filter that
+asks for it: keys first, then the values of what is returned.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from rocksdict import RdictIter
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import ClosedError
+
+MAX_BLOCK_KEYS: Final = 64
+"""Keys that one range of a merge reads ahead, so that all share one iterator."""
+
+MERGED_TYPES: Final = 4096
+"""Ranges that are merged at a time, at about 1 kB each."""
+
+Filter = Callable[[bytes], bool]
+"""Whether the event with this key (of the scanned family) belongs to the answer."""
+
+_without_type = itemgetter(slice(keys.TYPE_BYTES, None))
+
+
+class Span(NamedTuple):
+    """A part of the order of events: from ``low`` on, up to but without ``stop``.
+
+    Attributes:
+        low: key, or beginning of a key, without type.
+        stop: as ``low``.
+        descending: in which direction it is read.
+    """
+
+    low: bytes
+    stop: bytes
+    descending: bool = False
+
+    def after(self, position: bytes) -> "Span":
+        """What of the span comes after a key of it, in its direction."""
+        if self.descending:
+            return Span(self.low, position, True)
+        return Span(position + b"\x00", self.stop, False)
+
+
+def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
+    """Keys of a span, in order.
+
+    Others may move the iterator between two keys: keys are read in blocks, each twice as
+    large as the one before, and each begins with a seek.
+
+    Raises:
+        StorageError: they could not be read.
+        ClosedError: the store is about to close.
+    """
+    low, stop, descending = span
+    step = iterator.prev if descending else iterator.next
+    n_keys = 1
+    while not store.is_closing:
+        if descending:
+            iterator.seek_for_prev(stop)
+            if iterator.valid() and iterator.key() == stop:
+                step()
+        else:
+            iterator.seek(low)
+        block: list[bytes] = []
+        while iterator.valid() and low <= (key := iterator.key()) < stop:
+            block.append(key)
+            if len(block) == n_keys:
+                break
+            step()
+        else:
+            with store.errors():
+                iterator.status()  # raises if it is not the end, but a failure
+            yield from block
+            return
+        yield from block
+        if descending:
+            stop = key
+        else:
+            low = key + b"\x00"
+        n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
+    raise ClosedError("backend closed during a query")
+
+
+def merge(
+    store: Store,
+    iterator: RdictIter,
+    type_ids: Sequence[TypeId],
+    span: Span,
+    *,
+    limit: int,
+    accept: Filter | None = None,
+) -> list[bytes]:
+    """First keys of several types, in the order of what follows the type.
+
+    Costs a seek for each type, and what is returned.
+
+    Args:
+        store: the store.
+        iterator: of ``event`` or ``source``.
+        type_ids: types.
+        span: the part of each type's range.
+        limit: keys at most.
+        accept: filter.
+    """
+    low, stop, descending = span
+    first: list[bytes] = []
+    for begin in range(0, len(type_ids), MERGED_TYPES):
+        ranges = [
+            scan(store, iterator, Span(type_id + low, type_id + stop, descending))
+            for type_id in type_ids[begin : begin + MERGED_TYPES]
+        ]
+        found: Iterable[bytes] = heapq.merge(*ranges, key=_without_type, reverse=descending)
+        if accept:
+            found = filter(accept, found)
+        both = heapq.merge(first, found, key=_without_type, reverse=descending)
+        first = list(islice(both, limit))
+        if len(first) == limit:  # what lies behind the last cannot be among the first
+            if descending:
+                low = _without_type(first[-1])
+            else:
+                stop = _without_type(first[-1])
+    return first
+
+
+def walk(
+    store: Store,
+    session_keys: Iterable[bytes],
+    wanted: Set[TypeId] | None,
+    span: Span,
+    *,
+    limit: int,
+    accept: Filter | None = None,
+) -> tuple[list[bytes], Span | None]:
+    """First keys in ``event`` of given sessions, as long as that is cheaper than a merge.
+
+    It is given up when as many events were passed over as there are wanted types: a merge
+    costs about that. So however the types are spread, the two together cost at most about
+    twice of what the better one would.
+
+    Args:
+        store: the store.
+        session_keys: keys in ``session``, in the direction of the span.
+        wanted: types of interest; None: all.
+        span: places (see ``keys``) of interest.
+        limit: keys at most.
+        accept: filter of keys.
+
+    Returns:
+        Keys, and the span that is left to be merged if it was given up.
+    """
+    low, stop, descending = span
+    found: list[bytes] = []
+    n_passed = 0
+    for session_key in session_keys:
+        entries = store.entries(session_key)
+        begins: Iterable[int] = range(0, len(entries), keys.ENTRY_BYTES)
+        if descending:
+            begins = reversed(range(0, len(entries), keys.ENTRY_BYTES))
+        for begin in begins:
+            place = session_key + entries[begin : begin + keys.INT_BYTES]
+            if not low <= place < stop:
+                continue
+            type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
+            if wanted is not None and type_id not in wanted:
+                n_passed += 1
+                if n_passed > len(wanted):
+                    rest = Span(low, place + b"\x00", True) if descending else Span(place, stop)
+                    return found, rest
+                continue
+            key = type_id + place
+            if accept is None or accept(key):
+                found.append(key)
+                if len(found) >= limit:
+                    return found, None
+    return found, None

@@ -1,0 +1,239 @@
+"""The rows of the store: committing them, and looking up single ones.
+
+:class:`Store` may be used from any thread, except that only one thread may commit.
+
+Rows are never changed or deleted (but for the reservation marks), and a commit is atomic
+over all column families. Therefore one iterator, which sees the moment at which it was
+made, is all the snapshot that a query needs: the rows that its keys lead to exist.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rocksdict import Rdict, RdictIter, WriteBatch, WriteOptions
+
+from eventer_bridge.backends.base import ServerMark
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.database import FAMILIES, explain, open_database
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.latest import Row
+from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.model import Event, EventId, EventType
+
+
+@dataclass(slots=True)
+class Commit:
+    """What one write holds: all of it reaches the disk, or nothing.
+
+    Attributes:
+        sessions: events of each session, and the ids of their types.
+        types: new types, encoded.
+        reserved: highest reserved session, by server.
+        n_events: number of events in all sessions.
+    """
+
+    sessions: list[tuple[Sequence[Event], list[TypeId]]] = field(default_factory=list)
+    types: list[tuple[TypeId, bytes]] = field(default_factory=list)
+    reserved: dict[int, int] = field(default_factory=dict)
+    n_events: int = 0
+
+
+class Committed(NamedTuple):
+    """What became of a :class:`Commit`.
+
+    Attributes:
+        latest: the greatest row of each type that was written.
+        seconds: how long it took until it was durable.
+    """
+
+    latest: dict[TypeId, Row]
+    seconds: float
+
+
+class Store:
+    """See the module.
+
+    Args:
+        path: directory of the store; created where there is none.
+
+    Raises:
+        StorageError: one of its branches, see ``database.open_database``.
+
+    Attributes:
+        path: as given.
+        is_closing: set by the owner, so that long scans give up.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_closing = False
+        self._db = open_database(path)
+        self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
+        self._event, self._session, self._server = (
+            self._families[name] for name in ("event", "session", "server")
+        )
+        self._handles = [self._db.get_column_family_handle(name) for name in FAMILIES]
+        self._synced = WriteOptions()
+        self._synced.sync = True
+
+    def ext_close(self) -> None:
+        """Close. Nothing may be under way; afterwards others can open the directory."""
+        # the lock is held until the last of these references is gone
+        self._handles.clear()
+        for db in (*self._families.values(), self._db):
+            db.close()
+
+    def ext_types(self) -> list[tuple[TypeId, EventType]]:
+        """The types that are stored."""
+        with self.errors():
+            rows: Any = self._families["type"].items()
+            return [(type_id, keys.decode_type(data)) for type_id, data in rows]
+
+    def ext_last_place(self) -> bytes:
+        """A place (see ``keys``) behind every stored one; empty where there is none."""
+        last = self.seek_last(self.iterator("session"), b"")
+        return b"" if last is None else last + keys.PAST
+
+    def ext_commit(self, commit: Commit) -> Committed:
+        """Write and sync.
+
+        Raises:
+            StorageError: it failed; what the disk holds then is known after opening again.
+        """
+        started_s = time.perf_counter()
+        batch = WriteBatch(raw_mode=True)
+        latest = self._fill(batch, commit)
+        with self.errors("commit failed"):
+            self._db.write(batch, self._synced)
+        return Committed(latest, time.perf_counter() - started_s)
+
+    def _fill(self, batch: WriteBatch, commit: Commit) -> dict[TypeId, Row]:
+        put = batch.put
+        event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
+        encode_int, encode_value, source_of = keys.encode_int, keys.encode_value, keys.source_of
+        latest: dict[TypeId, Row] = {}
+        for type_id, data in commit.types:
+            put(type_id, data, type_cf)
+        for server, session in commit.reserved.items():
+            put(keys.RESERVED_KEY + encode_int(server), encode_int(session))
+        for events, type_ids in commit.sessions:
+            first = events[0]
+            session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
+            entries: list[bytes] = []
+            for event, type_id in zip(events, type_ids, strict=True):
+                instance = encode_int(event.id.instance)
+                place = session_key + instance
+                key = type_id + place
+                value = encode_value(event)
+                put(key, value, event_cf)
+                put(type_id + source_of(value) + place, b"", source_cf)
+                entries += (instance, type_id)
+                known = latest.get(type_id)
+                if known is None or known[0] < key:
+                    latest[type_id] = key, value
+            put(session_key, b"".join(entries), session_cf)
+            put(session_key[keys.TIMESTAMP_BYTES :], session_key[: keys.TIMESTAMP_BYTES], server_cf)
+        return latest
+
+    def iterator(self, family: str) -> RdictIter:
+        """Iterator of a column family, which sees this moment."""
+        return self._families[family].iter()
+
+    def iterators(self, *families: str) -> list[RdictIter]:
+        """Iterators of column families, all of which see the same moment."""
+        while True:
+            moment = self._db.latest_sequence_number()
+            iterators = [self.iterator(name) for name in families]
+            if self._db.latest_sequence_number() == moment:
+                return iterators
+
+    def value(self, key: bytes) -> bytes:
+        """Value of an event that exists.
+
+        Args:
+            key: its key in ``event``.
+
+        Raises:
+            StorageError: it could not be read.
+            StoreDamagedError: it is not there.
+        """
+        return self._get(self._event, key)
+
+    def entries(self, session_key: bytes) -> bytes:
+        """Instances and types of a session that exists; raises as :meth:`value`."""
+        return self._get(self._session, session_key)
+
+    def timestamp(self, server_key: bytes) -> bytes:
+        """Timestamp of a session that exists; raises as :meth:`value`."""
+        return self._get(self._server, server_key)
+
+    def find(self, event_id: EventId) -> bytes | None:
+        """Key in ``event`` of the event with this id; None where there is none."""
+        server_key = keys.encode_int(event_id.server) + keys.encode_int(event_id.session)
+        with self.errors():
+            timestamp: bytes | None = self._server.get(server_key)
+        if timestamp is None:
+            return None
+        session_key = timestamp + server_key
+        type_id = keys.find_entry(self.entries(session_key), keys.encode_int(event_id.instance))
+        if type_id is None:
+            return None
+        return type_id + session_key + keys.encode_int(event_id.instance)
+
+    def mark(self, server_id: int) -> ServerMark:
+        """See ``Backend.server_mark``."""
+        server = keys.encode_int(server_id)
+        with self.errors():
+            reserved = self._db.get(keys.RESERVED_KEY + server)
+        session = 0 if reserved is None else keys.decode_int(reserved)
+        last = self.seek_last(self.iterator("server"), server)
+        if last is None:
+            return ServerMark(session, None)
+        session = max(session, keys.decode_int(last[len(server) :]))
+        return ServerMark(session, keys.decode_timestamp(self.timestamp(last)))
+
+    def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
+        """Move to the last key that begins with ``prefix``, and return it if there is one."""
+        iterator.seek_for_prev(prefix + keys.PAST)
+        if not iterator.valid():
+            with self.errors():
+                iterator.status()
+            return None
+        key: bytes = iterator.key()
+        return key if key.startswith(prefix) else None
+
+    def n_events(self) -> int:
+        """Estimate of the number of stored events; does not read them."""
+        return self._event.property_int_value("rocksdb.estimate-num-keys") or 0
+
+    def disk_bytes(self) -> int:
+        """Bytes of the disk that the store's files take."""
+        size = 0
+        for entry in os.scandir(self.path):
+            with contextlib.suppress(FileNotFoundError):  # a compaction removed it meanwhile
+                size += entry.stat().st_blocks * 512
+        return size
+
+    @contextlib.contextmanager
+    def errors(self, what: str = "read failed") -> Iterator[None]:
+        """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
+        try:
+            yield
+        except Exception as e:
+            raise explain(self.path, what, e) from None
+
+    def _get(self, family: Rdict, key: bytes) -> bytes:
+        try:  # not errors(): this is called for every row
+            value: bytes | None = family.get(key)
+        except Exception as e:
+            raise explain(self.path, "read failed", e) from None
+        if value is None:
+            raise StoreDamagedError(
+                f"{self.path}: the event store is damaged: no row {key.hex()}, but an index has it"
+            )
+        return value

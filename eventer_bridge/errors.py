@@ -1,0 +1,60 @@
+"""Errors of the event core.
+
+::
+
+    EventerBridgeError
+    ├── InvalidEventError          what the caller gave is wrong (also a ValueError)
+    │   └── InvalidSubscriptionError
+    └── CoreError                  what the core cannot do
+        ├── NotOperationalError    registration while the server is not OPERATIONAL
+        ├── LimitError             a limit of ``limits.py`` would be exceeded
+        ├── ClosedError            the resource was closed meanwhile
+        └── StorageError           the store failed
+            ├── StoreLockedError   another process has it open
+            ├── StoreFormatError   written by a newer or unknown format
+            └── StoreDamagedError  its files are not as they were written
+"""
+
+
+class EventerBridgeError(Exception):
+    """Root of the tree."""
+
+
+class InvalidEventError(EventerBridgeError, ValueError):
+    """An event, a timestamp or a type is not what the specification allows."""
+
+
+class InvalidSubscriptionError(InvalidEventError):
+    """A query type has ``*`` in a place other than the last."""
+
+
+class CoreError(EventerBridgeError):
+    """The core cannot do what was asked."""
+
+
+class NotOperationalError(CoreError):
+    """Registration while the server is not OPERATIONAL."""
+
+
+class LimitError(CoreError):
+    """A limit would be exceeded; the message names it."""
+
+
+class ClosedError(CoreError):
+    """The resource is closed, or was while the request was under way."""
+
+
+class StorageError(CoreError):
+    """The store failed; the message says where and why."""
+
+
+class StoreLockedError(StorageError):
+    """Another process has the store open."""
+
+
+class StoreFormatError(StorageError):
+    """The store has a format that this version does not know."""
+
+
+class StoreDamagedError(StorageError):
+    """The files of the store are not as they were written."""

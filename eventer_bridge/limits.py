@@ -1,0 +1,57 @@
+"""Every bound of the event core, with its unit in the name and its reason."""
+
+from typing import Final
+
+MAX_SESSION_EVENTS: Final = 65_536
+"""Events of one registration request; more would make one commit stall all others."""
+
+MAX_PENDING_EVENTS: Final = 20_000
+"""Events that wait for their commit. Above it the engine is full and its clients are not
+read from: at 100,000 events/s this is 0.2 s of work."""
+
+MAX_PENDING_BYTES: Final = 64 << 20
+"""Payload bytes that wait for their commit; as above, for large payloads."""
+
+RESERVED_SESSIONS: Final = 200_000
+"""Session ids that are reserved on disk ahead of use, so that an id which anybody may
+have seen is never given again, also not after kill -9. A crash costs at most so many ids
+of 2**63."""
+
+MAX_GROUP_EVENTS: Final = 4_096
+"""Events of one group commit: larger groups are no faster, but delay their first."""
+
+MAX_EVENT_TYPES: Final = 1_000_000
+"""Known event types. They are kept in memory, at about 0.5 kB each."""
+
+MAX_TYPE_SEGMENTS: Final = 64
+"""Segments of an event type; the trie of types is as deep."""
+
+MAX_TYPE_BYTES: Final = 1_024
+"""UTF-8 bytes of all segments of an event type."""
+
+MAX_SUBSCRIPTION_TYPES: Final = 1_000
+"""Query types of one subscription or query; an intersection may take their product in time."""
+
+MAX_RESULTS: Final = 4_096
+"""Events of one answer to a timeseries or server query; the rest by paging. What
+hat-event has by default."""
+
+MAX_RESULT_BYTES: Final = 16 << 20
+"""Payload bytes of one answer; a larger answer ends early with ``more_follows``."""
+
+MAX_LATEST_RESULTS: Final = 100_000
+"""Events of one answer to a query for the latest, which has no paging."""
+
+LATEST_CACHE_TYPES: Final = 10_000
+"""Types whose latest event is kept in memory, the most recently written."""
+
+READER_THREADS: Final = 2
+"""Threads that answer queries; a third slow query waits, registrations do not."""
+
+assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
+    "a session has at least one event, so that what is pending must never outrun the ids"
+    " that are already reserved on disk"
+)
+
+CHECKED_TYPES: Final = 100_000
+"""Event types that the engine remembers as checked before it begins anew."""

@@ -1,0 +1,239 @@
+"""The one event model: what every wire, the engine and every backend speak of.
+
+Source: 000 (event data structure), 001 (status, queries, event ordering), 002 (JSON shape).
+
+All records are frozen ``msgspec.Struct`` values whose field names are those of the
+Mariner JSON Schema (002), so that the Mariner codec decodes into them directly. A JSON
+payload is kept as the raw bytes that came in (``msgspec.Raw``): the core never decodes
+it (000: "Event server doesn't decode payload").
+
+Values are immutable and may be handed between threads. They are not tracked by the
+cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
+"""
+
+import enum
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
+
+import msgspec
+
+from eventer_bridge.errors import InvalidEventError
+
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
+"""An integer that fits 64 bits with sign: the range of every integer of the protocols."""
+
+EventType: TypeAlias = tuple[str, ...]
+"""Event type: its segments. In queries and subscriptions ``?`` and ``*`` are wildcards."""
+
+WILDCARDS: Final = frozenset(("?", "*"))
+"""Segments with a meaning in queries; never part of a registered type (000)."""
+
+
+class Status(enum.Enum):
+    """State of an event server (001, "Server status")."""
+
+    STANDBY = "STANDBY"
+    STARTING = "STARTING"
+    OPERATIONAL = "OPERATIONAL"
+    STOPPING = "STOPPING"
+
+
+class Order(enum.Enum):
+    """Direction of a timeseries query."""
+
+    DESCENDING = "DESCENDING"
+    ASCENDING = "ASCENDING"
+
+
+class OrderBy(enum.Enum):
+    """Property that a timeseries query is ordered by."""
+
+    TIMESTAMP = "TIMESTAMP"
+    SOURCE_TIMESTAMP = "SOURCE_TIMESTAMP"
+
+
+class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False):
+    """A moment in UTC.
+
+    Attributes:
+        s: seconds since 1970-01-01, signed 64-bit (may be negative).
+        us: microseconds added to ``s``, in [0, 1000000).
+
+    Raises:
+        InvalidEventError: a value is out of its range (inside ``msgspec`` decoding
+            this becomes ``msgspec.ValidationError``).
+    """
+
+    s: int
+    us: int
+
+    def __post_init__(self) -> None:
+        if not (INT64_MIN <= self.s <= INT64_MAX and 0 <= self.us < 1_000_000):
+            raise InvalidEventError(
+                f"timestamp out of range: s={self.s} us={self.us}"
+                " (expected a signed 64-bit s and 0 <= us < 1000000)"
+            )
+
+    @classmethod
+    def now(cls) -> Self:
+        """The wall clock of this machine."""
+        s, ns = divmod(time.time_ns(), 1_000_000_000)
+        return cls(s, ns // 1000)
+
+    @classmethod
+    def from_float(cls, seconds: float) -> Self:
+        """From seconds since 1970-01-01, rounded to microseconds."""
+        s, us = divmod(round(seconds * 1_000_000), 1_000_000)
+        return cls(s, us)
+
+    def to_float(self) -> float:
+        """Seconds since 1970-01-01; exact to about a microsecond for present dates."""
+        return self.s + self.us / 1_000_000
+
+
+class EventId(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Identifier of an event: server, session of that server, instance from 1."""
+
+    server: Int64
+    session: Int64
+    instance: Int64
+
+
+class JsonPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_type", tag="json"):
+    """Payload that is a JSON value, kept as the bytes of its encoding (UTF-8)."""
+
+    data: msgspec.Raw
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Encode a Python value.
+
+        Raises:
+            TypeError: the value has no JSON form.
+        """
+        return cls(msgspec.Raw(msgspec.json.encode(value)))
+
+    def value(self) -> Any:
+        """The decoded value (dict, list, str, int, float, bool or None)."""
+        return msgspec.json.decode(self.data)
+
+
+class BinaryPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_type", tag="binary"):
+    """Payload that is bytes with a type label that only its users understand."""
+
+    data_type: str
+    data: bytes
+
+
+Payload: TypeAlias = JsonPayload | BinaryPayload
+
+
+class RegisterEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event that somebody wishes to be registered."""
+
+    type: EventType
+    source_timestamp: Timestamp | None
+    payload: Payload | None
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A registered event; never changes."""
+
+    id: EventId
+    type: EventType
+    timestamp: Timestamp
+    source_timestamp: Timestamp | None
+    payload: Payload | None
+
+
+def precedes(first: Event, second: Event) -> bool:
+    """Natural order of events (001, "Event ordering").
+
+    Events of one server are ordered by id, events of different servers by timestamp.
+    """
+    if first.id.server == second.id.server:
+        return first.id < second.id
+    return first.timestamp < second.timestamp
+
+
+def natural_key(event: Event) -> tuple[Timestamp, EventId]:
+    """Sort key of the natural order.
+
+    It agrees with :func:`precedes`, because timestamps of one server never go backwards
+    when its ids rise, and breaks ties between servers by id, so that the order is total.
+    """
+    return event.timestamp, event.id
+
+
+def check_registrable(event_type: EventType) -> None:
+    """Refuse a type that only has a meaning in queries.
+
+    Raises:
+        InvalidEventError: a segment is ``?`` or ``*`` (000, "type").
+    """
+    if not WILDCARDS.isdisjoint(event_type):
+        raise InvalidEventError(
+            f"event type {'/'.join(event_type)!r}: '?' and '*' are for queries only,"
+            " expected plain segments"
+        )
+
+
+class SourceType(enum.Enum):
+    """Kind of a participant that registers."""
+
+    CONNECTION = "CONNECTION"
+    MODULE = "MODULE"
+    ENGINE = "ENGINE"
+
+
+class Source(NamedTuple):
+    """Who registers: unique for one execution of the server (000, "Communication")."""
+
+    type: SourceType
+    id: int
+
+
+class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
+    """Latest event of each type that matches (001, "latest"); None means all types."""
+
+    event_types: Sequence[EventType] | None = None
+
+
+class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
+    """Sequence of events ordered by timestamp or source timestamp (001, "timeseries").
+
+    All bounds are inclusive. ``max_results`` is at least 0.
+    """
+
+    event_types: Sequence[EventType] | None = None
+    t_from: Timestamp | None = None
+    t_to: Timestamp | None = None
+    source_t_from: Timestamp | None = None
+    source_t_to: Timestamp | None = None
+    order: Order = Order.DESCENDING
+    order_by: OrderBy = OrderBy.TIMESTAMP
+    max_results: int | None = None
+    last_event_id: EventId | None = None
+
+
+class QueryServerParams(msgspec.Struct, frozen=True, gc=False):
+    """Events of one server in ascending natural order (001, "server")."""
+
+    server_id: int
+    persisted: bool = False
+    max_results: int | None = None
+    last_event_id: EventId | None = None
+
+
+QueryParams: TypeAlias = QueryLatestParams | QueryTimeseriesParams | QueryServerParams
+
+
+class QueryResult(msgspec.Struct, frozen=True, gc=False):
+    """Events that satisfy a query, and whether more of them were left out."""
+
+    events: Sequence[Event]
+    more_follows: bool

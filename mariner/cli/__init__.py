@@ -1,0 +1,25 @@
+"""The command ``mariner``.
+
+Exit codes of every command:
+
+* 0: success
+* 1: the other side, or the gateway itself, failed (refused, unreachable, damaged store)
+* 2: wrong usage, configuration or input
+"""
+
+import click
+from mariner_certs.cli import certs
+
+from mariner.cli.client import ping, query, register, subscribe
+from mariner.cli.serve import check, serve
+from mariner.version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mariner")
+def main() -> None:
+    """Mariner gateway: an event gateway for Hat-style systems."""
+
+
+for command in (serve, check, ping, register, query, subscribe, certs):
+    main.add_command(command)

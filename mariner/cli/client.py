@@ -1,0 +1,274 @@
+"""``mariner ping``, ``register``, ``query`` and ``subscribe``: a client's work from a shell.
+
+Each connects, does its work and ends; what they share is in :mod:`mariner.cli.run`.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
+from mariner.cli import output, pinging, registering
+from mariner.cli.run import ServerOptions, run, server_options, tell
+from mariner.cli.values import event_types_option, timestamp_option
+from mariner.errors import ConnectionLostError
+
+EVERYTHING: Final[tuple[EventType, ...]] = (("*",),)
+
+_TYPE_HELP = (
+    "Event type, its segments joined by '/'; '?' stands for one segment, '*' at the end for"
+    ' any number. Or a JSON array: \'["a/b", "*"]\'. Can be given several times.'
+    " All types, unless told."
+)
+_SERVER_ID: Final = click.IntRange(0)
+
+_TIME_HELP = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
+
+_types = click.option(
+    "--type",
+    "event_types",
+    metavar="TYPE",
+    multiple=True,
+    callback=event_types_option,
+    help=_TYPE_HELP,
+)
+
+
+_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": timestamp_option}
+
+
+@click.command()
+@server_options
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=4,
+    show_default=True,
+    help="Pings to send; 0: until interrupted.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Seconds from one ping to the next.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for the connection, and for each answer.",
+)
+def ping(server: ServerOptions, count: int, interval: float, timeout: float) -> None:
+    """Measure the round-trip time to a server.
+
+    With --count 1 it is a health check. SIGINT ends it with the summary.
+
+    Exit code 0: at least one ping was answered; 1: none, no connection, or it was lost.
+    """
+    run(pinging.ping_server(server, count=count, interval_s=interval, timeout_s=timeout))
+
+
+@click.command()
+@server_options
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Events of one request: they are registered all or none, with one timestamp.",
+)
+@click.option("--quiet", is_flag=True, help="Do not print the registered events.")
+@click.argument("events", metavar="[EVENT]...", nargs=-1)
+def register(server: ServerOptions, batch: int, quiet: bool, events: Sequence[str]) -> None:
+    """Register events: the arguments, or else the lines of standard input.
+
+    Each EVENT or line is a JSON object:
+
+    \b
+      {"type": "a/b", "payload": {"value": 1}, "source_timestamp": "2024-05-01T12:00:00Z"}
+
+    \b
+      type              segments joined by '/', or an array of segments
+      payload           any JSON value; null or left out: no payload. An object with the
+                        key "payload_type" is a payload of the Mariner protocol:
+                        {"payload_type": "json", "data": ...} or
+                        {"payload_type": "binary", "data_type": "...", "data": "<base64>"}
+      source_timestamp  ISO 8601 (UTC where it names no zone), seconds since 1970-01-01,
+                        {"s": ..., "us": ...}, null or left out
+
+    "id" and "timestamp" do not count, so that what query prints can be registered again.
+    The registered events are printed as JSON lines, in the order of the input.
+
+    A wrong line ends it: the lines before it are registered, those after it are not. Wrong
+    arguments: nothing is registered. If the server refuses an event, nothing more is sent,
+    but up to 64 requests that were sent already may still succeed, and are printed.
+
+    Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input.
+    """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
+    run(_register(server, batch, quiet, events))
+
+
+async def _register(
+    server: ServerOptions, batch: int, quiet: bool, arguments: Sequence[str]
+) -> None:
+    labelled = registering.parse_arguments(arguments) if arguments else registering.read_stdin()
+    async with await server.connect() as client:
+        await registering.register_events(client, labelled, batch=batch, quiet=quiet)
+
+
+@click.command()
+@server_options
+@click.argument("kind", type=click.Choice(["latest", "timeseries", "server"]), default="timeseries")
+@_types
+@click.option("--from", **_TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option("--to", **_TIME, help=f"Timestamp at or before this. {_TIME_HELP}")
+@click.option("--source-from", **_TIME, help=f"Source timestamp at or after this. {_TIME_HELP}")
+@click.option("--source-to", **_TIME, help=f"Source timestamp at or before this. {_TIME_HELP}")
+@click.option("--order", type=click.Choice(["asc", "desc"]), help="Default: desc.")
+@click.option("--order-by", type=click.Choice(["timestamp", "source"]), help="Default: timestamp.")
+@click.option("--server-id", type=_SERVER_ID, help="Server whose events are queried.")
+@click.option("--persisted", is_flag=True, help="Only events that are persisted.")
+@click.option(
+    "--limit", type=click.IntRange(0), help="At most so many events; everything, unless told."
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "table"]),
+    help="Default: table in a terminal, jsonl (an event a line) elsewhere.",
+)
+def query(
+    server: ServerOptions, kind: str, limit: int | None, format_: str | None, **options: Any
+) -> None:
+    """Query registered events, all of them unless told a --limit.
+
+    \b
+      latest      the latest event of each type: --type
+      timeseries  the default; events by time: --type, --from, --to, --source-from,
+                  --source-to, --order, --order-by
+      server      events of one server by id: --server-id (required), --persisted
+    """  # noqa: D301  # as above
+    params = _query_params(kind, options)
+    as_table = sys.stdout.isatty() if format_ is None else format_ == "table"
+    run(_query(server, params, limit, as_table))
+
+
+# option of the command: field of the query's parameters
+_TIMESERIES: Final = {
+    "event_types": "event_types",
+    "from": "t_from",
+    "to": "t_to",
+    "source_from": "source_t_from",
+    "source_to": "source_t_to",
+    "order": "order",
+    "order_by": "order_by",
+}
+_FIELDS: Final = {
+    "latest": {"event_types": "event_types"},
+    "timeseries": _TIMESERIES,
+    "server": {"server_id": "server_id", "persisted": "persisted"},
+}
+_PARAMS: Final[dict[str, Any]] = {
+    "latest": QueryLatestParams,
+    "timeseries": QueryTimeseriesParams,
+    "server": QueryServerParams,
+}
+_VALUES: Final[dict[object, object]] = {
+    "asc": Order.ASCENDING,
+    "desc": Order.DESCENDING,
+    "timestamp": OrderBy.TIMESTAMP,
+    "source": OrderBy.SOURCE_TIMESTAMP,
+}
+
+
+def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
+    fields = {}
+    for option, value in options.items():
+        if value is None or value is False:
+            continue
+        field = _FIELDS[kind].get(option)
+        if field is None:
+            name = "--type" if option == "event_types" else "--" + option.replace("_", "-")
+            raise click.UsageError(f"{name} has no meaning for a query of {kind!r}.")
+        is_choice = option in {"order", "order_by"}
+        fields[field] = _VALUES[value] if is_choice else value
+    if kind == "server" and "server_id" not in fields:
+        raise click.UsageError("A query of 'server' needs --server-id.")
+    params: QueryParams = _PARAMS[kind](**fields)
+    return params
+
+
+async def _query(
+    server: ServerOptions, params: QueryParams, limit: int | None, as_table: bool
+) -> None:
+    write, chunk_events = (
+        (output.write_table, output.TABLE_ROWS) if as_table else (output.write_jsonl, 256)
+    )
+    chunk: list[Event] = []
+    async with await server.connect() as client:
+        async for event in client.query_all(params, limit=limit):
+            chunk.append(event)
+            if len(chunk) == chunk_events:
+                write(chunk)
+                chunk.clear()
+    if chunk:
+        write(chunk)
+
+
+@click.command()
+@server_options
+@_types
+@click.option("--server-id", type=_SERVER_ID, help="Only events of this server.")
+@click.option(
+    "--persisted", is_flag=True, help="Tell of events when they are persisted, not before."
+)
+@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+def subscribe(
+    server: ServerOptions,
+    event_types: tuple[EventType, ...] | None,
+    server_id: int | None,
+    persisted: bool,
+    count: int | None,
+) -> None:
+    """Print new events as JSON lines, until interrupted.
+
+    A line on standard error tells when the subscription is in force. It does not reconnect.
+
+    Exit code 0: --count events were printed; 1: no connection, or it was lost; 130:
+    interrupted.
+    """
+    run(_subscribe(server, event_types or EVERYTHING, server_id, persisted, count))
+
+
+async def _subscribe(
+    server: ServerOptions,
+    event_types: tuple[EventType, ...],
+    server_id: int | None,
+    persisted: bool,
+    count: int | None,
+) -> None:
+    async with await server.connect(
+        subscriptions=event_types, server_id=server_id, persisted=persisted
+    ) as client:
+        tell(f"subscribed at {client.address}")
+        remaining = count
+        async for events in client.events():
+            output.write_jsonl(events[:remaining])
+            if remaining is not None:
+                remaining -= len(events)
+                if remaining <= 0:
+                    return
+        raise ConnectionLostError(f"{client.address}: {client.close_reason}")

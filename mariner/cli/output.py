@@ -1,0 +1,99 @@
+"""Events on standard output: JSON lines, or a table for people."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from eventer_bridge.model import BinaryPayload, Event, Payload
+from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError, printable
+from mariner.cli.values import format_event_type, format_timestamp
+
+TABLE_ROWS: Final = 1_000
+"""Rows of one table: its columns are as wide as its rows need, so they must be in memory."""
+
+_WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is folded
+
+_encode = msgspec.json.Encoder().encode
+
+
+def write_jsonl(events: Iterable[Event]) -> None:
+    """Print each event as a line of JSON (002, "event"), at once.
+
+    Raises:
+        CommandError: nobody reads it any more, or it cannot be written.
+    """
+    _write(b"".join([_line(event) for event in events]))
+
+
+def write_table(events: Sequence[Event]) -> None:
+    """Print a table of events; in a terminal it is folded to its width.
+
+    Raises:
+        CommandError: as :func:`write_jsonl`.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("ID", overflow="fold")
+    table.add_column("TYPE", overflow="fold")
+    table.add_column("TIMESTAMP", min_width=27)
+    table.add_column("SOURCE TIMESTAMP", min_width=16)
+    table.add_column("PAYLOAD", overflow="fold")
+    for event in events:
+        source_timestamp = event.source_timestamp
+        cells = (
+            f"{event.id.server}/{event.id.session}/{event.id.instance}",
+            format_event_type(event.type),
+            format_timestamp(event.timestamp),
+            "" if source_timestamp is None else format_timestamp(source_timestamp),
+            _payload_text(event.payload),
+        )
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    console = Console(width=width, force_terminal=sys.stdout.isatty())
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    _write("".join([line.rstrip() + "\n" for line in lines]).encode())
+
+
+def write_text(line: str) -> None:
+    """Print a line.
+
+    Raises:
+        CommandError: as :func:`write_jsonl`.
+    """
+    _write(line.encode() + b"\n")
+
+
+def _line(event: Event) -> bytes:
+    # a JSON payload is as its author wrote it: between its tokens may be line ends
+    return _encode(event).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+def _payload_text(payload: Payload | None) -> str:
+    if payload is None:
+        return ""
+    if isinstance(payload, BinaryPayload):
+        return f"{len(payload.data)} bytes of {payload.data_type!r}"
+    return bytes(payload.data).decode(errors="replace")
+
+
+def _write(data: bytes) -> None:
+    output = sys.stdout.buffer
+    try:
+        output.write(data)
+        output.flush()
+    except OSError as e:
+        # what could not be written must not be tried again when Python exits
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+        if isinstance(e, BrokenPipeError):
+            raise CommandError("", EXIT_NO_READER) from None
+        raise CommandError(f"standard output: {e.strerror}", EXIT_FAILED) from e

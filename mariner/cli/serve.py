@@ -1,0 +1,99 @@
+"""``mariner serve`` and ``mariner check``."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import uvloop
+from hat import aio
+
+from eventer_bridge.errors import EventerBridgeError
+from mariner import config, gateway, logs
+from mariner.errors import ConfigurationError
+
+_CONF = click.option(
+    "--conf",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Configuration file (.yaml, .toml or .json).",
+)
+
+
+@click.command()
+@_CONF
+def check(path: Path) -> None:
+    """Check a configuration and the files it names, then exit.
+
+    Exit code 0: it can be used; 2: it cannot, and each reason is told in a line.
+    """
+    _load(path)
+    click.echo(f"{path}: ok")
+
+
+@click.command()
+@_CONF
+def serve(path: Path) -> None:
+    """Run the gateway until SIGTERM or SIGINT.
+
+    Exit code 0: stopped by a signal, with everything that was accepted on disk; 1: it
+    could not start or failed; 2: the configuration cannot be used.
+    """
+    conf = _load(path)
+    logs.configure(conf.log)
+    # a reader thread gives the event loop its turn after at most so long
+    sys.setswitchinterval(0.001)
+    try:
+        failed = uvloop.run(_serve(conf))
+    except ConfigurationError as e:
+        _fail(str(e), 2)
+    except (EventerBridgeError, OSError) as e:
+        _fail(str(e), 1)
+    if failed:
+        _fail(f"{failed} failed, see the log", 1)
+
+
+async def _serve(conf: config.GatewayConfig) -> str | None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    running = await gateway.create(conf)
+    try:
+        _tell(conf, running)
+        stopping = asyncio.ensure_future(stop.wait())
+        closing = asyncio.ensure_future(running.wait_closing())
+        await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        closing.cancel()
+    finally:
+        await aio.uncancellable(running.async_close())
+    return running.failed
+
+
+def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
+    scheme = "tls" if conf.mariner.tls else "tcp"
+    lines = [f"mariner {scheme}://{conf.mariner.host}:{running.mariner.port}"]
+    if conf.http and running.http:
+        lines.append(f"http http://{conf.http.host}:{running.http.port}")
+    for line in lines:
+        click.echo(f"{conf.name}: listening: {line}", err=True)
+
+
+def _load(path: Path) -> config.GatewayConfig:
+    try:
+        conf = config.load(path)
+        config.check(conf)
+    except ConfigurationError as e:
+        _fail(str(e), 2)
+    return conf
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    for line in text.splitlines():
+        click.echo(f"mariner: error: {line}", err=True)
+    raise SystemExit(code)

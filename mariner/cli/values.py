@@ -1,0 +1,174 @@
+"""Event types, moments and events as people write them on a command line.
+
+An event type is its segments joined by ``/``: ``a/b/*``. A type with a ``/`` inside of a
+segment, or without segments, is written as a JSON array: ``["a/b", "c"]``. A moment is
+ISO 8601 (UTC where it names no zone) or seconds since 1970-01-01.
+"""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+import msgspec
+
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import (
+    BinaryPayload,
+    EventType,
+    JsonPayload,
+    Payload,
+    RegisterEvent,
+    Timestamp,
+    check_registrable,
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _RegisterLine(msgspec.Struct, forbid_unknown_fields=True):
+    """An event to register, as it is written in a line."""
+
+    type: tuple[str, ...] | str
+    payload: msgspec.Raw = _NULL
+    source_timestamp: Timestamp | str | float | None = None
+    # what `query` and `subscribe` print besides; it does not count
+    id: msgspec.Raw = _NULL
+    timestamp: msgspec.Raw = _NULL
+
+
+class _PayloadProbe(msgspec.Struct):
+    payload_type: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_line: Final = msgspec.json.Decoder(_RegisterLine).decode
+_decode_probe: Final = msgspec.json.Decoder(_PayloadProbe).decode
+_decode_payload: Final[Callable[[bytes], Payload]] = msgspec.json.Decoder(
+    JsonPayload | BinaryPayload
+).decode
+_decode_type: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def parse_event_type(text: str) -> EventType:
+    """An event type, with or without wildcards.
+
+    Raises:
+        InvalidEventError: it is empty, or begins with ``[`` and is no JSON array of strings.
+    """
+    if text.startswith("["):
+        try:
+            return _decode_type(text)
+        except (msgspec.DecodeError, UnicodeError) as e:
+            raise InvalidEventError(f"expected a JSON array of strings: {e}") from e
+    if not text:
+        raise InvalidEventError("an empty event type is written as []")
+    return tuple(text.split("/"))
+
+
+def format_event_type(event_type: EventType) -> str:
+    """How :func:`parse_event_type` reads it back."""
+    text = "/".join(event_type)
+    if not text or text.startswith("[") or any("/" in segment for segment in event_type):
+        return msgspec.json.encode(event_type).decode()
+    return text
+
+
+def parse_timestamp(value: str | float) -> Timestamp:
+    """A moment: ISO 8601, or seconds since 1970-01-01 as number or text.
+
+    Raises:
+        InvalidEventError: it is neither, or out of range.
+    """
+    try:
+        if isinstance(value, str) and not _is_number(value):
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            s, us = divmod((moment - _EPOCH) // timedelta(microseconds=1), 1_000_000)
+            return Timestamp(s, us)
+        return Timestamp.from_float(float(value))
+    except (ValueError, OverflowError) as e:
+        if isinstance(e, InvalidEventError):
+            raise
+        raise InvalidEventError(
+            f"{value!r}: expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
+        ) from e
+
+
+def format_timestamp(timestamp: Timestamp) -> str:
+    """ISO 8601 in UTC with microseconds; seconds where the calendar does not reach."""
+    try:
+        moment = _EPOCH + timedelta(seconds=timestamp.s, microseconds=timestamp.us)
+    except OverflowError:
+        return f"{timestamp.s}.{timestamp.us:06}"
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse_register_event(line: str | bytes) -> RegisterEvent:
+    """An event to register from its JSON object (see ``mariner register --help``).
+
+    Raises:
+        InvalidEventError: what is wrong with it.
+    """
+    try:
+        text = line if isinstance(line, str) else line.decode("utf-8")
+        fields = _decode_line(text)
+        payload = _parse_payload(fields.payload)
+    except UnicodeError as e:
+        raise InvalidEventError(f"not UTF-8 text: {e}") from e
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise InvalidEventError(str(e)) from e
+    event_type = fields.type
+    if isinstance(event_type, str):
+        event_type = parse_event_type(event_type)
+    check_registrable(event_type)
+    source_timestamp = fields.source_timestamp
+    if isinstance(source_timestamp, str | float):
+        source_timestamp = parse_timestamp(source_timestamp)
+    return RegisterEvent(event_type, source_timestamp, payload)
+
+
+def _parse_payload(raw: msgspec.Raw) -> Payload | None:
+    data = bytes(raw)
+    if data == b"null":
+        return None
+    if data.startswith(b"{") and _decode_probe(data).payload_type is not msgspec.UNSET:
+        return _decode_payload(data)
+    return JsonPayload(msgspec.Raw(data))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def event_types_option(
+    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> tuple[EventType, ...] | None:
+    """Callback of a repeatable option; None where it was not given.
+
+    Raises:
+        click.BadParameter: one of them is no event type.
+    """
+    try:
+        return tuple(parse_event_type(text) for text in texts) or None
+    except InvalidEventError as e:
+        raise click.BadParameter(str(e), ctx, param) from e
+
+
+def timestamp_option(
+    ctx: click.Context, param: click.Parameter, text: str | None
+) -> Timestamp | None:
+    """Callback of an option; None where it was not given.
+
+    Raises:
+        click.BadParameter: it is no moment.
+    """
+    try:
+        return None if text is None else parse_timestamp(text)
+    except InvalidEventError as e:
+        raise click.BadParameter(str(e), ctx, param) from e

@@ -1,0 +1,11 @@
+"""Asyncio client of the Mariner protocol (002): :func:`connect` and :class:`Client`.
+
+::
+
+    async with await client.connect("gateway", 23014, client_name="app") as conn:
+        [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+"""
+
+from mariner.client.client import Client, connect
+
+__all__ = ["Client", "connect"]

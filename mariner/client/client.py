@@ -1,0 +1,425 @@
+"""The client: requests matched with their responses, notifications, status, keep-alive.
+
+Any number of requests may be under way at a time; each is a future by its identifier, in
+the order of sending. Nothing grows without bound: a request waits while the transport's
+write buffer is above its high-water mark, and while the notifications that nobody took
+fill their queue the client stops reading from the socket.
+
+Responses come through the same socket, so requests wait as well while it is not read. A
+user who awaits a request and meanwhile takes no notification would wait for ever; instead
+the connection is closed with that reason after ``STALL_TIMEOUT_S``. Whoever subscribes
+consumes :meth:`Client.events` in a task of its own.
+
+Everything runs on the event loop's thread.
+"""
+
+import asyncio
+import itertools
+import logging
+import ssl as ssl_module
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from hat import aio
+
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryLatestParams,
+    QueryParams,
+    QueryResult,
+    RegisterEvent,
+    Status,
+)
+from mariner.client import reasons
+from mariner.client.connection import Connection
+from mariner.client.notifications import Notifications
+from mariner.errors import (
+    ConnectError,
+    ConnectionLostError,
+    InitError,
+    RegisterError,
+    RemoteProtocolError,
+)
+from mariner.messages import (
+    EventsMsg,
+    InitReq,
+    InitRes,
+    Message,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+from mariner.protocol import RefusedRegister
+
+mlog = logging.getLogger(__name__)
+
+STALL_TIMEOUT_S: Final = 10.0
+"""How long a request may wait for an answer that cannot be read, because notifications
+are not consumed (up to twice as long, it is looked at so often)."""
+
+CLOSE_TIMEOUT_S: Final = 2.0
+"""How long closing waits for what was written to leave, and for TLS's farewell."""
+
+R = TypeVar("R", RegisterRes, QueryRes, PingRes)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    client_name: str,
+    client_token: str | None = None,
+    subscriptions: Iterable[EventType] = (),
+    server_id: int | None = None,
+    persisted: bool = False,
+    ssl: ssl_module.SSLContext | None = None,
+    server_hostname: str | None = None,
+    connect_timeout_s: float = 10,
+    ping_delay_s: float | None = 20,
+    ping_timeout_s: float = 10,
+) -> "Client":
+    """Connect to a Mariner server and initialise (002, "init_req").
+
+    Args:
+        host: name or address of the server.
+        port: its TCP port.
+        client_name: who the client is.
+        client_token: what proves it.
+        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of; of
+            none, unless told.
+        server_id: notify only of events of this server; None: of all.
+        persisted: notify when events are persisted, not already when they are registered.
+        ssl: TLS with this context (``mariner.tls.client_context``); None: plain TCP.
+        server_hostname: name to check the server's certificate for; None: ``host``.
+        connect_timeout_s: bound of everything until the server answered ``init_req``.
+        ping_delay_s: ping the server when it was silent so long; None: never.
+        ping_timeout_s: how long it may then stay silent before the connection is lost.
+
+    Returns:
+        A connected client. It does not reconnect: when it closes, ``connect`` again.
+
+    Raises:
+        ConnectError: no connection, TLS refused, no answer in time; the text says why.
+        InitError: the server declined; the text is its reason.
+    """
+    client = Client(f"{host}:{port}")
+    init_req = InitReq(
+        client_name,
+        client_token,
+        tuple(tuple(event_type) for event_type in subscriptions),
+        server_id,
+        persisted,
+    )
+    timeout = asyncio.timeout(connect_timeout_s)
+    try:
+        async with timeout:
+            await client._open(host, port, ssl, server_hostname)
+            await client._init(init_req)
+    except BaseException as e:
+        await aio.uncancellable(client.async_close())
+        if isinstance(e, TimeoutError) and timeout.expired():
+            raise ConnectError(client._timeout_text(connect_timeout_s)) from None
+        raise
+    if ping_delay_s is not None and client.is_open:
+        client.async_group.spawn(client._keep_alive, ping_delay_s, ping_timeout_s)
+    return client
+
+
+class Client(aio.Resource):
+    """A connection to a Mariner server. Made by :func:`connect`.
+
+    It closes when it is told to, or when the connection is lost: ``close_reason`` tells
+    which. Requests that are under way then raise ``ConnectionLostError``: their outcome
+    is unknown.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._connection = Connection(self._on_message, self._on_lost)
+        self._is_tls = False
+        self._status = Status.STANDBY
+        self._status_changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
+        self._ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._notifications = Notifications(self._connection.resume_reading)
+        self._stall_mark: tuple[int, int | None] | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the client's tasks."""
+        return self._async_group
+
+    @property
+    def address(self) -> str:
+        """Host and port of the server, as messages name them."""
+        return self._address
+
+    @property
+    def status(self) -> Status:
+        """What the server last told of itself: STANDBY or OPERATIONAL."""
+        return self._status
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the client is closed, in plain words; None while it is open."""
+        return self._connection.close_reason
+
+    async def wait_status(self, status: Status) -> None:
+        """Wait until the server's status is this one.
+
+        Raises:
+            ConnectionLostError: the client closed before that.
+        """
+        while self._status is not status:
+            self._check_open()
+            await self._status_changed.wait()
+
+    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
+        """Register events, in one session.
+
+        Args:
+            events: events; all of them are registered, or none.
+
+        Returns:
+            The registered events, in the same order.
+
+        Raises:
+            RegisterError: the server did not register them; the text is its reason.
+            ConnectionLostError: the connection was lost; whether the events were
+                registered is unknown.
+            LocalProtocolError: the request cannot be sent (too large, for example).
+        """
+        register_id = next(self._ids)
+        request = RegisterReq(register_id, tuple(events))
+        response = await self._request(register_id, request, RegisterRes)
+        if not response.success or response.events is None:
+            raise RegisterError(response.error or "refused; the server gave no reason")
+        return response.events
+
+    async def query(self, params: QueryParams) -> QueryResult:
+        """Query events: one request, one answer; the server may cut it (``more_follows``).
+
+        Raises:
+            ConnectionLostError: the connection was lost.
+        """
+        query_id = next(self._ids)
+        response = await self._request(query_id, QueryReq(query_id, params), QueryRes)
+        return QueryResult(response.events, response.more_follows)
+
+    async def query_all(
+        self, params: QueryParams, *, limit: int | None = None
+    ) -> AsyncIterator[Event]:
+        """Query all events, page by page, each of which is asked for when it is needed.
+
+        A query for the latest has no pages (002): its one answer is all there is.
+
+        Args:
+            params: which query; its ``max_results`` is the size of a page, None leaves
+                that to the server.
+            limit: at most so many events; None: all.
+
+        Raises:
+            ConnectionLostError: the connection was lost.
+            RemoteProtocolError: the server announces more, but gives nothing.
+        """
+        remaining = limit
+        while remaining is None or remaining > 0:
+            result = await self.query(_limited(params, remaining))
+            for event in result.events[:remaining]:
+                yield event
+            if remaining is not None:
+                remaining -= len(result.events)
+            if not result.more_follows or isinstance(params, QueryLatestParams):
+                return
+            if not result.events:
+                raise RemoteProtocolError("query_res: more_follows, but no events")
+            params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
+
+    def events(self) -> AsyncIterator[Sequence[Event]]:
+        """Notifications, each the events of one session that match the subscriptions.
+
+        The iteration ends when the client is closed and everything was taken. Up to 16 MiB
+        wait for the user; then the client stops reading from the socket, and with it the
+        answers to requests: see the module.
+        """
+        return self._notifications
+
+    async def ping(self) -> float:
+        """Ping the server.
+
+        Returns:
+            Round-trip time in seconds.
+
+        Raises:
+            ConnectionLostError: the connection was lost.
+        """
+        ping_id = next(self._ids)
+        started = time.perf_counter()
+        await self._request(ping_id, PingReq(ping_id), PingRes)
+        return time.perf_counter() - started
+
+    # --- connecting and closing -------------------------------------------------------
+
+    async def _open(
+        self,
+        host: str,
+        port: int,
+        ssl: ssl_module.SSLContext | None,
+        server_hostname: str | None,
+    ) -> None:
+        self._is_tls = ssl is not None
+        server_name = (server_hostname or host) if ssl else None
+        try:
+            await self._loop.create_connection(
+                lambda: self._connection,
+                host,
+                port,
+                ssl=ssl,
+                server_hostname=server_name,
+                ssl_shutdown_timeout=CLOSE_TIMEOUT_S if ssl else None,
+            )
+        except OSError as e:
+            raise ConnectError(f"{self._address}: {reasons.refused(e, server_name)}") from e
+
+    async def _init(self, init_req: InitReq) -> None:
+        self._connection.send(init_req)
+        response = await self._init_res
+        if not response.success or response.status is None:
+            raise InitError(response.error or "declined; the server gave no reason")
+        self._status = response.status
+
+    async def _stop(self) -> None:
+        self._connection.close(reasons.CLOSED_BY_CLIENT)
+        self._fail_pending()
+        await self._connection.wait_lost(CLOSE_TIMEOUT_S)
+
+    def _on_lost(self) -> None:
+        extra = {"server": self._address, "reason": self.close_reason}
+        mlog.debug("connection lost", extra=extra)
+        self._fail_pending()
+        self.close()
+
+    def _fail_pending(self) -> None:
+        reason = f"{self._address}: {self.close_reason}"
+        if not self._init_res.done() and self._connection.is_connected:
+            text = reasons.lost_before_init(reason, self._is_tls)
+            self._init_res.set_exception(ConnectError(text))
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(reason))
+        self._notifications.end()
+        self._status_changed.set()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+
+    def _check_open(self) -> None:
+        if self.close_reason is not None or not self.is_open:
+            reason = self.close_reason or reasons.CLOSED_BY_CLIENT
+            raise ConnectionLostError(f"{self._address}: {reason}")
+
+    def _timeout_text(self, timeout_s: float) -> str:
+        what = "no answer to init_req" if self._connection.is_connected else "no connection"
+        return f"{self._address}: {what} within {timeout_s:g} s"
+
+    # --- messages ---------------------------------------------------------------------
+
+    async def _request(self, request_id: int, request: Message, response_type: type[R]) -> R:
+        await self._connection.wait_writable()
+        self._check_open()
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._pending[request_id] = future
+        try:
+            self._connection.send(request)
+            response = await future
+        finally:
+            self._pending.pop(request_id, None)
+        if not isinstance(response, response_type):
+            text = f"{type(response).__name__} answers {type(request).__name__} {request_id}"
+            self._connection.abort(reasons.broken_protocol(RemoteProtocolError(text)))
+            raise RemoteProtocolError(text)
+        return response
+
+    def _on_message(self, message: Message | RefusedRegister) -> None:
+        match message:
+            case RegisterRes():
+                self._on_response(message.register_id, message)
+            case QueryRes():
+                self._on_response(message.query_id, message)
+            case EventsMsg():
+                self._on_events(message.events)
+            case PingRes():
+                self._on_response(message.ping_id, message)
+            case StatusMsg():
+                self._status = message.status
+                self._status_changed.set()
+                self._status_changed = asyncio.Event()
+            case InitRes():
+                if not self._init_res.done():
+                    self._init_res.set_result(message)
+
+    def _on_response(self, request_id: int, response: Message) -> None:
+        # its requester may be gone (cancelled), or it answers a ping of _keep_alive
+        future = self._pending.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(response)
+
+    def _on_events(self, events: Sequence[Event]) -> None:
+        self._notifications.put(events)
+        if self._notifications.is_full:
+            self._connection.pause_reading()
+            if self._stall_timer is None:
+                self._watch_stall()
+
+    # --- what depends on time -----------------------------------------------------------
+
+    def _watch_stall(self) -> None:
+        """Look at it every ``STALL_TIMEOUT_S``, as long as the socket is not read."""
+        if not self._connection.is_reading_paused or not self.is_open:
+            self._stall_timer = self._stall_mark = None
+            return
+        oldest_request = next(iter(self._pending), None)
+        mark = (self._notifications.taken, oldest_request)
+        if oldest_request is not None and mark == self._stall_mark:
+            self._connection.abort(
+                "notifications are not consumed, and a request waits for its answer behind them"
+            )
+            return
+        self._stall_mark = mark
+        self._stall_timer = self._loop.call_later(STALL_TIMEOUT_S, self._watch_stall)
+
+    async def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
+        while True:
+            if await self._hears_something(delay_s):
+                continue
+            self._connection.send(PingReq(next(self._ids)))
+            if not await self._hears_something(timeout_s):
+                self._connection.abort(f"no answer to a ping within {timeout_s:g} s")
+                return
+
+    async def _hears_something(self, duration_s: float) -> bool:
+        # who does not listen cannot tell
+        connection = self._connection
+        connection.has_received = False
+        await asyncio.sleep(duration_s)
+        return connection.has_received or connection.is_reading_paused
+
+
+def _limited(params: QueryParams, limit: int | None) -> QueryParams:
+    """The same query with at most ``limit`` results."""
+    if limit is None or isinstance(params, QueryLatestParams):
+        return params
+    if params.max_results is not None and params.max_results <= limit:
+        return params
+    return msgspec.structs.replace(params, max_results=limit)

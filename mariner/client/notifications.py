@@ -1,0 +1,72 @@
+"""Notifications that came in and wait for the user: a queue that is bounded in bytes.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Self
+
+from eventer_bridge.model import Event
+
+MAX_QUEUED_BYTES: Final = 16 << 20
+"""Above it the client stops reading; one message more may be under way already. A second
+of a fast gateway's notifications, and little for a program."""
+
+EVENT_BYTES: Final = 512
+"""What an event counts besides its payload: about what its objects take in memory."""
+
+
+class Notifications:
+    """Async iterator of batches; safe to cancel, ends after :meth:`end` when it is empty.
+
+    Several tasks may iterate; each batch goes to one of them.
+
+    Args:
+        on_room: called when a batch was taken and the queue is at most half full.
+    """
+
+    def __init__(self, on_room: Callable[[], None]) -> None:
+        self._on_room = on_room
+        self._batches: deque[tuple[int, Sequence[Event]]] = deque()
+        self._size_bytes = 0
+        self._changed = asyncio.Event()
+        self._is_ended = False
+        self.taken = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Sequence[Event]:
+        while not self._batches:
+            if self._is_ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        size_bytes, events = self._batches.popleft()
+        self._size_bytes -= size_bytes
+        self.taken += 1
+        if self._size_bytes <= MAX_QUEUED_BYTES // 2:
+            self._on_room()
+        return events
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be read."""
+        return self._size_bytes >= MAX_QUEUED_BYTES
+
+    def put(self, events: Sequence[Event]) -> None:
+        """Append a batch; the caller looks at :attr:`is_full` afterwards."""
+        size_bytes = EVENT_BYTES * len(events)
+        for event in events:
+            if event.payload is not None:
+                size_bytes += len(event.payload.data)
+        self._batches.append((size_bytes, events))
+        self._size_bytes += size_bytes
+        self._changed.set()
+
+    def end(self) -> None:
+        """No more will come; what is there can still be taken."""
+        self._is_ended = True
+        self._changed.set()

@@ -1,0 +1,105 @@
+"""Framing of 002 ("Transport"): a header byte m, m bytes of length k, k bytes of message.
+
+Sans I/O. ``k`` is big-endian; m is from 1 to 8. Headers longer than needed are accepted.
+"""
+
+from mariner.errors import FrameError
+
+_MAX_HEADER_BYTES = 8
+
+
+def encode_frame(message: bytes) -> bytes:
+    """A message with its header, of the shortest form.
+
+    Args:
+        message: at least one byte.
+    """
+    size = (len(message).bit_length() + 7) // 8
+    return b"%c%b%b" % (size, len(message).to_bytes(size, "big"), message)
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into messages.
+
+    What is fed is kept until it is taken by :meth:`next_frame`; a frame that announces more
+    than is allowed is refused as soon as its header is there. Each byte is copied a bounded
+    number of times, however the stream is cut.
+
+    Attributes:
+        max_frame_bytes: the largest message that is accepted; may be changed at any time.
+    """
+
+    __slots__ = ("_buffer", "_frame_begin", "_frame_end", "_position", "max_frame_bytes")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._position = 0  # up to here the buffer was taken
+        self._frame_begin = 0  # of the message that is waited for
+        self._frame_end = 0  # 0 while its header is not known
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were fed and not taken."""
+        return len(self._buffer) - self._position
+
+    @property
+    def missing(self) -> tuple[int, int] | None:
+        """Size of the message that is waited for and the bytes of it that are here.
+
+        None between frames; (0, n) where only n bytes of a header are here.
+        """
+        if self._frame_end:
+            size = self._frame_end - self._frame_begin
+            return size, len(self._buffer) - self._frame_begin
+        return (0, self.buffered_bytes) if self.buffered_bytes else None
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes of the stream."""
+        if self._position:
+            # what was taken is dropped here, once per feed and not once per frame
+            del self._buffer[: self._position]
+            if self._frame_end:
+                self._frame_begin -= self._position
+                self._frame_end -= self._position
+            self._position = 0
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The next message; None if more bytes are needed for it.
+
+        Raises:
+            FrameError: the header is wrong or announces too much.
+        """
+        buffer = self._buffer
+        if not self._frame_end and not self._read_header():
+            return None
+        if len(buffer) < self._frame_end:
+            return None
+        message = bytes(memoryview(buffer)[self._frame_begin : self._frame_end])
+        self._position = self._frame_end
+        self._frame_end = 0
+        if self._position == len(buffer):
+            buffer.clear()  # an idle connection keeps nothing of its largest message
+            self._position = 0
+        return message
+
+    def _read_header(self) -> bool:
+        buffer, begin = self._buffer, self._position
+        if len(buffer) <= begin:
+            return False
+        size = buffer[begin]
+        if not 1 <= size <= _MAX_HEADER_BYTES:
+            raise FrameError(f"frame header: first byte is {size}, expected 1 to 8")
+        if len(buffer) <= begin + size:
+            return False
+        length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
+        if length > self.max_frame_bytes:
+            raise FrameError(
+                f"frame of {length} bytes announced, at most {self.max_frame_bytes} are allowed"
+            )
+        if length == 0:
+            raise FrameError("empty frame, expected a JSON message")
+        self._frame_begin = begin + 1 + size
+        self._frame_end = self._frame_begin + length
+        return True

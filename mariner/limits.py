@@ -1,0 +1,77 @@
+"""Every bound of the Mariner side, with its unit in the name and its reason."""
+
+from typing import Final
+
+# --- wire ---------------------------------------------------------------------------------
+
+MAX_INIT_FRAME_BYTES: Final = 64 << 10
+"""A message before ``init`` succeeded: names, a token and subscriptions, nothing large."""
+
+MAX_FRAME_BYTES: Final = 16 << 20
+"""Any later message that a server accepts: thousands of events in one registration."""
+
+MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
+"""What a client accepts: a server of another make may answer a query in one message of any
+size."""
+
+MAX_JSON_DEPTH: Final = 128
+"""Arrays and objects inside each other in a payload. Peers decode with recursive parsers;
+1,000 levels end Python's."""
+
+MAX_NUMBER_DIGITS: Final = 1_000
+"""Digits in a row in a number of a payload. Python's JSON decoder refuses 4,300 of them, so
+that one registration could cut off all its subscribers."""
+
+# --- server -------------------------------------------------------------------------------
+
+MAX_CONNECTIONS: Final = 10_000
+"""Open connections; the next one is closed at once. Keeps below the usual limits of open
+files and about 300 MB."""
+
+LISTEN_BACKLOG: Final = 1_024
+"""Connections that the kernel holds until they are accepted."""
+
+INIT_TIMEOUT_S: Final = 10.0
+"""From the connection (and for the TLS handshake) to a valid ``init_req``."""
+
+MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
+"""Registrations of one connection that wait for their answer; then it is not read from."""
+
+MAX_QUERIES_WAITING: Final = 64
+"""Queries of one connection that wait for their turn; then it is not read from."""
+
+SEND_HIGH_WATER_BYTES: Final = 1 << 20
+"""Bytes that a peer was sent and has not read, above which nothing is read from it."""
+
+MAX_SEND_BUFFER_BYTES: Final = 32 << 20
+"""The same, above which a peer that is notified and does not read is closed. More than one
+full answer to a query, which is never the reason."""
+
+WRITE_STALL_TIMEOUT_S: Final = 30.0
+"""Above the high-water mark with nothing leaving for so long: the connection is closed."""
+
+PING_DELAY_S: Final = 60.0
+"""A connection on which nothing was received or sent for so long is pinged. Twice what
+clients wait before they ping (30 s), because hat-mariner's client takes a ping_req for an
+error: it always pings first, and never sees one."""
+
+PING_TIMEOUT_S: Final = 30.0
+"""A pinged peer that sends nothing for so long is closed."""
+
+TCP_USER_TIMEOUT_S: Final = 60.0
+"""What was sent and is not acknowledged by the peer's kernel for so long ends a connection."""
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""What a closing connection gets to deliver its last bytes."""
+
+DRAIN_TIMEOUT_S: Final = 10.0
+"""What registrations that are under way get to be answered when the server closes."""
+
+SWEEP_PERIOD_S: Final = 1.0
+"""How often deadlines of connections are looked at."""
+
+REMEMBERED_TYPES: Final = 50_000
+"""Event types whose rights or receivers are remembered before it begins anew."""
+
+MAX_LOG_CHARACTERS: Final = 500
+"""Of a reason that a peer's data is part of."""

@@ -1,0 +1,71 @@
+"""Bounds that a registered JSON payload must keep beyond the contract (``limits``).
+
+The core never decodes a payload, but everybody who is notified of it does: what breaks their
+parsers (nesting, numbers of thousands of digits) is refused where it would come in.
+
+Sans I/O; any thread. Exact, and of linear cost; what cannot exceed a bound is told by its
+length or by a few passes at the speed of memory.
+"""
+
+import re
+from typing import Final
+
+from mariner import limits
+
+HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
+"""A valid JSON value that is not longer keeps all bounds."""
+
+_DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
+"""A row of digits that is too long contains a whole block of this size, aligned to it."""
+
+# a match starts only where a row of digits starts: linear, whatever comes
+_LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
+_BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(i for i in range(256) if i not in b"[]{}")
+_CHUNK_BRACKETS: Final = limits.MAX_JSON_DEPTH // 2
+
+
+def exceeded(data: bytes) -> str | None:
+    """Which bound a payload exceeds; None if it keeps all of them.
+
+    Args:
+        data: a valid JSON value.
+    """
+    n_open = data.count(b"[") + data.count(b"{")
+    may_be_deep = n_open > limits.MAX_JSON_DEPTH
+    may_be_long = any(
+        data[i : i + _DIGIT_BLOCK].isdigit() for i in range(0, len(data), _DIGIT_BLOCK)
+    )
+    if not may_be_deep and not may_be_long:
+        return None
+    data = _without_strings(data)
+    if may_be_long and _LONG_NUMBER.search(data):
+        return f"a number of more than {limits.MAX_NUMBER_DIGITS} digits in a row"
+    if may_be_deep and _is_deep(data.translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)):
+        return f"nested deeper than {limits.MAX_JSON_DEPTH} levels"
+    return None
+
+
+def _without_strings(data: bytes) -> bytes:
+    """What is outside of the strings of a valid JSON value."""
+    if b"\\" in data:
+        # a backslash is inside a string; what is left of its quotes then begin or end one
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    return b"".join(data.split(b'"')[::2])
+
+
+def _is_deep(brackets: bytes) -> bool:
+    """Whether ``[`` and ``]``, each in its turn, nest deeper than is allowed."""
+    depth = 0
+    for begin in range(0, len(brackets), _CHUNK_BRACKETS):
+        chunk = brackets[begin : begin + _CHUNK_BRACKETS]
+        n_open = chunk.count(b"[")
+        if depth + n_open > limits.MAX_JSON_DEPTH:
+            # only here one by one: flat data of any size never comes so far
+            for bracket in chunk:
+                depth += 1 if bracket == 0x5B else -1
+                if depth > limits.MAX_JSON_DEPTH:
+                    return True
+        else:
+            depth += 2 * n_open - len(chunk)
+    return False

@@ -1,0 +1,210 @@
+"""State of a Mariner connection, without I/O (002, "Messages").
+
+A connection is CONNECTING until the client's ``init_req``, INITIATING until the server's
+``init_res``, then OPEN if that was a success, else CLOSED. Who may send what in which state
+is one table, which both roles share: what a role may not send is a mistake of its own
+(``LocalProtocolError``), what the other role may not send is the peer's
+(``RemoteProtocolError``):
+
+==========  ====================================  =====================================
+state       client → server                       server → client
+==========  ====================================  =====================================
+CONNECTING  init_req
+INITIATING                                        init_res
+OPEN        register_req query_req ping_req       status events register_res query_res
+            ping_res                              ping_req ping_res
+CLOSED
+==========  ====================================  =====================================
+
+Until it is OPEN, a connection accepts only small messages.
+"""
+
+import enum
+from typing import Any, Final
+
+import msgspec
+
+from mariner import codec, framing, limits
+from mariner.errors import InvalidMessageError, LocalProtocolError, RemoteProtocolError
+from mariner.messages import (
+    EventsMsg,
+    InitReq,
+    InitRes,
+    Message,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+
+
+class Role(enum.Enum):
+    """Which end of the connection."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class State(enum.Enum):
+    """See the module."""
+
+    CONNECTING = "before init_req"
+    INITIATING = "before init_res"
+    OPEN = "after init"
+    CLOSED = "closed"
+
+
+_NAMES: Final[dict[type[Any], str]] = {
+    InitReq: "init_req",
+    InitRes: "init_res",
+    StatusMsg: "status",
+    EventsMsg: "events",
+    RegisterReq: "register_req",
+    RegisterRes: "register_res",
+    QueryReq: "query_req",
+    QueryRes: "query_res",
+    PingReq: "ping_req",
+    PingRes: "ping_res",
+}
+
+_MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
+    (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
+    (Role.CLIENT, State.INITIATING): frozenset(),
+    (Role.CLIENT, State.OPEN): frozenset({RegisterReq, QueryReq, PingReq, PingRes}),
+    (Role.CLIENT, State.CLOSED): frozenset(),
+    (Role.SERVER, State.CONNECTING): frozenset(),
+    (Role.SERVER, State.INITIATING): frozenset({InitRes}),
+    (Role.SERVER, State.OPEN): frozenset(
+        {StatusMsg, EventsMsg, RegisterRes, QueryRes, PingReq, PingRes}
+    ),
+    (Role.SERVER, State.CLOSED): frozenset(),
+}
+
+
+class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
+    """A ``register_req`` that the contract rejects, but that can be answered.
+
+    Attributes:
+        register_id: what the answer is to carry.
+        error: JSON pointer and reason.
+    """
+
+    register_id: int
+    error: str
+
+
+class Protocol:
+    """One end of a connection.
+
+    Args:
+        role: which end.
+        max_init_frame_bytes: largest message that is accepted before the state is OPEN.
+        max_frame_bytes: largest message that is accepted afterwards.
+    """
+
+    __slots__ = ("_decoder", "_max_frame_bytes", "_peer_role", "_role", "_state")
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        max_init_frame_bytes: int = limits.MAX_INIT_FRAME_BYTES,
+        max_frame_bytes: int | None = None,
+    ) -> None:
+        if max_frame_bytes is None:
+            is_server = role is Role.SERVER
+            max_frame_bytes = limits.MAX_FRAME_BYTES if is_server else limits.MAX_ANSWER_FRAME_BYTES
+        self._role = role
+        self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
+        self._state = State.CONNECTING
+        self._max_frame_bytes = max_frame_bytes
+        self._decoder = framing.FrameDecoder(max_init_frame_bytes)
+
+    @property
+    def state(self) -> State:
+        """Current state."""
+        return self._state
+
+    def receive_data(self, data: bytes) -> None:
+        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        if self._state is not State.CLOSED:
+            self._decoder.feed(data)
+
+    def receive_eof(self) -> None:
+        """The peer sends no more. Messages that are here already can still be taken.
+
+        Raises:
+            RemoteProtocolError: it ended in the middle of a message.
+        """
+        if self._state is State.CLOSED or not (missing := self._decoder.missing):
+            return
+        size, received = missing
+        what = f"a frame of {size} bytes" if size else "a frame header"
+        if not size or received < size:
+            self._state = State.CLOSED
+            raise RemoteProtocolError(
+                f"connection ended in the middle of {what}, {received} received"
+            )
+
+    def next_message(self) -> Message | RefusedRegister | None:
+        """The next message of the peer; None if more bytes are needed for it.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
+        """
+        if self._state is State.CLOSED:
+            return None
+        try:
+            frame = self._decoder.next_frame()
+            if frame is None:
+                return None
+            message = codec.decode(frame)
+            if type(message) not in _MAY_SEND[self._peer_role, self._state]:
+                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+        except InvalidMessageError as e:
+            may_register = RegisterReq in _MAY_SEND[self._peer_role, self._state]
+            if e.register_id is not None and may_register:
+                return RefusedRegister(e.register_id, str(e))
+            self._state = State.CLOSED
+            raise
+        except RemoteProtocolError:
+            self._state = State.CLOSED
+            raise
+        if isinstance(message, InitReq | InitRes):
+            self._on_init(message)
+        return message
+
+    def send(self, message: Message) -> bytes:
+        """Bytes that send a message.
+
+        Raises:
+            LocalProtocolError: it may not be sent in this state.
+        """
+        data = self.send_encoded(type(message), codec.encode(message))
+        if isinstance(message, InitReq | InitRes):
+            self._on_init(message)
+        return data
+
+    def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
+        """Bytes that send a message which is encoded already; as :meth:`send`."""
+        if message_type not in _MAY_SEND[self._role, self._state]:
+            raise LocalProtocolError(self._not_allowed(self._role, message_type))
+        return framing.encode_frame(message)
+
+    def _on_init(self, message: InitReq | InitRes) -> None:
+        if isinstance(message, InitReq):
+            self._state = State.INITIATING
+        elif message.success:
+            self._state = State.OPEN
+            self._decoder.max_frame_bytes = self._max_frame_bytes
+        else:
+            self._state = State.CLOSED
+
+    def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
+        name = _NAMES[message_type]
+        if message_type is InitReq and role is Role.CLIENT:
+            return "second init_req, expected one at the beginning only"
+        return f"{name} from the {role.value} is not allowed {self._state.value}"

@@ -1,0 +1,502 @@
+"""One client's connection: the asyncio shell around the Mariner protocol state (002).
+
+What flows through it::
+
+    bytes ─▶ Protocol ─▶ message ─▶ init: Authenticator, Fanout
+                                    register: rights ─▶ engine ─▶ response, in order
+                                    query: one after the other, beside everything else
+                                    ping: at once
+
+Nothing here grows without bound. A connection is not read from while
+
+* the engine is full,
+* too many of its registrations are under way or too many of its queries wait,
+* what it was sent has not left (it does not read).
+
+Responses thus stop by themselves when their receiver does not read; notifications, which
+nobody can hold back, are bounded in bytes, and then the connection is closed. Everything
+that depends on time (init deadline, ping, stalled writes, lingering close) is looked at by
+:meth:`ClientConnection.sweep`, which the server calls once a second.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from hat import aio
+
+from eventer_bridge.engine import Engine, Session
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.model import QueryParams, Source, Status
+from eventer_bridge.subscription import Subscription
+from mariner import codec, framing, limits, tls
+from mariner.errors import InvalidMessageError, RemoteProtocolError
+from mariner.messages import (
+    InitReq,
+    InitRes,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+from mariner.protocol import Protocol, RefusedRegister, Role, State
+from mariner.server.fanout import Fanout, Filter, encoded_events
+from mariner.server.rights import Authenticator, DeclinedError, Rights
+from mariner.server.stats import ServerStats
+
+mlog = logging.getLogger(__name__)
+
+# why a connection is not read from
+_ENGINE_FULL: Final = 1
+_REGISTRATIONS_FULL: Final = 2
+_QUERIES_FULL: Final = 4
+_WRITE_BLOCKED: Final = 8
+_CLOSING: Final = 16
+
+
+class Context:
+    """What all connections of a server share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        authenticator: Authenticator,
+        group: aio.Group,
+        observe_query: Callable[[QueryParams, float], None],
+    ) -> None:
+        self.engine = engine
+        self.authenticator = authenticator
+        self.group = group
+        self.fanout = Fanout()
+        self.stats = ServerStats()
+        self.connections: set[ClientConnection] = set()
+        self.observe_query = observe_query
+
+
+class ClientConnection(asyncio.Protocol):
+    """See the module."""
+
+    __slots__ = (
+        "_close_reason",
+        "_context",
+        "_deadline",
+        "_eof",
+        "_filter",
+        "_has_received",
+        "_has_sent",
+        "_idle_since",
+        "_is_querying",
+        "_last_buffer_bytes",
+        "_name",
+        "_paused",
+        "_peer",
+        "_ping_id",
+        "_ping_sent_at",
+        "_protocol",
+        "_queries",
+        "_responses",
+        "_rights",
+        "_source",
+        "_transport",
+        "closed",
+    )
+
+    def __init__(self, context: Context, source: Source) -> None:
+        self._context = context
+        self._source = source
+        self._protocol = Protocol(Role.SERVER)
+        self._rights: Rights | None = None
+        self._filter: Filter | None = None
+        self._name: str | None = None
+        self._paused = 0
+        self._responses: deque[tuple[int, asyncio.Future[Session] | str]] = deque()
+        self._queries: deque[QueryReq] = deque()
+        self._is_querying = False
+        self._eof = False
+        self._close_reason: str | None = None
+        self._has_received = False
+        self._has_sent = False
+        self._idle_since = 0.0
+        self._deadline = 0.0
+        self._ping_id = 0
+        self._ping_sent_at: float | None = None
+        self._last_buffer_bytes = 0
+        loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    # --- asyncio.Protocol -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer connected (over TLS: the handshake is done)."""
+        context = self._context
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._peer = _peer_text(self._transport)
+        self._idle_since = now = time.monotonic()
+        self._deadline = now + limits.INIT_TIMEOUT_S
+        context.connections.add(self)
+        context.stats.connections += 1
+        context.stats.accepted += 1
+        self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
+        if len(context.connections) > limits.MAX_CONNECTIONS:
+            self._abort("too many connections")
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came in."""
+        self._has_received = True
+        self._context.stats.bytes_in += len(data)
+        self._protocol.receive_data(data)
+        if not self._paused:
+            self._process()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; what it asked for before is still answered."""
+        try:
+            self._protocol.receive_eof()
+        except RemoteProtocolError as e:
+            self._close("protocol error", detail=str(e), level=logging.WARNING)
+            return False
+        self._eof = True
+        return bool(self._responses or self._queries)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        context = self._context
+        context.connections.discard(self)
+        context.stats.connections -= 1
+        self._leave()
+        reason = self._close_reason or ("connection lost" if exc else "peer closed")
+        context.stats.closed[reason] += 1
+        mlog.debug(
+            "connection closed",
+            extra={"peer": self._peer, "client": self._name, "reason": reason},
+        )
+        self._paused |= _CLOSING
+        self._queries.clear()
+        self._responses.clear()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as it is sent to."""
+        self._last_buffer_bytes = self._transport.get_write_buffer_size()
+        self._deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
+        self._pause(_WRITE_BLOCKED)
+
+    def resume_writing(self) -> None:
+        """What waited has left."""
+        self._resume(_WRITE_BLOCKED)
+        self._start_queries()
+
+    # --- what the server calls ---------------------------------------------------------
+
+    def notify(self, frame: bytes, event_count: int) -> None:
+        """Send a framed ``events`` message (see ``fanout.Receiver``)."""
+        if self._close_reason is not None:
+            return
+        self._write(frame)
+        self._context.stats.events_notified += event_count
+        if self._paused & _WRITE_BLOCKED:
+            size_bytes = self._transport.get_write_buffer_size()
+            if size_bytes > limits.MAX_SEND_BUFFER_BYTES:
+                self._abort(
+                    "slow consumer", detail=f"{size_bytes} bytes of notifications are not read"
+                )
+
+    def notify_status(self, status: Status) -> None:
+        """Tell the client of the server's status."""
+        if self._protocol.state is State.OPEN and self._close_reason is None:
+            self._write(self._protocol.send(StatusMsg(status)))
+
+    def sweep(self, now: float) -> None:
+        """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
+        if self._close_reason is not None:
+            if now > self._deadline:
+                self._transport.abort()
+        elif self._protocol.state is not State.OPEN:
+            if now > self._deadline:
+                self._close("init timeout", level=logging.WARNING)
+        elif self._paused & _WRITE_BLOCKED:
+            self._sweep_stalled(now)
+        else:
+            self._sweep_idle(now)
+
+    async def shut_down(self) -> None:
+        """Answer what is under way, then close; bounded in time."""
+        self._pause(_CLOSING)
+        deadline = time.monotonic() + limits.DRAIN_TIMEOUT_S
+        while self._responses and not self.closed.done() and time.monotonic() < deadline:
+            head = self._responses[0][1]
+            if isinstance(head, str) or head.done():
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([head], timeout=deadline - time.monotonic())
+        self._close("server closing")
+        await asyncio.wait([self.closed], timeout=limits.CLOSE_TIMEOUT_S)
+        if not self.closed.done():
+            self._transport.abort()
+            await self.closed
+
+    # --- messages -----------------------------------------------------------------------
+
+    def _process(self) -> None:
+        next_message = self._protocol.next_message
+        stats = self._context.stats
+        try:
+            while not self._paused:
+                message = next_message()
+                if message is None:
+                    break
+                stats.frames_in += 1
+                self._handlers[type(message)](self, message)
+        except RemoteProtocolError as e:
+            self._on_protocol_error(e)
+        if self._eof:
+            self._close_if_answered()
+
+    def _on_init(self, message: InitReq) -> None:
+        try:
+            certificate = tls.peer_common_name(self._transport.get_extra_info("ssl_object"))
+            rights = self._context.authenticator.authenticate(
+                message.client_name, message.client_token, certificate
+            )
+            subscription = rights.subscription.intersection(Subscription(message.subscriptions))
+        except (DeclinedError, InvalidEventError) as e:
+            self._decline(str(e), client=message.client_name)
+            return
+        self._rights = rights
+        self._name = rights.name
+        self._filter = Filter(subscription, message.server_id, message.persisted)
+        self._context.stats.clients += 1
+        self._context.fanout.add(self, self._filter)
+        self._write(self._protocol.send(InitRes(True, status=self._context.engine.status)))
+        mlog.debug("client connected", extra={"peer": self._peer, "client": self._name})
+
+    def _on_register(self, message: RegisterReq) -> None:
+        assert self._rights is not None
+        refusal = self._rights.refusal(message.register_events)
+        if refusal is not None:
+            self._context.stats.rejected["rights or schema"] += 1
+            self._respond(message.register_id, refusal)
+            return
+        engine = self._context.engine
+        future = engine.register(self._source, message.register_events)
+        self._respond(message.register_id, future)
+        if len(self._responses) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+            self._pause(_REGISTRATIONS_FULL)
+        if engine.is_full:
+            self._pause(_ENGINE_FULL)
+            engine.when_drained(lambda: self._resume(_ENGINE_FULL))
+
+    def _on_refused_register(self, message: RefusedRegister) -> None:
+        mlog.warning(
+            "invalid registration",
+            extra={"peer": self._peer, "client": self._name, "reason": message.error},
+        )
+        self._context.stats.rejected["invalid message"] += 1
+        self._respond(message.register_id, message.error)
+
+    def _on_query(self, message: QueryReq) -> None:
+        self._queries.append(message)
+        self._start_queries()
+        if len(self._queries) >= limits.MAX_QUERIES_WAITING:
+            self._pause(_QUERIES_FULL)
+
+    def _on_ping_req(self, message: PingReq) -> None:
+        self._write(self._protocol.send(PingRes(message.ping_id)))
+
+    def _on_ping_res(self, message: PingRes) -> None:
+        pass  # that something came was noted already
+
+    _handlers: Final[dict[type[Any], Callable[[Any, Any], None]]] = {
+        InitReq: _on_init,
+        RegisterReq: _on_register,
+        RefusedRegister: _on_refused_register,
+        QueryReq: _on_query,
+        PingReq: _on_ping_req,
+        PingRes: _on_ping_res,
+    }
+
+    def _on_protocol_error(self, error: RemoteProtocolError) -> None:
+        is_init = self._rights is None and isinstance(error, InvalidMessageError)
+        if is_init and error.msg_type == "init_req":  # type: ignore[attr-defined]
+            self._decline(str(error), client=None)
+        else:
+            self._close("protocol error", detail=str(error), level=logging.WARNING)
+
+    def _decline(self, reason: str, client: str | None) -> None:
+        self._context.stats.declined += 1
+        message = codec.encode(InitRes(False, error=reason))
+        self._write(framing.encode_frame(message))
+        self._close("declined", detail=reason, level=logging.WARNING, client=client)
+
+    # --- answers ------------------------------------------------------------------------
+
+    def _respond(self, register_id: int, outcome: asyncio.Future[Session] | str) -> None:
+        """Answer a registration, after those that came before it."""
+        self._responses.append((register_id, outcome))
+        if isinstance(outcome, str):
+            self._send_responses()
+        else:
+            outcome.add_done_callback(self._send_responses)
+
+    def _send_responses(self, _: object = None) -> None:
+        responses = self._responses
+        if self._close_reason is not None and self.closed.done():
+            return
+        while responses:
+            register_id, outcome = responses[0]
+            if isinstance(outcome, str):
+                message = codec.encode(RegisterRes(register_id, False, error=outcome))
+            elif outcome.done():
+                message = self._register_response(register_id, outcome)
+            else:
+                break
+            responses.popleft()
+            self._write(self._protocol.send_encoded(RegisterRes, message))
+        if len(responses) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+            self._resume(_REGISTRATIONS_FULL)
+        if self._eof:
+            self._close_if_answered()
+
+    def _register_response(self, register_id: int, outcome: asyncio.Future[Session]) -> bytes:
+        error = outcome.exception()
+        if error is None:
+            session = outcome.result()
+            self._context.stats.events_registered += len(session.events)
+            return codec.encode_register_success(register_id, encoded_events(session))
+        self._context.stats.rejected[_rejection(error)] += 1
+        text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
+        return codec.encode(RegisterRes(register_id, False, error=text))
+
+    def _start_queries(self) -> None:
+        if self._queries and not self._is_querying and not self._paused & _WRITE_BLOCKED:
+            self._is_querying = True
+            self._context.group.spawn(self._answer_queries)
+
+    async def _answer_queries(self) -> None:
+        # one after the other, and the next only when the answer before it has left
+        try:
+            while self._queries and not self._paused & _WRITE_BLOCKED:
+                request = self._queries[0]
+                started = time.perf_counter()
+                message = await self._answer(request)
+                if self._close_reason is not None or self.closed.done():
+                    return
+                self._queries.popleft()
+                self._write(self._protocol.send_encoded(QueryRes, message))
+                self._context.observe_query(request.params, time.perf_counter() - started)
+                self._resume(_QUERIES_FULL)
+        except EventerBridgeError as e:
+            self._close("query failed", detail=str(e), level=logging.WARNING)
+        finally:
+            self._is_querying = False
+        if self._eof:
+            self._close_if_answered()
+
+    async def _answer(self, request: QueryReq) -> bytes:
+        assert self._rights is not None
+        subscription = self._rights.subscription
+        result = await self._context.engine.query(
+            request.params, None if subscription.is_everything else subscription
+        )
+        return codec.encode_query_result(request.query_id, result)
+
+    def _close_if_answered(self) -> None:
+        if not self._responses and not self._queries:
+            self._close("peer closed")
+
+    # --- reading, writing, closing --------------------------------------------------------
+
+    def _write(self, frame: bytes) -> None:
+        self._has_sent = True
+        stats = self._context.stats
+        stats.frames_out += 1
+        stats.bytes_out += len(frame)
+        self._transport.write(frame)
+
+    def _pause(self, reason: int) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def _resume(self, reason: int) -> None:
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        if not self._paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._process()
+
+    def _close(
+        self,
+        reason: str,
+        *,
+        detail: str | None = None,
+        level: int = logging.DEBUG,
+        client: str | None = None,
+    ) -> None:
+        """Close after what was written has left, or was given time to."""
+        if self._close_reason is not None:
+            return
+        self._close_reason = reason
+        self._deadline = time.monotonic() + limits.CLOSE_TIMEOUT_S
+        extra = {"peer": self._peer, "client": client or self._name, "reason": reason}
+        if detail is not None:
+            extra["detail"] = detail[: limits.MAX_LOG_CHARACTERS]
+        mlog.log(level, "closing connection", extra=extra)
+        self._leave()
+        self._pause(_CLOSING)
+        self._transport.close()
+
+    def _abort(self, reason: str, *, detail: str | None = None) -> None:
+        """Close at once; what was not sent yet is dropped."""
+        self._close(reason, detail=detail, level=logging.WARNING)
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        if self._filter is not None:
+            self._context.fanout.remove(self, self._filter)
+            self._context.stats.clients -= 1
+            self._filter = None
+
+    # --- time -----------------------------------------------------------------------------
+
+    def _sweep_stalled(self, now: float) -> None:
+        size_bytes = self._transport.get_write_buffer_size()
+        if size_bytes < self._last_buffer_bytes:
+            self._deadline = now + limits.WRITE_STALL_TIMEOUT_S
+        elif now > self._deadline:
+            self._abort("write stalled", detail=f"{size_bytes} bytes are not read")
+        self._last_buffer_bytes = size_bytes
+
+    def _sweep_idle(self, now: float) -> None:
+        if self._has_received:
+            self._ping_sent_at = None
+        if self._has_received or self._has_sent:
+            self._has_received = self._has_sent = False
+            self._idle_since = now
+        if self._ping_sent_at is not None:
+            if now - self._ping_sent_at > limits.PING_TIMEOUT_S:
+                self._close("ping timeout", level=logging.WARNING)
+        elif now - self._idle_since > limits.PING_DELAY_S and not self._paused:
+            self._ping_id += 1
+            self._ping_sent_at = now
+            self._write(self._protocol.send(PingReq(self._ping_id)))
+
+
+def _peer_text(transport: asyncio.Transport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if name else "unknown"
+
+
+def _rejection(error: BaseException) -> str:
+    """Reason as a label of bounded cardinality: the name of the error's class."""
+    return type(error).__name__

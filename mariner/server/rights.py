@@ -1,0 +1,139 @@
+"""What a client may do: who it is, what it may see, what it may register.
+
+Configured by ``clients`` and ``schemas`` of the configuration. A client's
+``subscriptions`` bound what it is notified of and what it can query; only types of its
+``register_events`` may be registered, and where an entry names a ``schema_id``, its JSON
+payload must satisfy that schema. If several entries match a type, all of their schemas
+must be satisfied.
+"""
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.subscription import Subscription
+from mariner import limits
+from mariner.config import ClientConfig
+from mariner.errors import ConfigurationError
+
+_DECLINED = "invalid client name or token"
+
+
+class DeclinedError(Exception):
+    """The client is not who it says it is; the text is for the client."""
+
+
+class Rights:
+    """Rights of one configured client."""
+
+    def __init__(
+        self, config: ClientConfig, validators: Mapping[str, jsonschema_rs.Draft202012Validator]
+    ) -> None:
+        self.name = config.name
+        self.token = config.token
+        self.certificate = config.certificate
+        self.subscription = Subscription(config.subscriptions)
+        self._rules = [
+            (
+                Subscription(rule.subscriptions),
+                validators[rule.schema_id] if rule.schema_id is not None else None,
+            )
+            for rule in config.register_events
+        ]
+        self._checks_by_type: dict[EventType, Sequence[Any] | None] = {}
+
+    def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
+        """Why these events may not be registered; None if they may."""
+        checks_by_type = self._checks_by_type
+        for index, event in enumerate(register_events):
+            try:
+                validators = checks_by_type[event.type]
+            except KeyError:
+                validators = self._checks(event.type)
+            if validators is None:
+                return f"register_events[{index}]: no right to register {_text(event.type)}"
+            for validator in validators:
+                if reason := _payload_refusal(event, validator):
+                    return f"register_events[{index}]: {_text(event.type)}: {reason}"
+        return None
+
+    def _checks(self, event_type: EventType) -> Sequence[Any] | None:
+        """Validators of a type, None where no rule allows it. Remembered per type."""
+        matching = [validator for rule, validator in self._rules if rule.matches(event_type)]
+        checks = [i for i in matching if i is not None] if matching else None
+        if len(self._checks_by_type) >= limits.REMEMBERED_TYPES:
+            self._checks_by_type.clear()
+        self._checks_by_type[event_type] = checks
+        return checks
+
+
+class Authenticator:
+    """Knows all configured clients."""
+
+    def __init__(
+        self, clients: Iterable[ClientConfig], schemas: Iterable[Mapping[str, Any]]
+    ) -> None:
+        validators = _create_validators(schemas)
+        self._rights = {client.name: Rights(client, validators) for client in clients}
+
+    def authenticate(self, name: str, token: str | None, certificate: str | None) -> Rights:
+        """Rights of the client that gives this name and token.
+
+        Args:
+            name: ``client_name`` of the ``init_req``.
+            token: its ``client_token``.
+            certificate: common name of the verified TLS client certificate, if there is one.
+
+        Raises:
+            DeclinedError: unknown name, wrong token or wrong certificate; all of them
+                alike, and the token is compared in constant time.
+        """
+        rights = self._rights.get(name)
+        expected = rights.token if rights else ""
+        same = hmac.compare_digest(_token_bytes(token), _token_bytes(expected))
+        if rights is None or not same:
+            raise DeclinedError(_DECLINED)
+        if rights.certificate is not None and rights.certificate != certificate:
+            raise DeclinedError(_DECLINED)
+        return rights
+
+
+def _create_validators(
+    schemas: Iterable[Mapping[str, Any]],
+) -> dict[str, jsonschema_rs.Draft202012Validator]:
+    by_id = {str(schema["$id"]): dict(schema) for schema in schemas}
+    try:
+        registry = jsonschema_rs.Registry(list(by_id.items()))
+        return {
+            schema_id: jsonschema_rs.Draft202012Validator(schema, registry=registry)
+            for schema_id, schema in by_id.items()
+        }
+    except (ValueError, jsonschema_rs.ReferencingError) as e:
+        raise ConfigurationError(f"schemas: {e}") from e
+
+
+def _payload_refusal(event: RegisterEvent, validator: Any) -> str | None:
+    if not isinstance(event.payload, JsonPayload):
+        return "a JSON payload is required by its schema"
+    try:
+        value = event.payload.value()
+    except (msgspec.DecodeError, RecursionError) as e:
+        return f"payload: {e}"
+    error = next(validator.iter_errors(value), None)
+    if error is None:
+        return None
+    pointer = "".join(f"/{i}" for i in error.instance_path)
+    return f"payload{pointer}: {error.message}"
+
+
+def _token_bytes(token: str | None) -> bytes:
+    # told apart by a first byte: no token is not the same as an empty token
+    return b"0" if token is None else b"1" + token.encode()
+
+
+def _text(event_type: EventType) -> str:
+    return repr("/".join(event_type))

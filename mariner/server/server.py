@@ -1,0 +1,157 @@
+"""Mariner server: listens, owns the connections, closes them in order (002).
+
+It is an observer of the engine: sessions go to the fan-out, the status to every client.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from hat import aio
+
+from eventer_bridge.engine import Engine, Session
+from eventer_bridge.model import QueryParams, Source, SourceType, Status
+from mariner import limits
+from mariner.config import ClientConfig
+from mariner.server.connection import ClientConnection, Context
+from mariner.server.rights import Authenticator
+from mariner.server.stats import ServerStats
+
+mlog = logging.getLogger(__name__)
+
+
+async def listen(
+    engine: Engine,
+    clients: Iterable[ClientConfig],
+    schemas: Iterable[Mapping[str, Any]],
+    host: str,
+    port: int,
+    *,
+    tls_context: ssl.SSLContext | None = None,
+    observe_query: Callable[[QueryParams, float], None] = lambda params, seconds: None,
+) -> "MarinerServer":
+    """Listen for Mariner clients.
+
+    Args:
+        engine: answers registrations and queries; stays the caller's to close, after the
+            server.
+        clients: who may connect and with which rights.
+        schemas: JSON Schemas that rights refer to by their ``$id``.
+        host: address or name to listen on.
+        port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
+        tls_context: TLS for all connections; None for plain TCP.
+        observe_query: called after each query with its parameters and the seconds it took.
+
+    Raises:
+        OSError: the address cannot be listened on.
+        ConfigurationError: a schema cannot be used.
+    """
+    server = MarinerServer(engine, Authenticator(clients, schemas), observe_query)
+    try:
+        await server._listen(host, port, tls_context)
+    except BaseException:
+        await aio.uncancellable(server.async_close())
+        raise
+    return server
+
+
+class MarinerServer(aio.Resource):
+    """See the module. Made by :func:`listen`.
+
+    Closing it stops accepting, answers the registrations that are under way, and closes
+    the connections; each of these steps is bounded in time.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        authenticator: Authenticator,
+        observe_query: Callable[[QueryParams, float], None],
+    ) -> None:
+        self._engine = engine
+        self._async_group = aio.Group()
+        self._context = Context(
+            engine, authenticator, self._async_group.create_subgroup(), observe_query
+        )
+        self._source_ids = itertools.count(1)
+        self._told_status = engine.status
+        self._server: asyncio.Server | None = None
+        engine.add_observer(self)
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self.async_group.spawn(self._sweep_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the server's tasks."""
+        return self._async_group
+
+    @property
+    def port(self) -> int:
+        """TCP port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def stats(self) -> ServerStats:
+        """Counts of what was done so far."""
+        return self._context.stats
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        """Notify clients (``engine.Observer``)."""
+        self._context.fanout.notify(session, persisted)
+
+    def on_status(self, status: Status) -> None:
+        """Tell clients (``engine.Observer``); they know two of the four states (002)."""
+        was_operational = self._told_status is Status.OPERATIONAL
+        self._told_status = status
+        if was_operational is (status is Status.OPERATIONAL):
+            return
+        for connection in tuple(self._context.connections):
+            connection.notify_status(status)
+
+    async def _listen(self, host: str, port: int, tls_context: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._create_connection,
+            host,
+            port,
+            ssl=tls_context,
+            ssl_handshake_timeout=limits.INIT_TIMEOUT_S if tls_context else None,
+            ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls_context else None,
+            backlog=limits.LISTEN_BACKLOG,
+        )
+        for listener in self._server.sockets:
+            # inherited by accepted sockets: gives up on a peer that no longer answers TCP
+            milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
+            _set_option(listener, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            _set_option(listener, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _create_connection(self) -> ClientConnection:
+        source = Source(SourceType.CONNECTION, next(self._source_ids))
+        return ClientConnection(self._context, source)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            now = time.monotonic()
+            for connection in tuple(self._context.connections):
+                connection.sweep(now)
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        connections = tuple(self._context.connections)
+        if connections:
+            await asyncio.gather(*(connection.shut_down() for connection in connections))
+        await self._context.group.async_close()
+        self._engine.remove_observer(self)
+
+
+def _set_option(listener: Any, level: int, option: int, value: int) -> None:
+    # uvloop hands out pseudo sockets, without setsockopt in their type stubs
+    listener.setsockopt(level, option, value)

@@ -1,0 +1,496 @@
+"""What ``backends/base.py`` promises; every backend's test file subclasses this suite."""
+
+import asyncio
+import gc
+
+import msgspec
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.errors import ClosedError, InvalidSubscriptionError, LimitError
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Order,
+    OrderBy,
+    Payload,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+
+ASCENDING, DESCENDING = Order.ASCENDING, Order.DESCENDING
+BY_SOURCE = OrderBy.SOURCE_TIMESTAMP
+FIRST, LAST = Timestamp(INT64_MIN, 0), Timestamp(INT64_MAX, 999_999)
+
+
+def ids(events: list[Event] | tuple[Event, ...]) -> list[tuple[int, int]]:
+    return [(i.id.session, i.id.instance) for i in events]
+
+
+class BackendContract:
+    """Subclasses give the fixture ``backend``."""
+
+    @pytest.fixture
+    def writer(self, backend: Backend) -> Writer:
+        return Writer(backend)
+
+    # marks, reservations, types
+
+    async def test_a_new_backend_has_no_marks(self, backend: Backend) -> None:
+        assert backend.server_mark(1) == ServerMark(0, None)
+
+    async def test_the_mark_is_what_was_stored_last(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft(), time=Timestamp(5, 7))
+        await writer.session(draft(), draft(), time=Timestamp(5, 8))
+        await writer.session(draft(), server=2, time=Timestamp(3, 0))
+        assert backend.server_mark(1) == ServerMark(2, Timestamp(5, 8))
+        assert backend.server_mark(2) == ServerMark(1, Timestamp(3, 0))
+        assert backend.server_mark(3) == ServerMark(0, None)
+
+    async def test_the_mark_is_at_least_what_is_reserved(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await backend.reserve(1, 100)
+        assert backend.server_mark(1) == ServerMark(100, None)
+        await writer.session(draft(), time=1)
+        assert backend.server_mark(1) == ServerMark(100, Timestamp(1, 0))
+        assert backend.server_mark(2).session == 0
+
+    async def test_a_later_reservation_replaces_one(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft())
+        await writer.session(draft())
+        for session, expected in (100, 100), (50, 50), (1, 2), (60, 60):
+            await backend.reserve(1, session)
+            assert backend.server_mark(1).session == expected
+        both = backend.reserve(1, 90), backend.reserve(1, 80)
+        await asyncio.gather(*both)
+        assert backend.server_mark(1).session == 80
+
+    async def test_types_above_the_limit_are_refused(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 3)
+        await writer.session(draft("a"), draft("b"))
+        backend.check_types([("a",), ("c",), ("c",)])
+        with pytest.raises(LimitError, match="4 different event types, at most 3 are allowed"):
+            backend.check_types([("c",), ("d",)])
+        await writer.session(draft("c"))
+        backend.check_types([("a",), ("b",), ("c",)])
+        with pytest.raises(LimitError):
+            backend.check_types([("d",)])
+
+    # registering
+
+    async def test_what_was_handed_over_is_seen_without_waiting(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        for query in (
+            QueryTimeseriesParams(order=ASCENDING),
+            QueryServerParams(1),
+            QueryLatestParams(),
+        ):
+            backend.register(writer.make(draft("a"), draft("b")))
+            result = await backend.query(query)
+            expected = writer.events[-2:] if isinstance(query, QueryLatestParams) else writer.events
+            assert sorted(result.events, key=lambda i: i.id) == expected
+
+    async def test_a_persisted_query_sees_what_is_durable(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        future = backend.register(writer.make(draft()))
+        early = await backend.query(QueryServerParams(1, persisted=True))
+        assert list(early.events) in ([], writer.events)
+        await future
+        late = await backend.query(QueryServerParams(1, persisted=True))
+        assert late.events == writer.events
+
+    async def test_sessions_are_done_in_the_order_of_the_calls(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        done: list[int] = []
+        futures = []
+        for n in range(200):
+            future = backend.register(writer.make(draft(f"t{n % 7}")))
+            future.add_done_callback(lambda _, n=n: done.append(n))
+            futures.append(future)
+        await backend.flush()
+        await asyncio.gather(*futures)
+        assert done == list(range(200))
+
+    async def test_a_waiter_may_give_up(self, backend: Backend, writer: Writer) -> None:
+        future = backend.register(writer.make(draft()))
+        future.cancel()
+        await backend.flush()
+        assert (await backend.query(QueryServerParams(1))).events == writer.events
+
+    async def test_a_session_of_many_events(self, backend: Backend, writer: Writer) -> None:
+        n_events = limits.MAX_GROUP_EVENTS + 10
+        await writer.session(*(draft(f"t{i % 3}") for i in range(n_events)))
+        await writer.session(draft("t0"))
+        first = await backend.query(QueryServerParams(1))
+        assert first.more_follows
+        assert ids(first.events) == [(1, i + 1) for i in range(limits.MAX_RESULTS)]
+        rest = await backend.query(QueryServerParams(1, last_event_id=first.events[-1].id))
+        assert not rest.more_follows
+        assert [*first.events, *rest.events] == writer.events
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            None,
+            JsonPayload.of(None),
+            JsonPayload.of({"a": [1, 2.5, "ž\0€😀"]}),
+            JsonPayload(msgspec.Raw(b' {"kept":  "as it came", "n": 1.000} ')),
+            JsonPayload.of("x" * 100_000),
+            BinaryPayload("", b""),
+            BinaryPayload("type ž😀", bytes(range(256))),
+            BinaryPayload("big", b"\0" * 100_000),
+        ],
+        ids=lambda i: f"{type(i).__name__}-{len(i.data) if i else 0}",
+    )
+    async def test_a_payload_comes_back_as_it_was(
+        self, backend: Backend, writer: Writer, payload: Payload | None
+    ) -> None:
+        await writer.session(draft("a", 5, payload), draft("b", None, payload))
+        for query in QueryTimeseriesParams(order=ASCENDING), QueryServerParams(1):
+            events = (await backend.query(query)).events
+            assert events == writer.events
+            if isinstance(payload, JsonPayload):
+                assert [bytes(i.payload.data) for i in events if i.payload] == [
+                    bytes(payload.data),
+                    bytes(payload.data),
+                ]
+        assert (await backend.query(QueryLatestParams([("a",)]))).events == writer.events[:1]
+
+    async def test_extreme_values(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft("a", LAST), server=INT64_MIN, time=FIRST)
+        await writer.session(draft("a", FIRST), server=-1, time=Timestamp(-1, 999_999))
+        await writer.session(draft("a", Timestamp(-1, 5)), server=0, time=Timestamp(0, 0))
+        await writer.session(draft("a"), server=INT64_MAX, time=LAST)
+        every = await backend.query(QueryTimeseriesParams(order=ASCENDING, t_from=FIRST, t_to=LAST))
+        assert every.events == writer.events
+        by_source = QueryTimeseriesParams(order=ASCENDING, order_by=BY_SOURCE)
+        order = [i.id.server for i in (await backend.query(by_source)).events]
+        assert order == [-1, 0, INT64_MIN, INT64_MAX]
+        assert backend.server_mark(INT64_MIN) == ServerMark(1, FIRST)
+        assert (await backend.query(QueryServerParams(INT64_MAX))).events == writer.events[-1:]
+        assert not (await backend.query(QueryServerParams(1 << 80))).events
+
+    async def test_types_of_any_text(self, backend: Backend, writer: Writer) -> None:
+        types: list[EventType] = [(), ("",), ("", ""), ("ž", "😀"), ("a\0b",), ("a/b",), ("a", "b")]
+        await writer.session(*(msgspec.structs.replace(draft(), type=i) for i in types))
+        for event in writer.events:
+            result = await backend.query(QueryTimeseriesParams([event.type]))
+            assert result.events == [event]
+        result = await backend.query(QueryLatestParams())
+        assert {i.type for i in result.events} == set(types)
+
+    # latest
+
+    async def test_latest_of_each_type(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft("a/x"), draft("a/y"), draft("b"), draft("a/x"))
+        await writer.session(draft("a/y"), draft("c"))
+        result = await backend.query(QueryLatestParams([("a", "?"), ("b",), ("none",)]))
+        assert not result.more_follows
+        assert sorted(ids(result.events)) == [(1, 3), (1, 4), (2, 1)]
+        assert len((await backend.query(QueryLatestParams())).events) == 4
+        assert not (await backend.query(QueryLatestParams([]))).events
+        assert not (await backend.query(QueryLatestParams([("none",)]))).events
+
+    async def test_latest_is_by_time_between_servers(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(draft("a"), server=2, time=10)
+        await writer.session(draft("a"), draft("b"), server=1, time=9)
+        await writer.session(draft("b"), server=3, time=9)
+        result = await backend.query(QueryLatestParams())
+        assert {(i.type, i.id.server) for i in result.events} == {(("a",), 2), (("b",), 3)}
+
+    async def test_latest_is_cut_at_the_limit(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await writer.session(*numbered("a", "b", "c", "d"))
+        for n_most, n_events in (3, 3), (4, 4), (5, 4):
+            monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", n_most)
+            result = await backend.query(QueryLatestParams())
+            assert (len(result.events), result.more_follows) == (n_events, n_most < 4)
+
+    # timeseries
+
+    async def test_timeseries_by_timestamp(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft("a"), draft("b"), time=1)
+        await writer.session(draft("a"), server=0, time=1)
+        await writer.session(draft("b"), time=1)
+        await writer.session(draft("a"), server=2, time=0)
+        expected = sorted(writer.events, key=lambda i: (i.timestamp, i.id))
+        up = await backend.query(QueryTimeseriesParams(order=ASCENDING))
+        down = await backend.query(QueryTimeseriesParams())
+        assert up.events == expected
+        assert down.events == expected[::-1]
+        assert not up.more_follows
+        one_type = await backend.query(QueryTimeseriesParams([("a",)], order=ASCENDING))
+        assert one_type.events == [i for i in expected if i.type == ("a",)]
+
+    async def test_timeseries_by_source_timestamp(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(draft("a", 5), draft("b"), draft("b", 4), draft("a", 5))
+        await writer.session(draft("a"), draft("b", 5), draft("a", -1))
+        up = await backend.query(QueryTimeseriesParams(order=ASCENDING, order_by=BY_SOURCE))
+        down = await backend.query(QueryTimeseriesParams(order=DESCENDING, order_by=BY_SOURCE))
+        # equals in natural order (reversed), those without source timestamp last in both
+        assert ids(up.events) == [(2, 3), (1, 3), (1, 1), (1, 4), (2, 2), (1, 2), (2, 1)]
+        assert ids(down.events) == [(2, 2), (1, 4), (1, 1), (1, 3), (2, 3), (2, 1), (1, 2)]
+
+    @pytest.mark.parametrize("order_by", list(OrderBy))
+    async def test_bounds_are_inclusive(
+        self, backend: Backend, writer: Writer, order_by: OrderBy
+    ) -> None:
+        for i in range(6):
+            await writer.session(draft("a", 100 - i), draft("b"), time=i)
+
+        async def found(**bounds: Timestamp) -> list[tuple[int, int]]:
+            params = QueryTimeseriesParams(order=ASCENDING, order_by=order_by, **bounds)
+            return sorted(ids((await backend.query(params)).events))
+
+        a = [(i, 1) for i in range(1, 7)]
+        assert await found(t_from=Timestamp(4, 0)) == [(5, 1), (5, 2), (6, 1), (6, 2)]
+        assert await found(t_from=Timestamp(5, 1)) == []
+        assert await found(t_to=Timestamp(1, 0)) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+        assert await found(t_from=Timestamp(2, 0), t_to=Timestamp(2, 0)) == [(3, 1), (3, 2)]
+        assert await found(t_from=Timestamp(3, 0), t_to=Timestamp(2, 0)) == []
+        # events without source timestamp never match a bound of it
+        assert await found(source_t_from=FIRST) == a
+        assert await found(source_t_to=LAST) == a
+        assert await found(source_t_from=Timestamp(98, 0), source_t_to=Timestamp(99, 0)) == a[1:3]
+        assert await found(source_t_to=Timestamp(98, 0), t_to=Timestamp(3, 0)) == a[2:4]
+
+    async def test_types_of_a_timeseries(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(*numbered("a", "a/b", "a/b/c", "b", "a/c"))
+
+        async def found(*query_types: str) -> list[int]:
+            types = [tuple(i.split("/")) for i in query_types]
+            result = await backend.query(QueryTimeseriesParams(types, order=ASCENDING))
+            return [i.id.instance for i in result.events]
+
+        assert await found("*") == [1, 2, 3, 4, 5]
+        assert await found("a/*") == [1, 2, 3, 5]
+        assert await found("a/?") == [2, 5]
+        assert await found("?", "a/b/*") == [1, 2, 3, 4]
+        assert await found("?/?/?/?") == []
+        assert await found() == []
+        with pytest.raises(InvalidSubscriptionError):
+            await backend.query(QueryTimeseriesParams([("*", "a")]))
+        with pytest.raises(InvalidSubscriptionError):
+            await backend.query(QueryLatestParams([("*", "a")]))
+
+    @pytest.mark.parametrize("order_by", list(OrderBy))
+    @pytest.mark.parametrize("order", list(Order))
+    async def test_max_results_and_more_follows(
+        self, backend: Backend, writer: Writer, order: Order, order_by: OrderBy
+    ) -> None:
+        await writer.session(draft("a", 1), draft("a", 2))
+        await writer.session(draft("b"), draft("a"))
+        whole = QueryTimeseriesParams(order=order, order_by=order_by)
+        events = (await backend.query(whole)).events
+        assert len(events) == 4
+        for n in range(6):
+            result = await backend.query(msgspec.structs.replace(whole, max_results=n))
+            assert result.events == events[:n]
+            assert result.more_follows == (n < 4)
+        nothing = QueryTimeseriesParams([("none",)], max_results=0)
+        assert not (await backend.query(nothing)).more_follows
+
+    async def test_an_answer_is_cut_at_the_limit_of_events(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "MAX_RESULTS", 3)
+        await writer.session(*numbered("a", "b", "a", "b"))
+        for n in None, 4, 1000:
+            series = await backend.query(QueryTimeseriesParams(order=ASCENDING, max_results=n))
+            server = await backend.query(QueryServerParams(1, max_results=n))
+            assert series.events == server.events == writer.events[:3]
+            assert series.more_follows
+            assert server.more_follows
+
+    async def test_an_answer_is_cut_at_the_limit_of_bytes(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "MAX_RESULT_BYTES", 100)
+        sizes = 40, 60, 1, 500, 0, 100
+        await writer.session(*(draft("a", payload=BinaryPayload("t", b"x" * i)) for i in sizes))
+        queries = [
+            lambda last: QueryTimeseriesParams(order=ASCENDING, last_event_id=last),
+            lambda last: QueryServerParams(1, last_event_id=last),
+        ]
+        for query in queries:
+            pages = []
+            last = None
+            while True:
+                result = await backend.query(query(last))
+                pages.append([len(i.payload.data) for i in result.events if i.payload])
+                if not result.more_follows:
+                    break
+                last = result.events[-1].id
+            assert pages == [[40, 60], [1], [500], [0, 100]]
+
+    @pytest.mark.parametrize("order_by", list(OrderBy))
+    @pytest.mark.parametrize("order", list(Order))
+    async def test_a_timeseries_goes_on_after_the_last_event(
+        self, backend: Backend, writer: Writer, order: Order, order_by: OrderBy
+    ) -> None:
+        await writer.session(draft("a", 1), draft("b", 1), draft("a"))
+        await writer.session(draft("a"), draft("a", 0), time=1)
+        await writer.session(draft("b", 7), draft("a", 1), server=2, time=1)
+        whole = QueryTimeseriesParams(order=order, order_by=order_by)
+        events = (await backend.query(whole)).events
+        assert len(events) == 7
+        for n, event in enumerate(events, 1):
+            rest = msgspec.structs.replace(whole, last_event_id=event.id)
+            result = await backend.query(rest)
+            assert result.events == events[n:]
+            assert not result.more_follows
+
+    async def test_a_last_event_that_the_query_does_not_contain(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(draft("a", 1), draft("b", 2), draft("a"))
+        await writer.session(draft("a", 3), draft("b", 4))
+
+        async def found(last: EventId, **query: object) -> list[tuple[int, int]]:
+            params = msgspec.convert(query, QueryTimeseriesParams, from_attributes=True)
+            params = msgspec.structs.replace(params, last_event_id=last, order=ASCENDING)
+            result = await backend.query(params, rights)
+            assert not result.more_follows
+            return ids(result.events)
+
+        rights: Subscription | None = None
+        last = EventId(1, 1, 2)
+        one, two, three = Timestamp(1, 0), Timestamp(2, 0), Timestamp(3, 0)
+        for order_by in OrderBy:
+            assert await found(EventId(1, 1, 1), order_by=order_by)
+            assert await found(EventId(1, 1, 4), order_by=order_by) == []
+            assert await found(EventId(1, 9, 1), order_by=order_by) == []
+            assert await found(EventId(9, 1, 1), order_by=order_by) == []
+            assert await found(last, event_types=[("a",)], order_by=order_by) == []
+            assert await found(last, t_from=two, order_by=order_by) == []
+            assert await found(last, source_t_from=three, order_by=order_by) == []
+            assert await found(last, source_t_to=one, order_by=order_by) == []
+            assert await found(EventId(1, 1, 3), source_t_from=one, order_by=order_by) == []
+            assert await found(last, t_to=one, source_t_from=two, order_by=order_by) in (
+                [],
+                [(1, 3)],
+            )
+        rights = Subscription([("a",)])
+        assert await found(last) == []
+        assert await found(EventId(1, 1, 1)) == [(1, 3), (2, 1)]
+
+    # server
+
+    async def test_events_of_a_server(self, backend: Backend, writer: Writer) -> None:
+        mine = await writer.session(*numbered("a", "b"), time=1)
+        await writer.session(*numbered("a"), server=2, time=1)
+        mine += await writer.session(*numbered("c", "a", "b"), time=1)
+        mine += await writer.session(*numbered("a"), time=2)
+        for persisted in False, True:
+            result = await backend.query(QueryServerParams(1, persisted))
+            assert result.events == mine
+            assert not result.more_follows
+            for n in range(7):
+                result = await backend.query(QueryServerParams(1, persisted, max_results=n))
+                assert result.events == mine[:n]
+                assert result.more_follows == (n < 6)
+        assert not (await backend.query(QueryServerParams(3))).events
+
+    async def test_a_server_answer_begins_with_greater_ids(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(*numbered("a", "b", "c"))
+        await writer.session(*numbered("a", "b"))
+        for last, n_less in {
+            EventId(1, 1, 0): 0,
+            EventId(1, 1, 2): 2,
+            EventId(1, 1, 3): 3,
+            EventId(1, 1, 99): 3,
+            EventId(1, 2, 1): 4,
+            EventId(1, 2, 2): 5,
+            EventId(1, 3, 1): 5,
+            EventId(1, INT64_MAX, INT64_MAX): 5,
+            EventId(0, 5, 5): 0,
+            EventId(2, 0, 0): 5,
+        }.items():
+            for rights in None, Subscription([("a",), ("b",), ("c",)]):
+                result = await backend.query(QueryServerParams(1, last_event_id=last), rights)
+                assert result.events == writer.events[n_less:]
+
+    # rights
+
+    async def test_only_what_the_rights_match_is_seen(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(*numbered("a/x", "b/x", "a/y", "c"))
+        await writer.session(*numbered("b/x", "a/x"))
+        rights = Subscription([("a", "*"), ("c",)])
+        visible = [i for i in writer.events if i.type[0] in "ac"]
+        series = QueryTimeseriesParams(order=ASCENDING)
+        assert (await backend.query(series, rights)).events == visible
+        assert (await backend.query(QueryServerParams(1), rights)).events == visible
+        two = await backend.query(QueryServerParams(1, max_results=2), rights)
+        assert (two.events, two.more_follows) == (visible[:2], True)
+        four = await backend.query(QueryServerParams(1, max_results=4), rights)
+        assert (four.events, four.more_follows) == (visible, False)
+        latest = await backend.query(QueryLatestParams([("?", "x")]), rights)
+        assert ids(latest.events) == [(2, 2)]
+        nothing = Subscription([])
+        for query in series, QueryServerParams(1), QueryLatestParams():
+            result = await backend.query(query, nothing)
+            assert (list(result.events), result.more_follows) == ([], False)
+
+    # closing
+
+    async def test_a_closed_backend_refuses(
+        self, backend: Backend, writer: Writer, recwarn: pytest.WarningsRecorder
+    ) -> None:
+        await writer.session(draft())
+        await backend.async_close()
+        assert backend.is_closed
+        with pytest.raises(ClosedError):
+            await backend.register(writer.make(draft()))
+        with pytest.raises(ClosedError):
+            await backend.reserve(1, 5)
+        for query in QueryLatestParams(), QueryTimeseriesParams(), QueryServerParams(1):
+            with pytest.raises(ClosedError):
+                await backend.query(query)
+        await backend.async_close()
+
+    async def test_nobody_has_to_wait_for_a_refusal(self, backend: Backend, writer: Writer) -> None:
+        unheard: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unheard.append(context))
+        await backend.async_close()
+        backend.register(writer.make(draft()))
+        backend.reserve(1, 1)
+        gc.collect()
+        assert unheard == []
+
+    async def test_closing_commits_what_was_accepted(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        futures = [backend.register(writer.make(draft("a"))) for _ in range(100)]
+        futures.append(backend.reserve(1, 1000))
+        await backend.async_close()
+        assert all(i.done() and i.exception() is None for i in futures)
+
+    async def test_stats(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(*numbered("a", "b", "a"))
+        stats = backend.stats()
+        assert (stats.events, stats.event_types) == (3, 2)
+        assert stats.size_bytes >= 0

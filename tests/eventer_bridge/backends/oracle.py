@@ -1,0 +1,144 @@
+"""What the backends' tests share: making events, and answering queries the naive way."""
+
+from collections.abc import Iterable, Sequence
+
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Order,
+    OrderBy,
+    Payload,
+    QueryLatestParams,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+    natural_key,
+)
+
+
+def draft(
+    event_type: str = "a", source: int | Timestamp | None = None, payload: Payload | None = None
+) -> RegisterEvent:
+    """An event to register; its type is given as ``a/b``, its source timestamp in seconds."""
+    if isinstance(source, int):
+        source = Timestamp(source, 0)
+    return RegisterEvent(tuple(event_type.split("/")), source, payload)
+
+
+def numbered(*event_types: str) -> list[RegisterEvent]:
+    """Events of these types, with their index as payload."""
+    return [draft(i, payload=JsonPayload.of(n)) for n, i in enumerate(event_types)]
+
+
+class Writer:
+    """Gives ids and timestamps as an engine does, registers, and remembers.
+
+    Attributes:
+        events: everything that was registered.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.events: list[Event] = []
+        self._backend = backend
+
+    async def session(
+        self, *drafts: RegisterEvent, server: int = 1, time: int | Timestamp | None = None
+    ) -> list[Event]:
+        """Register a session and wait until it is durable.
+
+        Args:
+            drafts: its events.
+            server: server id.
+            time: timestamp, or its seconds; None: as many as the session's id.
+        """
+        events = self.make(*drafts, server=server, time=time)
+        await self._backend.register(events)
+        return events
+
+    def make(
+        self, *drafts: RegisterEvent, server: int = 1, time: int | Timestamp | None = None
+    ) -> list[Event]:
+        """Like :meth:`session`, but do not register."""
+        session = 1 + max((i.id.session for i in self.events if i.id.server == server), default=0)
+        if time is None:
+            time = session
+        if isinstance(time, int):
+            time = Timestamp(time, 0)
+        events = [
+            Event(EventId(server, session, instance), i.type, time, i.source_timestamp, i.payload)
+            for instance, i in enumerate(drafts, 1)
+        ]
+        self.events += events
+        return events
+
+
+def answer(
+    events: Iterable[Event], params: QueryParams, rights: Sequence[EventType] = (("*",),)
+) -> list[Event]:
+    """The whole answer to a query: no limit but ``max_results`` is applied."""
+    seen = sorted((i for i in events if matches(rights, i.type)), key=natural_key)
+    if isinstance(params, QueryLatestParams):
+        return _latest(seen, params)
+    if isinstance(params, QueryServerParams):
+        last = params.last_event_id
+        found = [i for i in seen if i.id.server == params.server_id and (not last or i.id > last)]
+    else:
+        found = _timeseries(seen, params)
+    return found[: params.max_results]
+
+
+def matches(query_types: Iterable[EventType] | None, event_type: EventType) -> bool:
+    """Whether any of the query types matches; None matches everything."""
+    return query_types is None or any(_matches(i, event_type) for i in query_types)
+
+
+def _matches(query_type: EventType, event_type: EventType) -> bool:
+    if query_type and query_type[0] == "*":
+        return True
+    if not query_type or not event_type:
+        return not query_type and not event_type
+    return query_type[0] in {"?", event_type[0]} and _matches(query_type[1:], event_type[1:])
+
+
+def _latest(events: Iterable[Event], params: QueryLatestParams) -> list[Event]:
+    latest = {i.type: i for i in events if matches(params.event_types, i.type)}
+    return sorted(latest.values(), key=natural_key)
+
+
+def _timeseries(events: Iterable[Event], params: QueryTimeseriesParams) -> list[Event]:
+    found = [
+        event
+        for event in events
+        if matches(params.event_types, event.type)
+        and _is_within(event.timestamp, params.t_from, params.t_to)
+        and _is_within(event.source_timestamp, params.source_t_from, params.source_t_to)
+    ]
+    if params.order is Order.DESCENDING:
+        found.reverse()
+    if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+        without = [i for i in found if i.source_timestamp is None]
+        found = [i for i in found if i.source_timestamp is not None]
+        found.sort(
+            key=lambda event: event.source_timestamp or Timestamp(0, 0),
+            reverse=params.order is Order.DESCENDING,
+        )
+        found += without
+    if params.last_event_id:
+        ids = [i.id for i in found]
+        if params.last_event_id not in ids:
+            return []
+        found = found[ids.index(params.last_event_id) + 1 :]
+    return found
+
+
+def _is_within(value: Timestamp | None, first: Timestamp | None, last: Timestamp | None) -> bool:
+    if first is None and last is None:
+        return True
+    return (
+        value is not None and (first is None or first <= value) and (last is None or value <= last)
+    )

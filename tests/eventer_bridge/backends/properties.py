@@ -1,0 +1,143 @@
+"""Random events and queries, and the comparison with the naive answers."""
+
+from typing import NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+    natural_key,
+)
+from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.oracle import Writer, answer
+
+
+class SessionCase(NamedTuple):
+    """A session of one of a few servers."""
+
+    server: int
+    drafts: list[RegisterEvent]
+
+
+class QueryCase(NamedTuple):
+    """A query, and with which rights; ``last`` picks the last event among the registered."""
+
+    params: QueryParams
+    rights: list[EventType] | None
+    last: int | None
+
+
+class Case(NamedTuple):
+    """Sessions at rising times, then queries."""
+
+    times: list[Timestamp]
+    sessions: list[SessionCase]
+    queries: list[QueryCase]
+
+
+# few different values, so that they meet
+_timestamps = st.builds(
+    Timestamp,
+    st.sampled_from([INT64_MIN, -1, 0, 1, 2, INT64_MAX]),
+    st.sampled_from([0, 1, 999_999]),
+)
+_optional_timestamps = st.none() | _timestamps
+_types = st.lists(st.sampled_from("ab"), max_size=3).map(tuple)
+_patterns = st.builds(
+    lambda head, tail: (*head, *tail),
+    st.lists(st.sampled_from("ab?"), max_size=3),
+    st.sampled_from([(), ("*",)]),
+)
+_query_types = st.none() | st.lists(_patterns, max_size=3)
+_payloads = st.one_of(
+    st.none(),
+    st.integers(0, 9).map(JsonPayload.of),
+    st.binary(max_size=3).map(lambda data: BinaryPayload("t", data)),
+)
+_drafts = st.builds(RegisterEvent, _types, _optional_timestamps, _payloads)
+_sessions = st.builds(
+    SessionCase, st.sampled_from([-1, 1, 2]), st.lists(_drafts, min_size=1, max_size=5)
+)
+_max_results = st.none() | st.integers(0, 7)
+_params = st.one_of(
+    st.builds(QueryLatestParams, _query_types),
+    st.builds(
+        QueryTimeseriesParams,
+        _query_types,
+        *[_optional_timestamps] * 4,
+        st.sampled_from(Order),
+        st.sampled_from(OrderBy),
+        _max_results,
+    ),
+    st.builds(QueryServerParams, st.sampled_from([-1, 1, 2, 3]), st.booleans(), _max_results),
+)
+_queries = st.builds(QueryCase, _params, _query_types, st.none() | st.integers(0, 60))
+
+cases = st.builds(
+    Case,
+    st.lists(_timestamps, min_size=12, max_size=12).map(sorted),
+    st.lists(_sessions, max_size=12),
+    st.lists(_queries, min_size=1, max_size=20),
+)
+"""Strategy of :class:`Case`."""
+
+
+async def check(backend: Backend, case: Case) -> None:
+    """Register, ask, and compare with the naive answers."""
+    writer = Writer(backend)
+    # of each server's sessions the times rise; other servers' sessions come in between
+    times = {
+        server: iter([i for n, i in enumerate(case.times) if n % 3 == offset] * 12)
+        for offset, server in enumerate([-1, 1, 2])
+    }
+    latest: dict[int, Timestamp] = {}
+    for session in case.sessions:
+        time = max(next(times[session.server]), latest.get(session.server, case.times[0]))
+        latest[session.server] = time
+        backend.register(writer.make(*session.drafts, server=session.server, time=time))
+    await backend.flush()
+    for query in case.queries:
+        await _check_query(backend, writer.events, query)
+
+
+async def _check_query(backend: Backend, events: list[Event], query: QueryCase) -> None:
+    params, rights, last = query
+    subscription = None if rights is None else Subscription(rights)
+    visible: list[EventType] = [("*",)] if rights is None else rights
+    if isinstance(params, QueryLatestParams):
+        result = await backend.query(params, subscription)
+        assert sorted(result.events, key=natural_key) == answer(events, params, visible)
+        assert not result.more_follows
+        return
+    if last is not None:
+        last_id = events[last].id if last < len(events) else EventId(1, last, 1)
+        params = msgspec.structs.replace(params, last_event_id=last_id)
+    whole = answer(events, msgspec.structs.replace(params, max_results=None), visible)
+    result = await backend.query(params, subscription)
+    expected = whole[: params.max_results]
+    assert list(result.events) == expected
+    assert result.more_follows == (len(expected) < len(whole))
+    # paging gives the same as asking at once
+    pages = list(result.events)
+    while result.more_follows and pages:
+        params = msgspec.structs.replace(params, last_event_id=pages[-1].id)
+        result = await backend.query(params, subscription)
+        pages += result.events
+    if expected:
+        assert pages == whole

@@ -1,0 +1,197 @@
+"""Engine: sessions, ids, the clock, refusals, observers, closing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge import engine, limits
+from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.engine import Engine, Session
+from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
+from eventer_bridge.model import (
+    JsonPayload,
+    QueryServerParams,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Status,
+    Timestamp,
+)
+
+SOURCE = Source(SourceType.CONNECTION, 1)
+
+
+def register_event(*segments: str, value: object = 1) -> RegisterEvent:
+    return RegisterEvent(segments, None, JsonPayload.of(value))
+
+
+class Recorder:
+    """An observer that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[int, bool]] = []
+        self.statuses: list[Status] = []
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        self.sessions.append((session.events[0].id.session, persisted))
+
+    def on_status(self, status: Status) -> None:
+        self.statuses.append(status)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    backend = memory.create()
+    yield backend
+    await backend.async_close()
+
+
+@pytest.fixture
+async def core(backend: Backend) -> AsyncIterator[Engine]:
+    core = await engine.create(backend, 7)
+    yield core
+    await core.async_close()
+
+
+async def test_a_request_is_one_session(core: Engine) -> None:
+    first = await core.register(SOURCE, [register_event("a"), register_event("b")])
+    second = await core.register(SOURCE, [register_event("a")])
+    ids = [(e.id.server, e.id.session, e.id.instance) for e in [*first.events, *second.events]]
+    assert ids == [(7, 1, 1), (7, 1, 2), (7, 2, 1)]
+    assert first.events[0].timestamp == first.events[1].timestamp
+    assert [e.type for e in first.events] == [("a",), ("b",)]
+    assert first.source == SOURCE
+
+
+async def test_an_empty_request_is_no_session(core: Engine) -> None:
+    assert (await core.register(SOURCE, [])).events == ()
+    session = await core.register(SOURCE, [register_event("a")])
+    assert session.events[0].id.session == 1
+
+
+async def test_the_clock_never_goes_backwards(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter([Timestamp(100, 0), Timestamp(50, 0), Timestamp(101, 0)])
+    monkeypatch.setattr(Timestamp, "now", lambda: next(readings))
+    timestamps = [
+        (await core.register(SOURCE, [register_event("a")])).events[0].timestamp for _ in range(3)
+    ]
+    assert timestamps == [Timestamp(100, 0), Timestamp(100, 0), Timestamp(101, 0)]
+
+
+async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    last_timestamp = Timestamp(1 << 40, 0)  # far in the future: a clock that was set back
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Timestamp, "now", lambda: last_timestamp)
+        backend = await rocksdb.create(path)
+        core = await engine.create(backend, 1)
+        for _ in range(3):
+            await core.register(SOURCE, [register_event("a")])
+        await core.async_close()
+        await backend.async_close()
+
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    session = await core.register(SOURCE, [register_event("a")])
+    # closed cleanly, the reserved ids that were not used are given back
+    assert session.events[0].id.session == 4
+    assert session.events[0].timestamp == last_timestamp
+    await core.async_close()
+    await backend.async_close()
+
+
+async def test_ids_that_were_reserved_are_not_given_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    await core.register(SOURCE, [register_event("a")])
+    await backend.async_close()  # the engine cannot give anything back any more
+    await core.async_close()
+
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    session = await core.register(SOURCE, [register_event("a")])
+    assert session.events[0].id.session == limits.RESERVED_SESSIONS + 1
+    await core.async_close()
+    await backend.async_close()
+
+
+async def test_more_sessions_than_were_reserved(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 8)
+    core = await engine.create(backend, 1)
+    for expected in range(1, 50):
+        session = await core.register(SOURCE, [register_event("a")])
+        assert session.events[0].id.session == expected
+        assert backend.server_mark(1).session >= expected
+    await core.async_close()
+    assert backend.server_mark(1).session == 49
+
+
+async def test_refusals_store_nothing(core: Engine) -> None:
+    with pytest.raises(InvalidEventError, match=r"event type 'a/\?': '\?' and '\*' are for quer"):
+        await core.register(SOURCE, [register_event("ok"), register_event("a", "?")])
+    with pytest.raises(InvalidEventError, match=r"65 segments, at most 64 are allowed"):
+        await core.register(SOURCE, [register_event(*["a"] * 65)])
+    with pytest.raises(InvalidEventError, match="1025 bytes, at most 1024 are allowed"):
+        await core.register(SOURCE, [register_event("a" * 1025)])
+    with pytest.raises(LimitError, match="65537 events in one request, at most 65536"):
+        await core.register(SOURCE, [register_event("a")] * 65_537)
+    result = await core.query(QueryServerParams(7))
+    assert not result.events
+
+
+async def test_observers_hear_twice_in_order(core: Engine) -> None:
+    recorder = Recorder()
+    core.add_observer(recorder)
+    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(3)]
+    assert recorder.sessions == [(1, False), (2, False), (3, False)]
+    await asyncio.gather(*futures)
+    assert recorder.sessions[3:] == [(1, True), (2, True), (3, True)]
+    core.remove_observer(recorder)
+    await core.register(SOURCE, [register_event("a")])
+    assert len(recorder.sessions) == 6
+
+
+async def test_closing_finishes_what_is_under_way(backend: Backend) -> None:
+    core = await engine.create(backend, 1)
+    recorder = Recorder()
+    core.add_observer(recorder)
+    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(10)]
+    core.close()
+    await core.wait_closed()
+    assert [future.done() and not future.exception() for future in futures] == [True] * 10
+    assert recorder.statuses == [Status.STOPPING]
+    with pytest.raises(NotOperationalError, match="server is STOPPING, not OPERATIONAL"):
+        await core.register(SOURCE, [register_event("a")])
+
+
+async def test_a_full_engine_says_so_until_it_is_drained(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 5)
+    drained = asyncio.Event()
+    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(6)]
+    full = [core.is_full]
+    core.when_drained(drained.set)
+    assert not drained.is_set()
+    await drained.wait()
+    assert [*full, core.is_full] == [True, False]
+    await asyncio.gather(*futures)
+    assert core.pending_events == 0
+
+
+async def test_large_payloads_fill_the_engine_too(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_BYTES", 1000)
+    future = core.register(SOURCE, [register_event("a", value="x" * 2000)])
+    full = [core.is_full]
+    await future
+    assert [*full, core.is_full] == [True, False]

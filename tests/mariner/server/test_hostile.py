@@ -1,0 +1,242 @@
+"""What a peer does wrong: a defined outcome each, and the server lives on."""
+
+import asyncio
+import base64
+import logging
+from typing import Any
+
+import psutil
+import pytest
+
+from mariner import limits
+from mariner.gateway import Gateway
+from tests.support.inprocess import running_gateway
+from tests.support.peer import INIT, RawPeer, event, frame, register_req
+
+QUERY = {
+    "msg_type": "query_req",
+    "query_id": 1,
+    "query_type": "timeseries",
+    "order": "DESCENDING",
+    "order_by": "TIMESTAMP",
+}
+PING = {"msg_type": "ping_req", "ping_id": 1}
+
+
+def body(text: str) -> bytes:
+    """A registration (id 5) with this text as its payload's data."""
+    return (
+        '{"msg_type":"register_req","register_id":5,"register_events":[{"type":["a"],'
+        '"source_timestamp":null,"payload":{"payload_type":"json","data":' + text + "}}]}"
+    ).encode("utf-8", "surrogatepass")
+
+
+def binary(data: str) -> dict[str, Any]:
+    return {
+        "type": ["a"],
+        "source_timestamp": None,
+        "payload": {"payload_type": "binary", "data_type": "t", "data": data},
+    }
+
+
+async def assert_alive(gateway: Gateway) -> None:
+    async with await RawPeer.init(gateway.mariner.port) as peer:
+        response = await peer.request(register_req(1, event("alive")))
+        assert response["success"]
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (register_req(5, binary("QQ=")), "payload/data"),
+        (register_req(5, binary("Q Q==")), "payload/data"),
+        (register_req(5, event("a", "?")), "'?' and '*' are for queries only"),
+        (register_req(5, event("*")), "'?' and '*' are for queries only"),
+        (register_req(5, event(*["x"] * 65)), "65 segments"),
+        (register_req(5, {**event("a"), "type": "a"}), "register_events/0/type"),
+        (register_req(5, {**event("a"), "type": [True]}), "register_events/0/type/0"),
+        (
+            register_req(5, {**event("a"), "source_timestamp": {"s": 0, "us": 1_000_000}}),
+            "register_events/0/source_timestamp",
+        ),
+        (
+            register_req(5, {**event("a"), "source_timestamp": {"s": True, "us": 0}}),
+            "register_events/0/source_timestamp",
+        ),
+        (body("[" * 200 + "]" * 200), "register_events/0/payload"),
+        (body("1" * 2000), "register_events/0/payload"),
+        (
+            body("1").replace(b'"source_timestamp":null', b'"source_timestamp":{"s":1e30,"us":0}'),
+            "register_events/0/source_timestamp",
+        ),
+    ],
+)
+async def test_a_wrong_registration_is_answered(message: Any, error: str) -> None:
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        response = await peer.request(message)
+        assert response["msg_type"] == "register_res"
+        assert response["register_id"] == 5
+        assert response["success"] is False
+        assert error in response["error"]
+        assert "events" not in response
+        # the same connection goes on
+        assert (await peer.request(register_req(6, event("a"))))["success"]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "empty"),
+        (b"not json", ""),
+        (b"[1]", ""),
+        (b"{}", "msg_type"),
+        (b'{"msg_type":"nothing"}', "msg_type"),
+        (body("NaN"), ""),
+        (body('"\\ud800"'), ""),
+        (body('"\ud800"'), ""),
+        (b'{"msg_type":"ping_req","ping_id":true}', "ping_id"),
+        (b'{"msg_type":"ping_req","ping_id":9223372036854775808}', "ping_id"),
+        (b'{"msg_type":"ping_req","ping_id":1.5}', "ping_id"),
+        ({"msg_type": "register_req", "register_events": []}, "register_id"),
+        ({**QUERY, "max_results": -1}, "max_results"),
+        ({**QUERY, "event_types": None}, "event_types"),
+        ({**QUERY, "event_types": [["*", "a"]]}, "'*'"),
+        ({**QUERY, "order": "UP"}, "order"),
+        (INIT, "init_req"),
+        ({"msg_type": "events", "events": []}, "events"),
+        (b"[" * 100_000, ""),
+    ],
+)
+async def test_what_cannot_be_answered_closes_with_the_reason_in_the_log(
+    message: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "mariner")
+    async with running_gateway() as gateway:
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            peer.send(message)
+            assert await peer.is_closed_by_server()
+        [record] = [r for r in caplog.records if r.message == "closing connection"]
+        detail = record.__dict__["detail"]
+        assert reason in detail
+        assert record.__dict__["client"] == "app"
+        await assert_alive(gateway)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({**INIT, "client_token": "wrong"}, "invalid client name or token"),
+        ({**INIT, "client_name": "nobody"}, "invalid client name or token"),
+        ({**INIT, "client_name": 1}, "client_name"),
+        ({**INIT, "subscriptions": [["*", "a"]]}, "'*'"),
+        ({**INIT, "persisted": 0}, "persisted"),
+        ({"msg_type": "init_req", "client_name": "app"}, "required"),
+        ({**INIT, "server_id": True}, "server_id"),
+    ],
+)
+async def test_a_wrong_init_is_declined(message: Any, error: str) -> None:
+    async with running_gateway() as gateway:
+        async with await RawPeer.connect(gateway.mariner.port) as peer:
+            response = await peer.request(message)
+            assert response["msg_type"] == "init_res"
+            assert response["success"] is False
+            assert error in response["error"]
+            assert await peer.is_closed_by_server()
+        assert gateway.mariner.stats.declined == 1
+        await assert_alive(gateway)
+
+
+async def test_nothing_comes_before_init() -> None:
+    async with running_gateway() as gateway:
+        for message in (PING, register_req(1, event("a")), QUERY):
+            async with await RawPeer.connect(gateway.mariner.port) as peer:
+                peer.send(message)
+                assert await peer.is_closed_by_server()
+
+
+async def test_the_token_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with running_gateway() as gateway:
+        for init in ({"client_token": "hunter2"}, {"client_token": "hunter2", "server_id": "x"}):
+            async with await RawPeer.connect(gateway.mariner.port) as peer:
+                await peer.request({**INIT, **init})
+    assert caplog.records
+    for record in caplog.records:
+        assert "hunter2" not in str(record.__dict__)
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+async def test_a_gigabyte_announced_is_refused_before_it_is_kept(initialised: bool) -> None:
+    async with running_gateway() as gateway:
+        connect = RawPeer.init if initialised else RawPeer.connect
+        before = psutil.Process().memory_info().rss
+        async with await connect(gateway.mariner.port) as peer:
+            peer.send_raw(b"\x04" + (1 << 30).to_bytes(4, "big") + b"x" * 1_000_000)
+            assert await peer.is_closed_by_server()
+        assert psutil.Process().memory_info().rss - before < 16 << 20
+        await assert_alive(gateway)
+
+
+async def test_before_init_a_client_has_few_bytes() -> None:
+    async with running_gateway() as gateway:
+        async with await RawPeer.connect(gateway.mariner.port) as peer:
+            size = limits.MAX_INIT_FRAME_BYTES + 1
+            peer.send_raw(b"\x04" + size.to_bytes(4, "big"))
+            assert await peer.is_closed_by_server()
+        assert gateway.mariner.stats.closed["protocol error"] == 1
+
+
+async def test_before_init_a_client_has_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "INIT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+    async with running_gateway() as gateway:
+        async with await RawPeer.connect(gateway.mariner.port) as peer:
+            assert await peer.is_closed_by_server()
+        assert gateway.mariner.stats.closed["init timeout"] == 1
+
+
+async def test_a_frame_header_of_wrong_size() -> None:
+    async with running_gateway() as gateway:
+        for header in (b"\x00", b"\x09", b"GET / HTTP/1.1\r\n\r\n"):
+            async with await RawPeer.init(gateway.mariner.port) as peer:
+                peer.send_raw(header)
+                assert await peer.is_closed_by_server()
+
+
+async def test_cut_off_in_the_middle_of_a_frame(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "mariner")
+    async with running_gateway() as gateway:
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            peer.send_raw(frame(b'{"msg_type":"ping_req","ping_id":1}')[:10])
+            peer.writer.write_eof()
+            assert await peer.is_closed_by_server()
+        assert "in the middle of a frame" in caplog.records[-1].__dict__["detail"]
+        await assert_alive(gateway)
+
+
+async def test_one_byte_at_a_time() -> None:
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        for byte in frame(b'{"msg_type":"ping_req","ping_id":7}'):
+            peer.send_raw(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await peer.receive() == {"msg_type": "ping_res", "ping_id": 7}
+
+
+async def test_who_stops_sending_still_gets_its_answers() -> None:
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        for i in range(10):
+            peer.send(register_req(i, event("a")))
+        peer.send(QUERY)
+        peer.writer.write_eof()
+        answers = [await peer.receive() for _ in range(11)]
+        assert sorted(a["register_id"] for a in answers if "register_id" in a) == list(range(10))
+        assert await peer.is_closed_by_server()
+
+
+async def test_binary_payloads_come_back_as_they_were() -> None:
+    data = base64.b64encode(bytes(range(256))).decode()
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        response = await peer.request(register_req(1, binary(data)))
+        assert response["events"][0]["payload"]["data"] == data
+        result = await peer.request(QUERY)
+        assert result["events"] == response["events"]

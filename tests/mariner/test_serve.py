@@ -1,0 +1,166 @@
+"""``mariner serve`` as a process: TLS, signals, health, exit codes and their texts."""
+
+import asyncio
+import json
+import signal
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from hat.drivers import net
+from hat.event import common
+from hat.mariner import client as hat_client
+
+from mariner import tls
+from tests.support.certificates import make_certificates
+from tests.support.gateway import Gateway, gateway
+from tests.support.peer import RawPeer, event, register_req
+
+
+async def hat_connect(port: int, context: ssl.SSLContext | None) -> hat_client.Connection:
+    return await hat_client.connect(
+        net.TcpAddress("127.0.0.1", port), "app", client_token="secret", ssl=context
+    )
+
+
+async def run(*arguments: str) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "mariner", *arguments, stderr=asyncio.subprocess.PIPE
+    )
+    _, stderr = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, stderr.decode()
+
+
+async def test_hat_client_over_tls(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    keys = {"cert": str(made.server_cert), "key": str(made.server_key)}
+    async with gateway(tmp_path, tls=keys) as running:
+        connection = await hat_connect(running.port, tls.client_context(made.ca))
+        events = await connection.register([common.RegisterEvent(("a",), None, None)])
+        assert events is not None
+        result = await connection.query(common.QueryLatestParams([("a",)]))
+        assert result.events == events
+        await connection.async_close()
+        # plain TCP does not get through
+        async with await RawPeer.connect(running.port) as peer:
+            peer.send({"msg_type": "ping_req", "ping_id": 1})
+            await peer.reader.read()  # at most a TLS alert
+            assert peer.reader.at_eof()
+
+
+async def test_mutual_tls(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    keys = {"cert": str(made.server_cert), "key": str(made.server_key), "client_ca": str(made.ca)}
+    async with gateway(tmp_path, tls=keys) as running:
+        context = tls.client_context(made.ca, made.client_cert, made.client_key)
+        connection = await hat_connect(running.port, context)
+        assert connection.status is common.Status.OPERATIONAL
+        await connection.async_close()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await hat_connect(running.port, tls.client_context(made.ca))
+
+
+async def register_for_a_while(running: Gateway, answers: list[dict[str, Any]]) -> None:
+    async with await RawPeer.init(running.port) as peer:
+        for i in range(1_000_000):
+            try:
+                answers.append(await peer.request(register_req(i, event("a", value=i))))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            if not answers[-1]["success"]:
+                return
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
+    answers: list[dict[str, Any]] = []
+    async with gateway(tmp_path) as running:
+        task = asyncio.create_task(register_for_a_while(running, answers))
+        while len(answers) < 100:
+            await asyncio.sleep(0.01)
+        running.process.send_signal(number)
+        assert await running.process.wait() == 0
+        await task
+    registered = [a["events"][0] for a in answers if a["success"]]
+    async with gateway(tmp_path) as running, await RawPeer.init(running.port) as peer:
+        last = await peer.request(
+            {"msg_type": "query_req", "query_id": 1, "query_type": "latest", "event_types": [["a"]]}
+        )
+        assert last["events"] == registered[-1:]
+
+
+async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
+    async with gateway(tmp_path, http=True) as running, aiohttp.ClientSession() as session:
+        base = f"http://127.0.0.1:{running.http_port}"
+        async with await RawPeer.init(running.port, subscriptions=[["a"]]) as peer:
+            await peer.request(register_req(1, event("a"), event("b")))
+            await peer.receive()
+            refused = await peer.request(register_req(2, event("?")))
+            assert not refused["success"]
+            async with session.get(f"{base}/healthz") as response:
+                assert (response.status, await response.text()) == (200, "ok\n")
+            async with session.get(f"{base}/readyz") as response:
+                assert (response.status, await response.text()) == (200, "OPERATIONAL\n")
+            async with session.get(f"{base}/metrics") as response:
+                assert response.status == 200
+                lines = (await response.text()).splitlines()
+        for expected in (
+            "mariner_connections 1.0",
+            "mariner_clients 1.0",
+            "mariner_operational 1.0",
+            "mariner_events_registered_total 2.0",
+            "mariner_events_notified_total 1.0",
+            'mariner_frames_total{direction="in"} 3.0',
+            'mariner_registrations_rejected_total{reason="InvalidEventError"} 1.0',
+            "mariner_pending_events 0.0",
+            "mariner_store_event_types 2.0",
+        ):
+            assert expected in lines
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        assert float(values["mariner_commit_seconds_count"]) >= 1
+        assert float(values["mariner_store_bytes"]) > 0
+
+
+async def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    async with gateway(tmp_path):
+        code, stderr = await run("serve", "--conf", str(tmp_path / "gateway.json"))
+    assert code == 1
+    assert "is in use by another process" in stderr
+    assert "Traceback" not in stderr
+
+
+async def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        conf = json.loads((tmp_path / "gateway.json").read_text())
+        conf["mariner"]["port"] = running.port
+        (tmp_path / "second.json").write_text(json.dumps(conf))
+        code, stderr = await run("serve", "--conf", str(tmp_path / "second.json"))
+    assert code == 1
+    assert "address already in use" in stderr.lower()
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+async def test_a_wrong_configuration_is_exit_code_2(tmp_path: Path, command: str) -> None:
+    conf = tmp_path / "gateway.yaml"
+    conf.write_text("name: x\nmariner: {host: 127.0.0.1, port: abc}\nclients: []\n")
+    code, stderr = await run(command, "--conf", str(conf))
+    assert code == 2
+    lines = stderr.splitlines()
+    assert all(line.startswith("mariner: error: ") for line in lines)
+    assert any("mariner.port" in line and "'abc'" in line and "integer" in line for line in lines)
+    assert any("event_core" in line for line in lines)
+
+
+async def test_check_of_a_good_configuration(tmp_path: Path) -> None:
+    conf = tmp_path / "gateway.yaml"
+    conf.write_text(
+        "name: x\nmariner: {host: 127.0.0.1, port: 0}\nclients: []\n"
+        "event_core: {server_id: 1, backend: {type: memory}}\n"
+    )
+    code, stderr = await run("check", "--conf", str(conf))
+    assert (code, stderr) == (0, "")

@@ -1,0 +1,116 @@
+"""What is measured: the table of scenarios, with the targets of the project."""
+
+from typing import Final, NamedTuple
+
+from tests.perf.client import Kind
+
+
+class Counts(NamedTuple):
+    """Requests to each side, so chosen that a measurement takes some seconds.
+
+    Registration takes theirs about 20 s: hat-event writes every 10 s what it acknowledged
+    until then, and a shorter measurement would leave that work out.
+    """
+
+    ours: int
+    theirs: int
+    small: int
+
+
+class Scenario(NamedTuple):
+    """One row of the comparison; ``Job`` explains the shared names."""
+
+    name: str
+    title: str
+    unit: str
+    target: float
+    kind: Kind
+    counts: Counts
+    in_flight: int = 1
+    events_per_request: int = 1
+
+
+ON_EMPTY: Final = (
+    Scenario(
+        "register-single",
+        "register, 1 event a request, 64 in flight",
+        "events/s",
+        20,
+        "register",
+        Counts(150_000, 66_000, 300),
+        in_flight=64,
+    ),
+    Scenario(
+        "register-100",
+        "register, 100 events a request, 8 in flight",
+        "events/s",
+        20,
+        "register",
+        Counts(5_000, 3_300, 16),
+        in_flight=8,
+        events_per_request=100,
+    ),
+    Scenario(
+        "register-latency",
+        "register, 1 event, one in flight, median",
+        "ms",
+        2,
+        "register",
+        Counts(2_000, 1_000, 50),
+    ),
+)
+
+ON_FILLED: Final = (
+    Scenario(
+        "timeseries-newest",
+        "timeseries, newest 100 of one type of 100",
+        "ms",
+        100,
+        "newest",
+        Counts(2_000, 10, 5),
+    ),
+    Scenario(
+        "timeseries-absent",
+        "timeseries, type that does not exist",
+        "ms",
+        1_000,
+        "absent",
+        Counts(10_000, 3, 3),
+    ),
+    Scenario("latest", "latest of one type", "ms", 3, "latest", Counts(10_000, 3_000, 20)),
+    Scenario("ping", "ping, one in flight, median", "ms", 3, "ping", Counts(10_000, 10_000, 20)),
+    Scenario(
+        "ping-many",
+        "ping, 64 in flight",
+        "pings/s",
+        3,
+        "ping",
+        Counts(200_000, 50_000, 200),
+        in_flight=64,
+    ),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is done.
+
+    Attributes:
+        rounds: measurements of each scenario and side, of which the median counts.
+        stored: events in the filled store.
+        many: events in our store when its memory is looked at.
+        idle: connections that are opened and left idle; hat-mariner has two sockets each.
+        small: requests of the scenarios: few instead of many.
+    """
+
+    rounds: int
+    stored: int
+    many: int
+    idle: int
+    small: bool
+
+
+FULL: Final = Sizes(rounds=3, stored=100_000, many=1_000_000, idle=500, small=False)
+SMALL: Final = Sizes(rounds=1, stored=12_000, many=24_000, idle=20, small=True)
+
+RECORDS: Final = ("disk", "memory", "idle-connection")
+NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS

@@ -1,0 +1,85 @@
+"""Our gateway in its own process, as an operator starts it: ``mariner serve --conf``."""
+
+import contextlib
+import json
+import re
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from tests.support import process as processes
+from tests.support.hat_peers import CLIENTS, HOST
+
+_LISTENING: Final = re.compile(r"listening: (mariner|http) \w+://[^ ]*:(\d+)$", re.MULTILINE)
+
+
+class Gateway(NamedTuple):
+    """A running gateway that accepts connections."""
+
+    host: str
+    port: int
+    http_port: int | None
+    pid: int
+    process: Process
+    stderr_path: Path
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    directory: Path,
+    *,
+    clients: list[dict[str, Any]] | None = None,
+    tls: dict[str, Any] | None = None,
+    backend: Literal["rocksdb", "memory"] = "rocksdb",
+    http: bool = False,
+) -> AsyncIterator[Gateway]:
+    """Run ``python -m mariner serve``; on the way out SIGTERM, which has to give exit code 0.
+
+    The body may kill the process (SIGKILL) itself.
+
+    Args:
+        directory: where configuration, output and store (``events``) are; a store that is
+            there already is continued.
+        clients: ``clients`` of the configuration; None: one that may do everything
+            (``app`` with token ``secret``).
+        tls: ``mariner.tls`` of the configuration.
+        backend: which store.
+        http: also serve health and metrics.
+
+    Raises:
+        ChildError: it did not start, or did not end with exit code 0.
+    """
+    conf: dict[str, Any] = {
+        "type": "mariner",
+        "name": "gateway",
+        "mariner": {"host": HOST, "port": 0},
+        "event_core": {"server_id": 1, "backend": {"type": backend}},
+        "clients": CLIENTS if clients is None else clients,
+    }
+    if backend == "rocksdb":
+        conf["event_core"]["backend"]["path"] = str(directory / "events")
+    if tls is not None:
+        conf["mariner"]["tls"] = tls
+    if http:
+        conf["http"] = {"host": HOST, "port": 0}
+    conf_path = directory / "gateway.json"
+    conf_path.write_text(json.dumps(conf, indent=2))
+    output = directory / "gateway.log"
+    output.unlink(missing_ok=True)
+
+    async with processes.child(
+        "mariner", "serve", "--conf", str(conf_path), output=output
+    ) as process:
+        ports = await _wait_ports(process, output, http)
+        yield Gateway(HOST, ports["mariner"], ports.get("http"), process.pid, process, output)
+
+
+async def _wait_ports(process: Process, output: Path, http: bool) -> dict[str, int]:
+    expected = {"mariner", "http"} if http else {"mariner"}
+
+    async def probe() -> dict[str, int] | None:
+        ports = {name: int(port) for name, port in _LISTENING.findall(processes.tail(output))}
+        return ports if ports.keys() >= expected else None
+
+    return await processes.wait_ready(process, output, probe)
