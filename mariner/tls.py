@@ -5,6 +5,7 @@ TLS). Errors name the file that is wrong.
 """
 
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,13 @@ def peer_common_name(ssl_object: Any) -> str | None:
         ssl_object: ``ssl.SSLObject`` of a connection, or None for one without TLS.
 
     Returns:
-        The name; None without TLS, without a certificate, or without a name in it.
+        The name; None without TLS, without a certificate, or without a name in it. A
+        certificate with several names has none: whose it is would be a guess.
     """
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
-    for part in (certificate or {}).get("subject", ()):
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
-    return None
+    subject = (certificate or {}).get("subject", ())
+    names = [value for part in subject for name, value in part if name == "commonName"]
+    return names[0] if len(names) == 1 else None
 
 
 def _harden(context: ssl.SSLContext) -> None:
@@ -91,6 +91,8 @@ def _harden(context: ssl.SSLContext) -> None:
 
 def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     certificate = _read_certificates(cert)[0]
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise ConfigurationError(f"{cert}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
     data = _read(key)
     try:
         private_key = load_pem_private_key(data, None)

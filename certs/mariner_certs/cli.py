@@ -10,6 +10,7 @@ import click
 
 from mariner_certs import authority, development, files, inspection
 from mariner_certs.authority import Pair
+from mariner_certs.errors import CertificateError, InvalidNameError
 
 _DIR = click.option(
     "--dir",
@@ -19,6 +20,7 @@ _DIR = click.option(
     show_default=True,
     help="Folder of the files.",
 )
+_DAYS = click.IntRange(1, 36_500)
 _FORCE = click.option("--force", is_flag=True, help="Replace files that are there.")
 
 
@@ -29,6 +31,33 @@ class _Failure(click.ClickException):
         click.echo(f"mariner: error: {self.message}", err=True)
 
 
+def _common_name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        authority.name_of(value)
+    except InvalidNameError as e:
+        raise click.BadParameter(str(e)) from e
+    return value
+
+
+def _file_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if "/" in value or value.startswith("."):
+        raise click.BadParameter("expected a file name, without '/' and no '.' in front")
+    if value == "ca":
+        raise click.BadParameter("'ca' is the name of the CA's own files")
+    return _common_name(context, parameter, value)
+
+
+def _hosts(
+    _context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    try:
+        for host in value:
+            authority.general_name(host)
+    except InvalidNameError as e:
+        raise click.BadParameter(str(e)) from e
+    return value
+
+
 @click.group()
 def certs() -> None:
     """Make and inspect certificates: a CA, servers and clients of it."""
@@ -36,8 +65,14 @@ def certs() -> None:
 
 @certs.command()
 @_DIR
-@click.option("--name", default="Mariner CA", show_default=True, help="Its common name.")
-@click.option("--days", type=click.IntRange(1), default=authority.CA_DAYS, show_default=True)
+@click.option(
+    "--name",
+    default="Mariner CA",
+    show_default=True,
+    callback=_common_name,
+    help="Its common name.",
+)
+@click.option("--days", type=_DAYS, default=authority.CA_DAYS, show_default=True)
 @_FORCE
 def ca(folder: Path, name: str, days: int, force: bool) -> None:
     """Make a CA: ca.pem, to be given to all, and ca.key, to be kept away from all."""
@@ -51,10 +86,17 @@ def ca(folder: Path, name: str, days: int, force: bool) -> None:
     "hosts",
     multiple=True,
     required=True,
+    callback=_hosts,
     help="DNS name or IP address that clients connect to; may be given again.",
 )
-@click.option("--name", default="server", show_default=True, help="Name of the files.")
-@click.option("--days", type=click.IntRange(1), default=authority.LEAF_DAYS, show_default=True)
+@click.option(
+    "--name",
+    default="server",
+    show_default=True,
+    callback=_file_name,
+    help="Name of the files.",
+)
+@click.option("--days", type=_DAYS, default=authority.LEAF_DAYS, show_default=True)
 @_FORCE
 def server(folder: Path, hosts: tuple[str, ...], name: str, days: int, force: bool) -> None:
     """Make a server certificate, signed by the CA in the same folder."""
@@ -63,13 +105,16 @@ def server(folder: Path, hosts: tuple[str, ...], name: str, days: int, force: bo
 
 @certs.command()
 @_DIR
-@click.option("--name", required=True, help="The client's name; also that of the files.")
-@click.option("--days", type=click.IntRange(1), default=authority.LEAF_DAYS, show_default=True)
+@click.option(
+    "--name",
+    required=True,
+    callback=_file_name,
+    help="The client's name; also that of the files.",
+)
+@click.option("--days", type=_DAYS, default=authority.LEAF_DAYS, show_default=True)
 @_FORCE
 def client(folder: Path, name: str, days: int, force: bool) -> None:
     """Make a client certificate, signed by the CA in the same folder."""
-    if Path(name).name != name:
-        raise click.BadParameter("expected a name without '/'", param_hint="--name")
     _save(folder, name, authority.make_client(_load_ca(folder), name, days), force)
 
 
@@ -79,11 +124,11 @@ def client(folder: Path, name: str, days: int, force: bool) -> None:
 def show(path: Path, ca_path: Path | None) -> None:
     """Tell what a certificate is good for, and until when."""
     try:
-        certificate = files.load_certificate(path)
-        authority_certificate = files.load_certificate(ca_path) if ca_path else None
-    except files.CertificateError as e:
+        certificate, *intermediates = files.load_certificates(path)
+        cas = files.load_certificates(ca_path) if ca_path else []
+    except CertificateError as e:
         raise _Failure(str(e)) from e
-    description = inspection.describe(certificate, authority_certificate)
+    description = inspection.describe(certificate, cas, intermediates)
     for what, value in description.lines:
         click.echo(f"{what + ':':18}{value}")
     if description.problem:
@@ -95,11 +140,12 @@ def show(path: Path, ca_path: Path | None) -> None:
 def development_command(folder: Path) -> None:
     """Make a CA, a server certificate for this machine and a client's, once.
 
-    Run again, it renews what expires within a week and leaves the rest alone.
+    Run again, it renews what expires within a week and leaves the rest alone, and
+    what it did not make itself in any case.
     """
     try:
         made = development.ensure(folder)
-    except files.CertificateError as e:
+    except CertificateError as e:
         raise _Failure(str(e)) from e
     what = f"made {', '.join(made)}" if made else "nothing to do"
     click.echo(f"{folder}: development certificates: {what}")
@@ -107,15 +153,16 @@ def development_command(folder: Path) -> None:
 
 def _load_ca(folder: Path) -> Pair:
     try:
-        return files.load(folder, "ca")
-    except files.CertificateError as e:
-        raise _Failure(f"{e}; `mariner certs ca` makes a CA") from e
+        return files.load_ca(folder)
+    except CertificateError as e:
+        is_missing = not files.certificate_path(folder, "ca").exists()
+        raise _Failure(f"{e}; `mariner certs ca` makes a CA" if is_missing else str(e)) from e
 
 
 def _save(folder: Path, name: str, pair: Pair, force: bool) -> None:
     try:
         files.save(folder, name, pair, force=force)
-    except files.CertificateError as e:
+    except CertificateError as e:
         raise _Failure(str(e)) from e
     until = pair.certificate.not_valid_after_utc
     click.echo(f"{files.certificate_path(folder, name)}: valid until {until:%Y-%m-%d}")

@@ -1,13 +1,19 @@
-"""Certificates for development: a CA, a server on this machine, one client; made once."""
+"""Certificates for development: a CA, a server on this machine, one client; made once.
 
-from collections.abc import Callable
+It replaces only what it made itself: what somebody else put into the folder stays.
+"""
+
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from mariner_certs import authority, files
-from mariner_certs.authority import Pair
+from cryptography import x509
 
+from mariner_certs import authority, files, inspection
+from mariner_certs.authority import Pair
+from mariner_certs.errors import CertificateError
+
+CA_NAME: Final = "Mariner development CA"
 CLIENT_NAME: Final = "development"
 HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 RENEW_BEFORE: Final = timedelta(days=7)
@@ -21,33 +27,56 @@ def ensure(folder: Path) -> list[str]:
         others new as well.
 
     Raises:
-        CertificateError: a file cannot be read or written.
+        CertificateError: a file cannot be read or written, or should be replaced but was
+            not made here.
     """
     made: list[str] = []
-    ca = _ensure(folder, "ca", lambda: authority.make_ca("Mariner development CA"), made)
-    is_new = bool(made)
-    for name, make in (
-        ("server", lambda: authority.make_server(ca, HOSTS)),
-        ("client", lambda: authority.make_client(ca, CLIENT_NAME)),
-    ):
-        _ensure(folder, name, make, made, replace=is_new)
+    if not _is_current(folder, "ca", authority.name_of(CA_NAME)):
+        _save(folder, "ca", authority.make_ca(CA_NAME), made)
+    ca = files.load_ca(folder)
+    issuer = ca.certificate.subject
+    if not _is_current(folder, "server", issuer, ca.certificate):
+        _save(folder, "server", authority.make_server(ca, HOSTS), made)
+    if not _is_current(folder, "client", issuer, ca.certificate):
+        _save(folder, "client", authority.make_client(ca, CLIENT_NAME), made)
     return made
 
 
-def _ensure(
-    folder: Path,
-    name: str,
-    make: Callable[[], Pair],
-    made: list[str],
-    *,
-    replace: bool = False,
-) -> Pair:
-    certificate, key = files.certificate_path(folder, name), files.key_path(folder, name)
-    if not replace and certificate.exists() and key.exists():
-        pair = files.load(folder, name)
-        if pair.certificate.not_valid_after_utc - datetime.now(UTC) > RENEW_BEFORE:
-            return pair
-    pair = make()
+def _is_current(
+    folder: Path, name: str, issuer: x509.Name, ca: x509.Certificate | None = None
+) -> bool:
+    """Whether a certificate and its key are there and stay.
+
+    Args:
+        folder: where they are.
+        name: name of both files.
+        issuer: what the certificates made here have as issuer.
+        ca: the one that must have signed it, if it was made here; None: itself.
+
+    Raises:
+        CertificateError: they should not stay, but were not made here.
+    """
+    path, key_path = files.certificate_path(folder, name), files.key_path(folder, name)
+    if not path.exists():
+        if key_path.exists():
+            raise CertificateError(f"{key_path}: a key without {path.name}: move it away")
+        return False
+    certificate = files.load_certificate(path)
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    is_usable = key_path.exists() and left > RENEW_BEFORE
+    if certificate.issuer != issuer:
+        if not is_usable:
+            raise CertificateError(
+                f"{path}: expires within a week or has no key, but was not made here: "
+                "renew it or move it away"
+            )
+        return True
+    if not is_usable or not inspection.is_signed_by(certificate, ca or certificate):
+        return False
+    files.load(folder, name)  # raises if the key is not its own
+    return True
+
+
+def _save(folder: Path, name: str, pair: Pair, made: list[str]) -> None:
     files.save(folder, name, pair, force=True)
     made.append(name)
-    return pair

@@ -6,6 +6,7 @@ half written or overwritten unasked.
 
 import os
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +19,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from mariner_certs import inspection
 from mariner_certs.authority import Pair
+from mariner_certs.errors import CertificateError
 
 KEY_MODE: Final = 0o600
 CERTIFICATE_MODE: Final = 0o644
-
-
-class CertificateError(Exception):
-    """A file that is in the way, missing, or not what it should be; names the file."""
 
 
 def certificate_path(folder: Path, name: str) -> Path:
@@ -79,17 +78,43 @@ def load(folder: Path, name: str) -> Pair:
         raise CertificateError(f"{path}: expected a private key in PEM form") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError(f"{path}: expected an elliptic curve key, as made by this tool")
+    if key.public_key() != certificate.public_key():
+        raise CertificateError(f"{path}: not the key of {certificate_path(folder, name)}")
     return Pair(certificate, key)
 
 
+def load_ca(folder: Path) -> Pair:
+    """Read the CA of a folder, to sign with it.
+
+    Raises:
+        CertificateError: a file is missing, not what it should be, or the CA has expired.
+    """
+    pair = load(folder, "ca")
+    path = certificate_path(folder, "ca")
+    if not inspection.is_ca(pair.certificate):
+        raise CertificateError(f"{path}: not the certificate of a CA")
+    if pair.certificate.not_valid_after_utc < datetime.now(UTC):
+        raise CertificateError(f"{path}: expired")
+    return pair
+
+
 def load_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate.
+    """Read a certificate, the first one if the file holds a chain.
+
+    Raises:
+        CertificateError: the file is missing or holds none.
+    """
+    return load_certificates(path)[0]
+
+
+def load_certificates(path: Path) -> list[x509.Certificate]:
+    """Read all certificates of a file, at least one.
 
     Raises:
         CertificateError: the file is missing or holds none.
     """
     try:
-        return x509.load_pem_x509_certificate(_read(path))
+        return x509.load_pem_x509_certificates(_read(path))
     except ValueError:
         raise CertificateError(f"{path}: expected a certificate in PEM form") from None
 

@@ -1,6 +1,6 @@
 """Tells what a certificate is good for, and until when."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -29,13 +29,17 @@ class Description(NamedTuple):
 
 
 def describe(
-    certificate: x509.Certificate, ca: x509.Certificate | None = None, now: datetime | None = None
+    certificate: x509.Certificate,
+    cas: Sequence[x509.Certificate] = (),
+    intermediates: Sequence[x509.Certificate] = (),
+    now: datetime | None = None,
 ) -> Description:
     """Describe a certificate.
 
     Args:
         certificate: which.
-        ca: whom it should be signed by; None: that is not looked at.
+        cas: whom it should be signed by, one of them; empty: that is not looked at.
+        intermediates: certificates that may stand between it and the CA.
         now: moment at which it should be valid, aware; None: this one.
     """
     now = now or datetime.now(UTC)
@@ -55,11 +59,28 @@ def describe(
         problem = "expired"
     elif now < begin:
         problem = "not valid yet"
-    if ca is not None:
-        signed = _is_signed_by(certificate, ca)
-        lines.append(("signed by the CA", "yes" if signed else "no"))
-        problem = problem or (None if signed else "not signed by the CA")
+    if cas:
+        chain_problem = _chain_problem(certificate, cas, intermediates, now)
+        lines.append(("signed by the CA", f"no: {chain_problem}" if chain_problem else "yes"))
+        problem = problem or chain_problem
     return Description(lines, problem)
+
+
+def is_ca(certificate: x509.Certificate) -> bool:
+    """Whether it may sign others."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    """Whether a CA signed it itself, whenever that was."""
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return is_ca(ca)
 
 
 def _days(end: datetime, now: datetime) -> str:
@@ -68,14 +89,10 @@ def _days(end: datetime, now: datetime) -> str:
 
 
 def _purposes(certificate: x509.Certificate) -> Iterator[str]:
-    extensions = certificate.extensions
+    if is_ca(certificate):
+        yield "CA"
     try:
-        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            yield "CA"
-    except x509.ExtensionNotFound:
-        pass
-    try:
-        usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
         return
     yield from (_PURPOSES.get(i, i.dotted_string) for i in usage)
@@ -98,9 +115,20 @@ def _key_text(certificate: x509.Certificate) -> str:
     return type(key).__name__
 
 
-def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (InvalidSignature, ValueError, TypeError):
-        return False
-    return True
+def _chain_problem(
+    certificate: x509.Certificate,
+    cas: Sequence[x509.Certificate],
+    intermediates: Sequence[x509.Certificate],
+    now: datetime,
+) -> str | None:
+    for _ in range(len(intermediates) + 1):
+        ca = next((i for i in cas if is_signed_by(certificate, i)), None)
+        issuer = ca or next((i for i in intermediates if is_signed_by(certificate, i)), None)
+        if issuer is None:
+            break
+        if not issuer.not_valid_before_utc <= now <= issuer.not_valid_after_utc:
+            return f"its issuer {issuer.subject.rfc4514_string()} is expired or not valid yet"
+        if ca is not None:
+            return None
+        certificate = issuer
+    return "not signed by the CA"
