@@ -43,16 +43,21 @@ class FrameDecoder:
         """Bytes that were fed and not taken."""
         return len(self._buffer) - self._position
 
-    @property
     def missing(self) -> tuple[int, int] | None:
-        """Size of the message that is waited for and the bytes of it that are here.
+        """What the next message lacks.
 
-        None between frames; (0, n) where only n bytes of a header are here.
+        Returns:
+            Its size and the bytes of it that are here, both in bytes; (0, n) if only n bytes
+            of a header are here; None if nothing or all of it is here.
+
+        Raises:
+            FrameError: as :meth:`next_frame`.
         """
-        if self._frame_end:
-            size = self._frame_end - self._frame_begin
-            return size, len(self._buffer) - self._frame_begin
-        return (0, self.buffered_bytes) if self.buffered_bytes else None
+        if not self._frame_end and not self._read_header():
+            return (0, self.buffered_bytes) if self.buffered_bytes else None
+        size = self._frame_end - self._frame_begin
+        received = len(self._buffer) - self._frame_begin
+        return (size, received) if received < size else None
 
     def feed(self, data: bytes) -> None:
         """Take in bytes of the stream."""

@@ -105,7 +105,16 @@ class Protocol:
         max_frame_bytes: largest message that is accepted afterwards.
     """
 
-    __slots__ = ("_decoder", "_max_frame_bytes", "_peer_role", "_role", "_state")
+    __slots__ = (
+        "_decoder",
+        "_has_ended",
+        "_max_frame_bytes",
+        "_may_send",
+        "_peer_may_send",
+        "_peer_role",
+        "_role",
+        "_state",
+    )
 
     def __init__(
         self,
@@ -119,7 +128,8 @@ class Protocol:
             max_frame_bytes = limits.MAX_FRAME_BYTES if is_server else limits.MAX_ANSWER_FRAME_BYTES
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
-        self._state = State.CONNECTING
+        self._set_state(State.CONNECTING)
+        self._has_ended = False
         self._max_frame_bytes = max_frame_bytes
         self._decoder = framing.FrameDecoder(max_init_frame_bytes)
 
@@ -134,20 +144,23 @@ class Protocol:
             self._decoder.feed(data)
 
     def receive_eof(self) -> None:
-        """The peer sends no more. Messages that are here already can still be taken.
+        """The peer sends no more.
+
+        Messages that are here already can still be taken and answered.
 
         Raises:
-            RemoteProtocolError: it ended in the middle of a message.
+            RemoteProtocolError: it ended in the middle of a message; the state is CLOSED then.
+                Where whole messages are waiting before that one, :meth:`next_message` raises
+                it after them.
         """
-        if self._state is State.CLOSED or not (missing := self._decoder.missing):
+        if self._state is State.CLOSED:
             return
-        size, received = missing
-        what = f"a frame of {size} bytes" if size else "a frame header"
-        if not size or received < size:
-            self._state = State.CLOSED
-            raise RemoteProtocolError(
-                f"connection ended in the middle of {what}, {received} received"
-            )
+        self._has_ended = True
+        try:
+            self._check_end()
+        except RemoteProtocolError:
+            self._set_state(State.CLOSED)
+            raise
 
     def next_message(self) -> Message | RefusedRegister | None:
         """The next message of the peer; None if more bytes are needed for it.
@@ -160,20 +173,21 @@ class Protocol:
         try:
             frame = self._decoder.next_frame()
             if frame is None:
+                if self._has_ended:
+                    self._check_end()
                 return None
             message = codec.decode(frame)
-            if type(message) not in _MAY_SEND[self._peer_role, self._state]:
+            if type(message) not in self._peer_may_send:
                 raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
         except InvalidMessageError as e:
-            may_register = RegisterReq in _MAY_SEND[self._peer_role, self._state]
-            if e.register_id is not None and may_register:
+            if e.register_id is not None and RegisterReq in self._peer_may_send:
                 return RefusedRegister(e.register_id, str(e))
-            self._state = State.CLOSED
+            self._set_state(State.CLOSED)
             raise
         except RemoteProtocolError:
-            self._state = State.CLOSED
+            self._set_state(State.CLOSED)
             raise
-        if isinstance(message, InitReq | InitRes):
+        if self._state is not State.OPEN:
             self._on_init(message)
         return message
 
@@ -184,24 +198,38 @@ class Protocol:
             LocalProtocolError: it may not be sent in this state.
         """
         data = self.send_encoded(type(message), codec.encode(message))
-        if isinstance(message, InitReq | InitRes):
+        if self._state is not State.OPEN:
             self._on_init(message)
         return data
 
     def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
         """Bytes that send a message which is encoded already; as :meth:`send`."""
-        if message_type not in _MAY_SEND[self._role, self._state]:
+        if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
 
-    def _on_init(self, message: InitReq | InitRes) -> None:
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        self._may_send = _MAY_SEND[self._role, state]
+        self._peer_may_send = _MAY_SEND[self._peer_role, state]
+
+    def _check_end(self) -> None:
+        if missing := self._decoder.missing():
+            size, received = missing
+            what = f"a frame of {size} bytes" if size else "a frame header"
+            raise RemoteProtocolError(
+                f"connection ended in the middle of {what}, {received} received"
+            )
+
+    def _on_init(self, message: Message) -> None:
+        """Go on after the one message that may be sent before the state is OPEN."""
         if isinstance(message, InitReq):
-            self._state = State.INITIATING
-        elif message.success:
-            self._state = State.OPEN
+            self._set_state(State.INITIATING)
+        elif isinstance(message, InitRes) and message.success:
+            self._set_state(State.OPEN)
             self._decoder.max_frame_bytes = self._max_frame_bytes
         else:
-            self._state = State.CLOSED
+            self._set_state(State.CLOSED)
 
     def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
         name = _NAMES[message_type]
