@@ -4,9 +4,9 @@ One registration request is one session. The engine checks it, gives it the next
 id, one timestamp that never goes backwards and instance ids from 1, tells its observers,
 hands the events to the backend, and is told by the backend when they are durable::
 
-    register() ─▶ check ─▶ ids, timestamp ─▶ observers (registered) ─▶ backend commit
-                                                                          │
-                      future of the caller ◀── observers (persisted) ◀────┘
+    register() ─▶ check ─▶ ids, timestamp ─▶ backend ─▶ observers (registered) ─▶ Session
+                                                │
+                    observers (persisted) ◀── commit ──▶ Session.committed
 
 Session ids are reserved on disk ahead of use (``limits.RESERVED_SESSIONS``): an observer
 may see an id before its commit, and no id that anybody has seen is given again, also not
@@ -25,7 +25,6 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.errors import (
-    ClosedError,
     EventerBridgeError,
     InvalidEventError,
     LimitError,
@@ -54,16 +53,27 @@ class Session:
     Attributes:
         source: who asked.
         events: its events, in the order of the request.
+        payload_bytes: size of all their payloads.
+        committed: done when they are durable; fails with ``StorageError`` or ``ClosedError``
+            where they may not be. Sessions that are committed together share it, so it is
+            never to be cancelled: wait for it with ``asyncio.wait`` where that could happen.
         encodings: encoded events by wire, filled in by the wires themselves, so that an
             event is encoded once per wire and not once per receiver.
     """
 
-    __slots__ = ("encodings", "events", "payload_bytes", "source")
+    __slots__ = ("committed", "encodings", "events", "payload_bytes", "source")
 
-    def __init__(self, source: Source, events: Sequence[Event], payload_bytes: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        events: Sequence[Event],
+        payload_bytes: int,
+        committed: asyncio.Future[None],
+    ) -> None:
         self.source = source
         self.events = events
         self.payload_bytes = payload_bytes
+        self.committed = committed
         self.encodings: dict[str, Sequence[bytes]] = {}
 
 
@@ -119,6 +129,7 @@ class Engine(aio.Resource):
         self._checked_types: set[EventType] = set()
         self._pending_events = 0
         self._pending_bytes = 0
+        self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._drained_cbs: list[Callable[[], None]] = []
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
@@ -165,40 +176,42 @@ class Engine(aio.Resource):
         """Tell it no longer."""
         self._observers.remove(observer)
 
-    def register(
-        self, source: Source, register_events: Sequence[RegisterEvent]
-    ) -> asyncio.Future[Session]:
+    def register(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
         """Register events as one session, all or none.
 
         Returns:
-            A future of the session, done when its events are durable. Futures are done in
-            the order of the calls, apart from refusals, which fail at once, with
-            ``NotOperationalError``, ``InvalidEventError`` or ``LimitError``; a commit that
-            fails gives ``StorageError``.
-        """
-        future: asyncio.Future[Session] = self._loop.create_future()
-        try:
-            self._check(register_events)
-            session = self._create_session(source, register_events)
-            if not session.events:
-                future.set_result(session)
-                return future
-            commit = self._backend.register(session.events)
-        except EventerBridgeError as e:
-            future.set_exception(e)
-            return future
+            The session, whose events are durable when its ``committed`` is done; sessions
+            are committed in the order of the calls. Of no events, it is done at once.
 
-        self._pending_events += len(session.events)
-        self._pending_bytes += session.payload_bytes
-        self._nothing_pending.clear()
+        Raises:
+            NotOperationalError: the status is not OPERATIONAL.
+            InvalidEventError: a type cannot be registered.
+            LimitError: one of ``limits`` would be exceeded.
+            StorageError: the store failed.
+            ClosedError: the store is closed.
+        """
+        self._check(register_events)
+        if not register_events:
+            nothing: asyncio.Future[None] = self._loop.create_future()
+            nothing.set_result(None)
+            return Session(source, (), 0, nothing)
+        events = self._create_events(register_events)
+        commit = self._backend.register(events)
+        if commit.done() and (error := commit.exception()):
+            raise error
+        payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
+        session = Session(source, events, payload_bytes, commit)
+        self._pending_events += len(events)
+        self._pending_bytes += payload_bytes
+        sessions = self._uncommitted.get(commit)
+        if sessions is None:
+            sessions = self._uncommitted[commit] = []
+            commit.add_done_callback(self._on_committed)
+            self._nothing_pending.clear()
+        sessions.append(session)
         for observer in self._observers:
             observer.on_session(session, persisted=False)
-
-        def on_committed(commit: asyncio.Future[None]) -> None:
-            self._on_committed(session, commit, future)
-
-        commit.add_done_callback(on_committed)
-        return future
+        return session
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
@@ -225,30 +238,21 @@ class Engine(aio.Resource):
             checked.clear()
         checked |= new_types
 
-    def _create_session(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
-        if not register_events:
-            return Session(source, (), 0)
-        self._session += 1
-        if self._session > self._ceiling:
-            self._session -= 1
+    def _create_events(self, register_events: Sequence[RegisterEvent]) -> list[Event]:
+        if self._session >= self._ceiling:
             raise LimitError("session ids are not reserved on disk yet, try again")
+        self._session += 1
         if self._session + limits.RESERVED_SESSIONS // 2 > self._asked_ceiling:
             self._reserve().add_done_callback(_ignore_result)
         self._timestamp = timestamp = max(self._timestamp, Timestamp.now())
 
         server, session = self._server_id, self._session
-        events = [
+        return [
             Event(
-                EventId(server, session, instance),
-                register_event.type,
-                timestamp,
-                register_event.source_timestamp,
-                register_event.payload,
+                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
             )
-            for instance, register_event in enumerate(register_events, 1)
+            for instance, i in enumerate(register_events, 1)
         ]
-        payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
-        return Session(source, events, payload_bytes)
 
     def _reserve(self) -> asyncio.Future[None]:
         ceiling = self._asked_ceiling = self._session + limits.RESERVED_SESSIONS
@@ -264,21 +268,16 @@ class Engine(aio.Resource):
             future.add_done_callback(on_done)
         return future
 
-    def _on_committed(
-        self, session: Session, commit: asyncio.Future[None], future: asyncio.Future[Session]
-    ) -> None:
-        self._pending_events -= len(session.events)
-        self._pending_bytes -= session.payload_bytes
-        error = ClosedError("backend closed") if commit.cancelled() else commit.exception()
-        if error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            for observer in self._observers:
-                observer.on_session(session, persisted=True)
-            if not future.done():
-                future.set_result(session)
-        if not self._pending_events:
+    def _on_committed(self, commit: asyncio.Future[None]) -> None:
+        sessions = self._uncommitted.pop(commit)
+        is_durable = not commit.cancelled() and commit.exception() is None
+        for session in sessions:
+            self._pending_events -= len(session.events)
+            self._pending_bytes -= session.payload_bytes
+            if is_durable:
+                for observer in self._observers:
+                    observer.on_session(session, persisted=True)
+        if not self._uncommitted:
             self._nothing_pending.set()
         if self._drained_cbs and not self.is_full:
             callbacks, self._drained_cbs = self._drained_cbs, []

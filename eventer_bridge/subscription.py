@@ -11,7 +11,7 @@ zero or more. Two facts keep everything here small and safe with hostile input:
 Values are immutable and may be used on any thread.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from eventer_bridge import limits
@@ -50,10 +50,14 @@ class Subscription:
     __slots__ = ("_query_types", "_root")
 
     def __init__(self, query_types: Iterable[Sequence[str]]) -> None:
-        self._query_types = _normalize(query_types)
+        self._set(_checked(query_types))
+
+    def _set(self, query_types: Iterable[EventType]) -> "Subscription":
+        self._query_types = _sanitized(set(query_types))
         self._root = Node()
         for query_type in self._query_types:
             _add(self._root, query_type)
+        return self
 
     @property
     def query_types(self) -> tuple[EventType, ...]:
@@ -94,7 +98,7 @@ class Subscription:
 
     def union(self, *others: "Subscription") -> "Subscription":
         """What is in any of them."""
-        return Subscription(i for each in (self, *others) for i in each.query_types)
+        return Subscription(())._set(i for each in (self, *others) for i in each.query_types)
 
     def intersection(self, *others: "Subscription") -> "Subscription":
         """What is in all of them."""
@@ -106,7 +110,8 @@ class Subscription:
                 result = other
                 continue
             common = (_common(i, j) for i in result.query_types for j in other.query_types)
-            result = Subscription(i for i in common if i is not None)
+            # as many as the product of the parts, whose sizes were checked
+            result = Subscription(())._set(i for i in common if i is not None)
         return result
 
     def isdisjoint(self, other: "Subscription") -> bool:
@@ -123,9 +128,8 @@ class Subscription:
         return f"Subscription({[list(i) for i in self._query_types]})"
 
 
-def _normalize(query_types: Iterable[Sequence[str]]) -> tuple[EventType, ...]:
-    unique: set[EventType] = set()
-    for query_type in query_types:
+def _checked(query_types: Iterable[Sequence[str]]) -> Iterator[EventType]:
+    for number, query_type in enumerate(query_types, 1):
         if "*" in query_type[:-1]:
             raise InvalidSubscriptionError(
                 f"query type {'/'.join(query_type)!r}: '*' is allowed only as the last segment"
@@ -135,11 +139,14 @@ def _normalize(query_types: Iterable[Sequence[str]]) -> tuple[EventType, ...]:
                 f"query type has {len(query_type)} segments, at most"
                 f" {limits.MAX_TYPE_SEGMENTS + 1} are allowed"
             )
-        unique.add(tuple(query_type))
-        if len(unique) > limits.MAX_SUBSCRIPTION_TYPES:
+        if number > limits.MAX_SUBSCRIPTION_TYPES:
             raise InvalidSubscriptionError(
                 f"more than {limits.MAX_SUBSCRIPTION_TYPES} query types in one subscription"
             )
+        yield tuple(query_type)
+
+
+def _sanitized(unique: set[EventType]) -> tuple[EventType, ...]:
     open_types = {i[:-1] for i in unique if i and i[-1] == "*"}
     return tuple(sorted(i for i in unique if not _is_included(i, open_types)))
 

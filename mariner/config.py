@@ -119,8 +119,12 @@ def load(path: Path) -> GatewayConfig:
         raise ConfigurationError(f"{path}: {e.strerror}") from e
     except ValueError as e:  # JSON, TOML and UTF-8 errors, which name line and column
         raise ConfigurationError(f"{path}: {e}") from e
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigurationError(f"{path}: {place}{e.problem}") from e
     except yaml.YAMLError as e:
-        raise ConfigurationError(f"{path}: {' '.join(str(e).split())}") from e
+        raise ConfigurationError(f"{path}: {e}") from e
     return parse(data, str(path))
 
 

@@ -86,7 +86,9 @@ class Backend(aio.Resource, abc.ABC):
                 smaller than of any before of that server), instances rising.
 
         Returns:
-            A future, which fails with ``StorageError`` if the commit failed (the backend
+            A future, which may be shared by sessions that are committed together, so that
+            nobody may cancel it (wait with ``asyncio.wait`` or ``asyncio.shield`` where
+            that could happen). It fails with ``StorageError`` if the commit failed (the backend
             closes itself then) and with ``ClosedError`` if the backend was closed.
         """
 

@@ -138,8 +138,10 @@ def printable(text: str) -> str:
 def _read_token(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as e:
-        raise CommandError(f"--token-file {path}: {e}", EXIT_USAGE) from e
+    except OSError as e:
+        raise CommandError(f"{path}: {e.strerror}", EXIT_USAGE) from e
+    except UnicodeDecodeError as e:
+        raise CommandError(f"{path}: not UTF-8 text", EXIT_USAGE) from e
 
 
 _FILE = click.Path(path_type=Path, dir_okay=False)

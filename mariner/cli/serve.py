@@ -45,7 +45,7 @@ def serve(path: Path) -> None:
     conf = _load(path)
     logs.configure(conf.log)
     # a reader thread gives the event loop its turn after at most so long
-    sys.setswitchinterval(0.001)
+    sys.setswitchinterval(0.0002)
     try:
         failed = uvloop.run(_serve(conf))
     except ConfigurationError as e:

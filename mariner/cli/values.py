@@ -23,6 +23,7 @@ from eventer_bridge.model import (
     Timestamp,
     check_registrable,
 )
+from eventer_bridge.subscription import Subscription
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NULL: Final = msgspec.Raw(b"null")
@@ -155,7 +156,9 @@ def event_types_option(
         click.BadParameter: one of them is no event type.
     """
     try:
-        return tuple(parse_event_type(text) for text in texts) or None
+        event_types = tuple(parse_event_type(text) for text in texts)
+        Subscription(event_types)  # '*' at its place
+        return event_types or None
     except InvalidEventError as e:
         raise click.BadParameter(str(e), ctx, param) from e
 

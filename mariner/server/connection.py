@@ -85,8 +85,10 @@ class ClientConnection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
+        "_awaited_commit",
         "_close_reason",
         "_context",
+        "_corked",
         "_deadline",
         "_eof",
         "_filter",
@@ -117,7 +119,9 @@ class ClientConnection(asyncio.Protocol):
         self._filter: Filter | None = None
         self._name: str | None = None
         self._paused = 0
-        self._responses: deque[tuple[int, asyncio.Future[Session] | str]] = deque()
+        self._responses: deque[tuple[int, Session | str]] = deque()
+        self._awaited_commit: asyncio.Future[None] | None = None
+        self._corked: list[bytes] | None = None
         self._queries: deque[QueryReq] = deque()
         self._is_querying = False
         self._eof = False
@@ -234,10 +238,10 @@ class ClientConnection(asyncio.Protocol):
         deadline = time.monotonic() + limits.DRAIN_TIMEOUT_S
         while self._responses and not self.closed.done() and time.monotonic() < deadline:
             head = self._responses[0][1]
-            if isinstance(head, str) or head.done():
+            if isinstance(head, str) or head.committed.done():
                 await asyncio.sleep(0)
             else:
-                await asyncio.wait([head], timeout=deadline - time.monotonic())
+                await asyncio.wait([head.committed], timeout=deadline - time.monotonic())
         self._close("server closing")
         await asyncio.wait([self.closed], timeout=limits.CLOSE_TIMEOUT_S)
         if not self.closed.done():
@@ -249,6 +253,7 @@ class ClientConnection(asyncio.Protocol):
     def _process(self) -> None:
         next_message = self._protocol.next_message
         stats = self._context.stats
+        self._corked = []
         try:
             while not self._paused:
                 message = next_message()
@@ -258,6 +263,8 @@ class ClientConnection(asyncio.Protocol):
                 self._handlers[type(message)](self, message)
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
+        finally:
+            self._uncork()
         if self._eof:
             self._close_if_answered()
 
@@ -287,8 +294,17 @@ class ClientConnection(asyncio.Protocol):
             self._respond(message.register_id, refusal)
             return
         engine = self._context.engine
-        future = engine.register(self._source, message.register_events)
-        self._respond(message.register_id, future)
+        try:
+            session = engine.register(self._source, message.register_events)
+        except EventerBridgeError as e:
+            self._context.stats.rejected[type(e).__name__] += 1
+            self._respond(message.register_id, str(e))
+            return
+        self._responses.append((message.register_id, session))
+        if session.committed is not self._awaited_commit:
+            # sessions that are committed together are answered together
+            self._awaited_commit = session.committed
+            session.committed.add_done_callback(self._send_responses)
         if len(self._responses) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self._pause(_REGISTRATIONS_FULL)
         if engine.is_full:
@@ -339,40 +355,36 @@ class ClientConnection(asyncio.Protocol):
 
     # --- answers ------------------------------------------------------------------------
 
-    def _respond(self, register_id: int, outcome: asyncio.Future[Session] | str) -> None:
-        """Answer a registration, after those that came before it."""
-        self._responses.append((register_id, outcome))
-        if isinstance(outcome, str):
-            self._send_responses()
-        else:
-            outcome.add_done_callback(self._send_responses)
+    def _respond(self, register_id: int, error: str) -> None:
+        """Refuse a registration, after those that came before it were answered."""
+        self._responses.append((register_id, error))
+        self._send_responses()
 
     def _send_responses(self, _: object = None) -> None:
         responses = self._responses
-        if self._close_reason is not None and self.closed.done():
-            return
+        frames = []
         while responses:
             register_id, outcome = responses[0]
             if isinstance(outcome, str):
                 message = codec.encode(RegisterRes(register_id, False, error=outcome))
-            elif outcome.done():
+            elif outcome.committed.done():
                 message = self._register_response(register_id, outcome)
             else:
                 break
             responses.popleft()
-            self._write(self._protocol.send_encoded(RegisterRes, message))
+            frames.append(self._protocol.send_encoded(RegisterRes, message))
+        self._write(b"".join(frames), len(frames))
         if len(responses) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._resume(_REGISTRATIONS_FULL)
         if self._eof:
             self._close_if_answered()
 
-    def _register_response(self, register_id: int, outcome: asyncio.Future[Session]) -> bytes:
-        error = outcome.exception()
+    def _register_response(self, register_id: int, session: Session) -> bytes:
+        error = session.committed.exception()
         if error is None:
-            session = outcome.result()
             self._context.stats.events_registered += len(session.events)
             return codec.encode_register_success(register_id, encoded_events(session))
-        self._context.stats.rejected[_rejection(error)] += 1
+        self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
         return codec.encode(RegisterRes(register_id, False, error=text))
 
@@ -415,12 +427,21 @@ class ClientConnection(asyncio.Protocol):
 
     # --- reading, writing, closing --------------------------------------------------------
 
-    def _write(self, frame: bytes) -> None:
+    def _write(self, frame: bytes, frame_count: int = 1) -> None:
         self._has_sent = True
         stats = self._context.stats
-        stats.frames_out += 1
+        stats.frames_out += frame_count
         stats.bytes_out += len(frame)
-        self._transport.write(frame)
+        if self._corked is None:
+            self._transport.write(frame)
+        else:
+            self._corked.append(frame)
+
+    def _uncork(self) -> None:
+        """Send what was written since ``_corked`` was made a list, in one piece."""
+        frames, self._corked = self._corked, None
+        if frames:
+            self._transport.write(b"".join(frames))
 
     def _pause(self, reason: int) -> None:
         if not self._paused and not self._transport.is_closing():
@@ -454,6 +475,7 @@ class ClientConnection(asyncio.Protocol):
         mlog.log(level, "closing connection", extra=extra)
         self._leave()
         self._pause(_CLOSING)
+        self._uncork()
         self._transport.close()
 
     def _abort(self, reason: str, *, detail: str | None = None) -> None:
@@ -495,8 +517,3 @@ class ClientConnection(asyncio.Protocol):
 def _peer_text(transport: asyncio.Transport) -> str:
     name = transport.get_extra_info("peername")
     return f"{name[0]}:{name[1]}" if name else "unknown"
-
-
-def _rejection(error: BaseException) -> str:
-    """Reason as a label of bounded cardinality: the name of the error's class."""
-    return type(error).__name__

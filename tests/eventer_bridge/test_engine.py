@@ -28,6 +28,12 @@ def register_event(*segments: str, value: object = 1) -> RegisterEvent:
     return RegisterEvent(segments, None, JsonPayload.of(value))
 
 
+async def register(core: Engine, *events: RegisterEvent) -> Session:
+    session = core.register(SOURCE, events)
+    await session.committed
+    return session
+
+
 class Recorder:
     """An observer that remembers what it was told."""
 
@@ -57,8 +63,8 @@ async def core(backend: Backend) -> AsyncIterator[Engine]:
 
 
 async def test_a_request_is_one_session(core: Engine) -> None:
-    first = await core.register(SOURCE, [register_event("a"), register_event("b")])
-    second = await core.register(SOURCE, [register_event("a")])
+    first = await register(core, register_event("a"), register_event("b"))
+    second = await register(core, register_event("a"))
     ids = [(e.id.server, e.id.session, e.id.instance) for e in [*first.events, *second.events]]
     assert ids == [(7, 1, 1), (7, 1, 2), (7, 2, 1)]
     assert first.events[0].timestamp == first.events[1].timestamp
@@ -67,8 +73,8 @@ async def test_a_request_is_one_session(core: Engine) -> None:
 
 
 async def test_an_empty_request_is_no_session(core: Engine) -> None:
-    assert (await core.register(SOURCE, [])).events == ()
-    session = await core.register(SOURCE, [register_event("a")])
+    assert (await register(core)).events == ()
+    session = await register(core, register_event("a"))
     assert session.events[0].id.session == 1
 
 
@@ -77,9 +83,7 @@ async def test_the_clock_never_goes_backwards(
 ) -> None:
     readings = iter([Timestamp(100, 0), Timestamp(50, 0), Timestamp(101, 0)])
     monkeypatch.setattr(Timestamp, "now", lambda: next(readings))
-    timestamps = [
-        (await core.register(SOURCE, [register_event("a")])).events[0].timestamp for _ in range(3)
-    ]
+    timestamps = [(await register(core, register_event("a"))).events[0].timestamp for _ in range(3)]
     assert timestamps == [Timestamp(100, 0), Timestamp(100, 0), Timestamp(101, 0)]
 
 
@@ -91,13 +95,13 @@ async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
         backend = await rocksdb.create(path)
         core = await engine.create(backend, 1)
         for _ in range(3):
-            await core.register(SOURCE, [register_event("a")])
+            await register(core, register_event("a"))
         await core.async_close()
         await backend.async_close()
 
     backend = await rocksdb.create(path)
     core = await engine.create(backend, 1)
-    session = await core.register(SOURCE, [register_event("a")])
+    session = await register(core, register_event("a"))
     # closed cleanly, the reserved ids that were not used are given back
     assert session.events[0].id.session == 4
     assert session.events[0].timestamp == last_timestamp
@@ -109,13 +113,13 @@ async def test_ids_that_were_reserved_are_not_given_after_a_crash(tmp_path: Path
     path = tmp_path / "store"
     backend = await rocksdb.create(path)
     core = await engine.create(backend, 1)
-    await core.register(SOURCE, [register_event("a")])
+    await register(core, register_event("a"))
     await backend.async_close()  # the engine cannot give anything back any more
     await core.async_close()
 
     backend = await rocksdb.create(path)
     core = await engine.create(backend, 1)
-    session = await core.register(SOURCE, [register_event("a")])
+    session = await register(core, register_event("a"))
     assert session.events[0].id.session == limits.RESERVED_SESSIONS + 1
     await core.async_close()
     await backend.async_close()
@@ -127,7 +131,7 @@ async def test_more_sessions_than_were_reserved(
     monkeypatch.setattr(limits, "RESERVED_SESSIONS", 8)
     core = await engine.create(backend, 1)
     for expected in range(1, 50):
-        session = await core.register(SOURCE, [register_event("a")])
+        session = await register(core, register_event("a"))
         assert session.events[0].id.session == expected
         assert backend.server_mark(1).session >= expected
     await core.async_close()
@@ -136,13 +140,13 @@ async def test_more_sessions_than_were_reserved(
 
 async def test_refusals_store_nothing(core: Engine) -> None:
     with pytest.raises(InvalidEventError, match=r"event type 'a/\?': '\?' and '\*' are for quer"):
-        await core.register(SOURCE, [register_event("ok"), register_event("a", "?")])
+        core.register(SOURCE, [register_event("ok"), register_event("a", "?")])
     with pytest.raises(InvalidEventError, match=r"65 segments, at most 64 are allowed"):
-        await core.register(SOURCE, [register_event(*["a"] * 65)])
+        core.register(SOURCE, [register_event(*["a"] * 65)])
     with pytest.raises(InvalidEventError, match="1025 bytes, at most 1024 are allowed"):
-        await core.register(SOURCE, [register_event("a" * 1025)])
+        core.register(SOURCE, [register_event("a" * 1025)])
     with pytest.raises(LimitError, match="65537 events in one request, at most 65536"):
-        await core.register(SOURCE, [register_event("a")] * 65_537)
+        core.register(SOURCE, [register_event("a")] * 65_537)
     result = await core.query(QueryServerParams(7))
     assert not result.events
 
@@ -150,12 +154,12 @@ async def test_refusals_store_nothing(core: Engine) -> None:
 async def test_observers_hear_twice_in_order(core: Engine) -> None:
     recorder = Recorder()
     core.add_observer(recorder)
-    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(3)]
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(3)]
     assert recorder.sessions == [(1, False), (2, False), (3, False)]
     await asyncio.gather(*futures)
     assert recorder.sessions[3:] == [(1, True), (2, True), (3, True)]
     core.remove_observer(recorder)
-    await core.register(SOURCE, [register_event("a")])
+    await register(core, register_event("a"))
     assert len(recorder.sessions) == 6
 
 
@@ -163,13 +167,13 @@ async def test_closing_finishes_what_is_under_way(backend: Backend) -> None:
     core = await engine.create(backend, 1)
     recorder = Recorder()
     core.add_observer(recorder)
-    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(10)]
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(10)]
     core.close()
     await core.wait_closed()
     assert [future.done() and not future.exception() for future in futures] == [True] * 10
     assert recorder.statuses == [Status.STOPPING]
     with pytest.raises(NotOperationalError, match="server is STOPPING, not OPERATIONAL"):
-        await core.register(SOURCE, [register_event("a")])
+        await register(core, register_event("a"))
 
 
 async def test_a_full_engine_says_so_until_it_is_drained(
@@ -177,7 +181,7 @@ async def test_a_full_engine_says_so_until_it_is_drained(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 5)
     drained = asyncio.Event()
-    futures = [core.register(SOURCE, [register_event("a")]) for _ in range(6)]
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(6)]
     full = [core.is_full]
     core.when_drained(drained.set)
     assert not drained.is_set()
@@ -191,7 +195,8 @@ async def test_large_payloads_fill_the_engine_too(
     core: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_BYTES", 1000)
-    future = core.register(SOURCE, [register_event("a", value="x" * 2000)])
+    future = core.register(SOURCE, [register_event("a", value="x" * 2000)]).committed
     full = [core.is_full]
     await future
+    await asyncio.sleep(0)  # the engine is told beside us
     assert [*full, core.is_full] == [True, False]

@@ -4,7 +4,7 @@ While one group of sessions is being synced on the storage thread, the next one 
 Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a commit
 (other than what the contract says) and never delay one::
 
-    register() ─▶ gathering group ─▶ storage thread: encode, write, sync ─▶ futures done
+    register() ─▶ encode into the gathering group ─▶ storage thread: write, sync ─▶ future done
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
 """
 
@@ -27,8 +27,8 @@ from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
 from eventer_bridge.backends.common import failed, take, visible_types
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache
-from eventer_bridge.backends.rocksdb.query import NOTHING, Reader, decode_rows
-from eventer_bridge.backends.rocksdb.store import Commit, Committed, Store
+from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
+from eventer_bridge.backends.rocksdb.store import Commit, Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
 from eventer_bridge.model import (
@@ -91,13 +91,13 @@ def _ext_open(path: Path) -> _Opened:
 
 
 class _Group:
-    """One commit and those who wait for it."""
+    """One commit, and the future of all who wait for it."""
 
-    __slots__ = ("commit", "futures")
+    __slots__ = ("commit", "future")
 
-    def __init__(self) -> None:
+    def __init__(self, future: asyncio.Future[None]) -> None:
         self.commit = Commit()
-        self.futures: list[asyncio.Future[None]] = []
+        self.future = future
 
 
 class RocksDbBackend(Backend):
@@ -142,15 +142,13 @@ class RocksDbBackend(Backend):
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
-        future: asyncio.Future[None] = self._loop.create_future()
         try:
             self._check_open()
         except EventerBridgeError as e:
-            return failed(future, e)
+            return failed(self._loop.create_future(), e)
         group = self._gather(0)
-        group.commit.reserved[server_id] = session
-        group.futures.append(future)
-        return future
+        self._store.stage_reservation(group.commit, server_id, session)
+        return group.future
 
     def check_types(self, event_types: Iterable[EventType]) -> None:
         """See :class:`Backend`."""
@@ -158,20 +156,15 @@ class RocksDbBackend(Backend):
 
     def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
-        future: asyncio.Future[None] = self._loop.create_future()
         new_types: list[tuple[TypeId, bytes]] = []
         try:
             self._check_open()
             type_ids = self._types.intern(events, new_types)
         except EventerBridgeError as e:
-            return failed(future, e)
+            return failed(self._loop.create_future(), e)
         group = self._gather(len(events))
-        commit = group.commit
-        commit.sessions.append((events, type_ids))
-        commit.types += new_types
-        commit.n_events += len(events)
-        group.futures.append(future)
-        return future
+        self._store.stage(group.commit, events, type_ids, new_types)
+        return group.future
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
@@ -183,7 +176,7 @@ class RocksDbBackend(Backend):
             await self.flush()
         ids = None if types is None or types.is_everything else self._types.resolve(types)
         if ids is not None and not ids:
-            return NOTHING
+            return QueryResult([], False)
         match params:
             case QueryLatestParams():
                 return await self._query_latest(ids)
@@ -201,9 +194,8 @@ class RocksDbBackend(Backend):
         if self._failure is not None:
             raise StorageError(self._failure)
         if self._groups:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._groups[-1].futures.append(future)
-            await future
+            # shared with others: who gives up waiting must not cancel it for them
+            await asyncio.shield(self._groups[-1].future)
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -219,14 +211,14 @@ class RocksDbBackend(Backend):
             n_gathered = groups[-1].commit.n_events
             if not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
                 return groups[-1]
-        groups.append(_Group())
+        groups.append(_Group(self._loop.create_future()))
         return groups[-1]
 
     def _commit_first(self) -> None:
         self._is_committing = True
         self._jobs.put(self._groups[0])
 
-    def _on_committed(self, outcome: Committed | StorageError) -> None:
+    def _on_committed(self, outcome: float | StorageError) -> None:
         group = self._groups.popleft()
         self._is_committing = False
         if isinstance(outcome, StorageError):
@@ -234,21 +226,19 @@ class RocksDbBackend(Backend):
             return
         if self._groups:
             self._commit_first()
-        self._latest.update(outcome.latest)
-        for future in group.futures:
-            if not future.done():
-                future.set_result(None)
+        self._latest.update(group.commit.latest)
+        if not group.future.done():
+            group.future.set_result(None)
         if self._on_commit:
-            self._on_commit(group.commit.n_events, outcome.seconds)
+            self._on_commit(group.commit.n_events, outcome)
 
     def _on_failure(self, group: _Group, reason: str) -> None:
         mlog.error("event store failed and closes", extra={"reason": reason})
         self._failure = reason
         self.close()
         for unsaved in (group, *self._groups):
-            for future in unsaved.futures:
-                if not future.done():
-                    failed(future, StorageError(reason))
+            if not unsaved.future.done():
+                failed(unsaved.future, StorageError(reason))
         self._groups.clear()
 
     async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult:
@@ -275,7 +265,7 @@ class RocksDbBackend(Backend):
 
     def _ext_run(self) -> None:
         while (group := self._jobs.get()) is not None:
-            outcome: Committed | StorageError
+            outcome: float | StorageError
             try:
                 outcome = self._store.ext_commit(group.commit)
             except StorageError as e:
@@ -283,6 +273,10 @@ class RocksDbBackend(Backend):
             except Exception as e:
                 outcome = StorageError(f"{self._store.path}: commit failed: {e!r}")
             self._loop.call_soon_threadsafe(self._on_committed, outcome)
+            del group, outcome  # not to be kept alive by an idle thread
         self._readers.shutdown()
-        self._store.ext_close()
+        try:
+            self._store.ext_close()
+        except StorageError as e:
+            mlog.error("event store failed while it closed", extra={"reason": str(e)})
         self._loop.call_soon_threadsafe(self._stopped.set_result, None)

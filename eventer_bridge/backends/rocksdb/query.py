@@ -25,7 +25,7 @@ from eventer_bridge.backends.common import result_limit, take
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.scan import Filter, Span, merge, scan, walk
+from eventer_bridge.backends.rocksdb.scan import Filter, Span, give_way, merge, scan, walk
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import (
     INT64_MAX,
@@ -43,8 +43,8 @@ from eventer_bridge.model import (
 FEW_TYPES: Final = 16
 """Up to so many types are always merged."""
 
-NOTHING: Final = QueryResult((), False)
-"""The empty answer."""
+ROWS_AT_A_TIME: Final = 128
+"""After so many rows a reader thread gives way to the event loop's."""
 
 _HAS_SOURCE: Final = b"\x00"
 _NO_SOURCE: Final = b"\x01"
@@ -71,7 +71,9 @@ class Reader:
         """
         iterator = self._store.iterator("event")
         found: list[bytes] = []
-        for type_id in type_ids:
+        for n_types, type_id in enumerate(type_ids, 1):
+            if n_types % ROWS_AT_A_TIME == 0:
+                give_way()
             key = self._store.seek_last(iterator, type_id)
             if key is not None:
                 found.append(key)
@@ -105,7 +107,7 @@ class Reader:
             type_ids: types of interest; None: all.
         """
         if not INT64_MIN <= params.server_id <= INT64_MAX:
-            return NOTHING
+            return QueryResult([], False)
         max_results = result_limit(params.max_results)
         server = keys.encode_int(params.server_id)
         last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
@@ -118,7 +120,7 @@ class Reader:
         )
         first = next(sessions, None)
         if first is None:
-            return NOTHING
+            return QueryResult([], False)
         found = self._find(
             chain((first,), sessions),
             events,
@@ -157,13 +159,10 @@ class Reader:
     def _by_source(
         self, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None, limit: int
     ) -> list[bytes]:
-        time = _span(params, params.t_from, params.t_to)
         spans = [_span(params, params.source_t_from, params.source_t_to, _HAS_SOURCE)]
         if params.source_t_from is None and params.source_t_to is None:
             spans.append(_span(params, None, None, _NO_SOURCE))
-        accept = None
-        if params.t_from or params.t_to:
-            accept = lambda key: time.low <= key[-keys.PLACE_BYTES :] < time.stop  # noqa: E731
+        accept = _time_filter(params)
         if params.last_event_id:
             last = self._store.find(params.last_event_id)
             if last is None or not _is_wanted(last, type_ids) or (accept and not accept(last)):
@@ -211,8 +210,13 @@ class Reader:
         return lambda key: low <= keys.source_of(self._store.value(key)) < stop
 
     def _take(self, found: Sequence[bytes], max_events: int) -> QueryResult:
-        rows = ((key, self._store.value(key)) for key in found)
-        return take(decode_rows(rows, self._names), max_events)
+        return take(decode_rows(self._rows(found), self._names), max_events)
+
+    def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
+        for n_rows, key in enumerate(found, 1):
+            if n_rows % ROWS_AT_A_TIME == 0:
+                give_way()
+            yield key, self._store.value(key)
 
 
 def decode_rows(rows: Iterable[Row], names: Mapping[TypeId, EventType]) -> Iterator[Event]:
@@ -230,6 +234,13 @@ def _span(
     low = prefix + keys.encode_timestamp(first) if first else prefix
     stop = prefix + keys.encode_timestamp(last) if last else prefix
     return Span(low, stop + keys.PAST, params.order is Order.DESCENDING)
+
+
+def _time_filter(params: QueryTimeseriesParams) -> Filter | None:
+    if params.t_from is None and params.t_to is None:
+        return None
+    low, stop, _ = _span(params, params.t_from, params.t_to)
+    return lambda key: low <= key[-keys.PLACE_BYTES :] < stop
 
 
 def _is_wanted(key: bytes, type_ids: Sequence[TypeId] | None) -> bool:

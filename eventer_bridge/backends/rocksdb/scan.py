@@ -5,6 +5,7 @@ asks for it: keys first, then the values of what is returned.
 """
 
 import heapq
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from operator import itemgetter
@@ -17,7 +18,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import ClosedError
 
-MAX_BLOCK_KEYS: Final = 64
+MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
 
 MERGED_TYPES: Final = 4096
@@ -47,6 +48,16 @@ class Span(NamedTuple):
         if self.descending:
             return Span(self.low, position, True)
         return Span(position + b"\x00", self.stop, False)
+
+
+def give_way() -> None:
+    """Let the event loop's thread have the interpreter, if it waits for it.
+
+    To be called by a reader thread after some 0.3 ms of work. Otherwise the loop gets it
+    after ``sys.getswitchinterval()`` only, 5 ms: while two readers are always busy, the
+    median of a registration is 15 ms then, and 0.8 ms so. It costs about 50 us.
+    """
+    time.sleep(0)
 
 
 def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
@@ -80,6 +91,8 @@ def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
                 iterator.status()  # raises if it is not the end, but a failure
             yield from block
             return
+        if n_keys == MAX_BLOCK_KEYS:
+            give_way()
         yield from block
         if descending:
             stop = key

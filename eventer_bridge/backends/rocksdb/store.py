@@ -10,10 +10,9 @@ made, is all the snapshot that a query needs: the rows that its keys lead to exi
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rocksdict import Rdict, RdictIter, WriteBatch, WriteOptions
 
@@ -26,33 +25,23 @@ from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, EventType
 
 
-@dataclass(slots=True)
 class Commit:
     """What one write holds: all of it reaches the disk, or nothing.
 
-    Attributes:
-        sessions: events of each session, and the ids of their types.
-        types: new types, encoded.
-        reserved: highest reserved session, by server.
-        n_events: number of events in all sessions.
-    """
-
-    sessions: list[tuple[Sequence[Event], list[TypeId]]] = field(default_factory=list)
-    types: list[tuple[TypeId, bytes]] = field(default_factory=list)
-    reserved: dict[int, int] = field(default_factory=dict)
-    n_events: int = 0
-
-
-class Committed(NamedTuple):
-    """What became of a :class:`Commit`.
+    Staged on one thread (:meth:`Store.stage`), written by another (:meth:`Store.ext_commit`).
 
     Attributes:
-        latest: the greatest row of each type that was written.
-        seconds: how long it took until it was durable.
+        batch: the rows.
+        latest: the greatest row of each type that is among them.
+        n_events: number of events among them.
     """
 
-    latest: dict[TypeId, Row]
-    seconds: float
+    __slots__ = ("batch", "latest", "n_events")
+
+    def __init__(self) -> None:
+        self.batch = WriteBatch(raw_mode=True)
+        self.latest: dict[TypeId, Row] = {}
+        self.n_events = 0
 
 
 class Store:
@@ -82,11 +71,17 @@ class Store:
         self._synced.sync = True
 
     def ext_close(self) -> None:
-        """Close. Nothing may be under way; afterwards others can open the directory."""
+        """Close. Nothing may be under way; afterwards others can open the directory.
+
+        Raises:
+            StorageError: buffered rows could not be written; they are in the log.
+        """
         # the lock is held until the last of these references is gone
         self._handles.clear()
-        for db in (*self._families.values(), self._db):
-            db.close()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.errors("closing failed"))
+            for db in (self._db, *self._families.values()):
+                stack.callback(db.close)
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored."""
@@ -99,46 +94,62 @@ class Store:
         last = self.seek_last(self.iterator("session"), b"")
         return b"" if last is None else last + keys.PAST
 
-    def ext_commit(self, commit: Commit) -> Committed:
+    def stage(
+        self,
+        commit: Commit,
+        events: Sequence[Event],
+        type_ids: Sequence[TypeId],
+        new_types: Iterable[tuple[TypeId, bytes]],
+    ) -> None:
+        """Add the events of a session to a commit.
+
+        Args:
+            commit: which was not written yet.
+            events: the session's.
+            type_ids: ids of their types, one each.
+            new_types: those of them that are not stored yet, encoded.
+        """
+        put = commit.batch.put
+        event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
+        encode_int, encode_value, source_of = keys.encode_int, keys.encode_value, keys.source_of
+        latest = commit.latest
+        for type_id, data in new_types:
+            put(type_id, data, type_cf)
+        first = events[0]
+        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
+        entries: list[bytes] = []
+        for event, type_id in zip(events, type_ids, strict=True):
+            instance = encode_int(event.id.instance)
+            place = session_key + instance
+            key = type_id + place
+            value = encode_value(event)
+            put(key, value, event_cf)
+            put(type_id + source_of(value) + place, b"", source_cf)
+            entries += (instance, type_id)
+            known = latest.get(type_id)
+            if known is None or known[0] < key:
+                latest[type_id] = key, value
+        put(session_key, b"".join(entries), session_cf)
+        put(session_key[keys.TIMESTAMP_BYTES :], session_key[: keys.TIMESTAMP_BYTES], server_cf)
+        commit.n_events += len(events)
+
+    def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
+        """Add to a commit that sessions of a server are reserved up to this one."""
+        commit.batch.put(keys.RESERVED_KEY + keys.encode_int(server), keys.encode_int(session))
+
+    def ext_commit(self, commit: Commit) -> float:
         """Write and sync.
+
+        Returns:
+            Seconds that it took.
 
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
         started_s = time.perf_counter()
-        batch = WriteBatch(raw_mode=True)
-        latest = self._fill(batch, commit)
         with self.errors("commit failed"):
-            self._db.write(batch, self._synced)
-        return Committed(latest, time.perf_counter() - started_s)
-
-    def _fill(self, batch: WriteBatch, commit: Commit) -> dict[TypeId, Row]:
-        put = batch.put
-        event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
-        encode_int, encode_value, source_of = keys.encode_int, keys.encode_value, keys.source_of
-        latest: dict[TypeId, Row] = {}
-        for type_id, data in commit.types:
-            put(type_id, data, type_cf)
-        for server, session in commit.reserved.items():
-            put(keys.RESERVED_KEY + encode_int(server), encode_int(session))
-        for events, type_ids in commit.sessions:
-            first = events[0]
-            session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
-            entries: list[bytes] = []
-            for event, type_id in zip(events, type_ids, strict=True):
-                instance = encode_int(event.id.instance)
-                place = session_key + instance
-                key = type_id + place
-                value = encode_value(event)
-                put(key, value, event_cf)
-                put(type_id + source_of(value) + place, b"", source_cf)
-                entries += (instance, type_id)
-                known = latest.get(type_id)
-                if known is None or known[0] < key:
-                    latest[type_id] = key, value
-            put(session_key, b"".join(entries), session_cf)
-            put(session_key[keys.TIMESTAMP_BYTES :], session_key[: keys.TIMESTAMP_BYTES], server_cf)
-        return latest
+            self._db.write(commit.batch, self._synced)
+        return time.perf_counter() - started_s
 
     def iterator(self, family: str) -> RdictIter:
         """Iterator of a column family, which sees this moment."""

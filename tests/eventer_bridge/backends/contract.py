@@ -2,23 +2,21 @@
 
 import asyncio
 import gc
+from functools import partial
 
 import msgspec
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark
-from eventer_bridge.errors import ClosedError, InvalidSubscriptionError, LimitError
+from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     BinaryPayload,
-    Event,
     EventId,
     EventType,
     JsonPayload,
-    Order,
-    OrderBy,
     Payload,
     QueryLatestParams,
     QueryServerParams,
@@ -26,18 +24,18 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.contract_timeseries import (
+    ASCENDING,
+    BY_SOURCE,
+    FIRST,
+    LAST,
+    TimeseriesContract,
+    ids,
+)
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
-ASCENDING, DESCENDING = Order.ASCENDING, Order.DESCENDING
-BY_SOURCE = OrderBy.SOURCE_TIMESTAMP
-FIRST, LAST = Timestamp(INT64_MIN, 0), Timestamp(INT64_MAX, 999_999)
 
-
-def ids(events: list[Event] | tuple[Event, ...]) -> list[tuple[int, int]]:
-    return [(i.id.session, i.id.instance) for i in events]
-
-
-class BackendContract:
+class BackendContract(TimeseriesContract):
     """Subclasses give the fixture ``backend``."""
 
     @pytest.fixture
@@ -121,16 +119,24 @@ class BackendContract:
         futures = []
         for n in range(200):
             future = backend.register(writer.make(draft(f"t{n % 7}")))
-            future.add_done_callback(lambda _, n=n: done.append(n))
+            future.add_done_callback(partial(lambda n, _: done.append(n), n))
             futures.append(future)
         await backend.flush()
         await asyncio.gather(*futures)
         assert done == list(range(200))
 
-    async def test_a_waiter_may_give_up(self, backend: Backend, writer: Writer) -> None:
+    async def test_who_gives_up_waiting_does_not_disturb_others(
+        self, backend: Backend, writer: Writer
+    ) -> None:
         future = backend.register(writer.make(draft()))
-        future.cancel()
-        await backend.flush()
+        impatient = [
+            asyncio.ensure_future(backend.flush()),
+            asyncio.ensure_future(backend.query(QueryTimeseriesParams())),
+        ]
+        await asyncio.sleep(0)
+        for task in impatient:
+            task.cancel()
+        await future
         assert (await backend.query(QueryServerParams(1))).events == writer.events
 
     async def test_a_session_of_many_events(self, backend: Backend, writer: Writer) -> None:
@@ -224,174 +230,6 @@ class BackendContract:
             monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", n_most)
             result = await backend.query(QueryLatestParams())
             assert (len(result.events), result.more_follows) == (n_events, n_most < 4)
-
-    # timeseries
-
-    async def test_timeseries_by_timestamp(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(draft("a"), draft("b"), time=1)
-        await writer.session(draft("a"), server=0, time=1)
-        await writer.session(draft("b"), time=1)
-        await writer.session(draft("a"), server=2, time=0)
-        expected = sorted(writer.events, key=lambda i: (i.timestamp, i.id))
-        up = await backend.query(QueryTimeseriesParams(order=ASCENDING))
-        down = await backend.query(QueryTimeseriesParams())
-        assert up.events == expected
-        assert down.events == expected[::-1]
-        assert not up.more_follows
-        one_type = await backend.query(QueryTimeseriesParams([("a",)], order=ASCENDING))
-        assert one_type.events == [i for i in expected if i.type == ("a",)]
-
-    async def test_timeseries_by_source_timestamp(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(draft("a", 5), draft("b"), draft("b", 4), draft("a", 5))
-        await writer.session(draft("a"), draft("b", 5), draft("a", -1))
-        up = await backend.query(QueryTimeseriesParams(order=ASCENDING, order_by=BY_SOURCE))
-        down = await backend.query(QueryTimeseriesParams(order=DESCENDING, order_by=BY_SOURCE))
-        # equals in natural order (reversed), those without source timestamp last in both
-        assert ids(up.events) == [(2, 3), (1, 3), (1, 1), (1, 4), (2, 2), (1, 2), (2, 1)]
-        assert ids(down.events) == [(2, 2), (1, 4), (1, 1), (1, 3), (2, 3), (2, 1), (1, 2)]
-
-    @pytest.mark.parametrize("order_by", list(OrderBy))
-    async def test_bounds_are_inclusive(
-        self, backend: Backend, writer: Writer, order_by: OrderBy
-    ) -> None:
-        for i in range(6):
-            await writer.session(draft("a", 100 - i), draft("b"), time=i)
-
-        async def found(**bounds: Timestamp) -> list[tuple[int, int]]:
-            params = QueryTimeseriesParams(order=ASCENDING, order_by=order_by, **bounds)
-            return sorted(ids((await backend.query(params)).events))
-
-        a = [(i, 1) for i in range(1, 7)]
-        assert await found(t_from=Timestamp(4, 0)) == [(5, 1), (5, 2), (6, 1), (6, 2)]
-        assert await found(t_from=Timestamp(5, 1)) == []
-        assert await found(t_to=Timestamp(1, 0)) == [(1, 1), (1, 2), (2, 1), (2, 2)]
-        assert await found(t_from=Timestamp(2, 0), t_to=Timestamp(2, 0)) == [(3, 1), (3, 2)]
-        assert await found(t_from=Timestamp(3, 0), t_to=Timestamp(2, 0)) == []
-        # events without source timestamp never match a bound of it
-        assert await found(source_t_from=FIRST) == a
-        assert await found(source_t_to=LAST) == a
-        assert await found(source_t_from=Timestamp(98, 0), source_t_to=Timestamp(99, 0)) == a[1:3]
-        assert await found(source_t_to=Timestamp(98, 0), t_to=Timestamp(3, 0)) == a[2:4]
-
-    async def test_types_of_a_timeseries(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(*numbered("a", "a/b", "a/b/c", "b", "a/c"))
-
-        async def found(*query_types: str) -> list[int]:
-            types = [tuple(i.split("/")) for i in query_types]
-            result = await backend.query(QueryTimeseriesParams(types, order=ASCENDING))
-            return [i.id.instance for i in result.events]
-
-        assert await found("*") == [1, 2, 3, 4, 5]
-        assert await found("a/*") == [1, 2, 3, 5]
-        assert await found("a/?") == [2, 5]
-        assert await found("?", "a/b/*") == [1, 2, 3, 4]
-        assert await found("?/?/?/?") == []
-        assert await found() == []
-        with pytest.raises(InvalidSubscriptionError):
-            await backend.query(QueryTimeseriesParams([("*", "a")]))
-        with pytest.raises(InvalidSubscriptionError):
-            await backend.query(QueryLatestParams([("*", "a")]))
-
-    @pytest.mark.parametrize("order_by", list(OrderBy))
-    @pytest.mark.parametrize("order", list(Order))
-    async def test_max_results_and_more_follows(
-        self, backend: Backend, writer: Writer, order: Order, order_by: OrderBy
-    ) -> None:
-        await writer.session(draft("a", 1), draft("a", 2))
-        await writer.session(draft("b"), draft("a"))
-        whole = QueryTimeseriesParams(order=order, order_by=order_by)
-        events = (await backend.query(whole)).events
-        assert len(events) == 4
-        for n in range(6):
-            result = await backend.query(msgspec.structs.replace(whole, max_results=n))
-            assert result.events == events[:n]
-            assert result.more_follows == (n < 4)
-        nothing = QueryTimeseriesParams([("none",)], max_results=0)
-        assert not (await backend.query(nothing)).more_follows
-
-    async def test_an_answer_is_cut_at_the_limit_of_events(
-        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(limits, "MAX_RESULTS", 3)
-        await writer.session(*numbered("a", "b", "a", "b"))
-        for n in None, 4, 1000:
-            series = await backend.query(QueryTimeseriesParams(order=ASCENDING, max_results=n))
-            server = await backend.query(QueryServerParams(1, max_results=n))
-            assert series.events == server.events == writer.events[:3]
-            assert series.more_follows
-            assert server.more_follows
-
-    async def test_an_answer_is_cut_at_the_limit_of_bytes(
-        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(limits, "MAX_RESULT_BYTES", 100)
-        sizes = 40, 60, 1, 500, 0, 100
-        await writer.session(*(draft("a", payload=BinaryPayload("t", b"x" * i)) for i in sizes))
-        queries = [
-            lambda last: QueryTimeseriesParams(order=ASCENDING, last_event_id=last),
-            lambda last: QueryServerParams(1, last_event_id=last),
-        ]
-        for query in queries:
-            pages = []
-            last = None
-            while True:
-                result = await backend.query(query(last))
-                pages.append([len(i.payload.data) for i in result.events if i.payload])
-                if not result.more_follows:
-                    break
-                last = result.events[-1].id
-            assert pages == [[40, 60], [1], [500], [0, 100]]
-
-    @pytest.mark.parametrize("order_by", list(OrderBy))
-    @pytest.mark.parametrize("order", list(Order))
-    async def test_a_timeseries_goes_on_after_the_last_event(
-        self, backend: Backend, writer: Writer, order: Order, order_by: OrderBy
-    ) -> None:
-        await writer.session(draft("a", 1), draft("b", 1), draft("a"))
-        await writer.session(draft("a"), draft("a", 0), time=1)
-        await writer.session(draft("b", 7), draft("a", 1), server=2, time=1)
-        whole = QueryTimeseriesParams(order=order, order_by=order_by)
-        events = (await backend.query(whole)).events
-        assert len(events) == 7
-        for n, event in enumerate(events, 1):
-            rest = msgspec.structs.replace(whole, last_event_id=event.id)
-            result = await backend.query(rest)
-            assert result.events == events[n:]
-            assert not result.more_follows
-
-    async def test_a_last_event_that_the_query_does_not_contain(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        await writer.session(draft("a", 1), draft("b", 2), draft("a"))
-        await writer.session(draft("a", 3), draft("b", 4))
-
-        async def found(last: EventId, **query: object) -> list[tuple[int, int]]:
-            params = msgspec.convert(query, QueryTimeseriesParams, from_attributes=True)
-            params = msgspec.structs.replace(params, last_event_id=last, order=ASCENDING)
-            result = await backend.query(params, rights)
-            assert not result.more_follows
-            return ids(result.events)
-
-        rights: Subscription | None = None
-        last = EventId(1, 1, 2)
-        one, two, three = Timestamp(1, 0), Timestamp(2, 0), Timestamp(3, 0)
-        for order_by in OrderBy:
-            assert await found(EventId(1, 1, 1), order_by=order_by)
-            assert await found(EventId(1, 1, 4), order_by=order_by) == []
-            assert await found(EventId(1, 9, 1), order_by=order_by) == []
-            assert await found(EventId(9, 1, 1), order_by=order_by) == []
-            assert await found(last, event_types=[("a",)], order_by=order_by) == []
-            assert await found(last, t_from=two, order_by=order_by) == []
-            assert await found(last, source_t_from=three, order_by=order_by) == []
-            assert await found(last, source_t_to=one, order_by=order_by) == []
-            assert await found(EventId(1, 1, 3), source_t_from=one, order_by=order_by) == []
-            assert await found(last, t_to=one, source_t_from=two, order_by=order_by) in (
-                [],
-                [(1, 3)],
-            )
-        rights = Subscription([("a",)])
-        assert await found(last) == []
-        assert await found(EventId(1, 1, 1)) == [(1, 3), (2, 1)]
 
     # server
 

@@ -29,9 +29,10 @@ from tests.eventer_bridge.backends.oracle import Writer, answer
 
 
 class SessionCase(NamedTuple):
-    """A session of one of a few servers."""
+    """A session of a server; its time is raised to that of the server's last one."""
 
     server: int
+    time: Timestamp
     drafts: list[RegisterEvent]
 
 
@@ -44,9 +45,8 @@ class QueryCase(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Sessions at rising times, then queries."""
+    """Sessions, then queries."""
 
-    times: list[Timestamp]
     sessions: list[SessionCase]
     queries: list[QueryCase]
 
@@ -72,7 +72,7 @@ _payloads = st.one_of(
 )
 _drafts = st.builds(RegisterEvent, _types, _optional_timestamps, _payloads)
 _sessions = st.builds(
-    SessionCase, st.sampled_from([-1, 1, 2]), st.lists(_drafts, min_size=1, max_size=5)
+    SessionCase, st.sampled_from([-1, 1, 2]), _timestamps, st.lists(_drafts, min_size=1, max_size=5)
 )
 _max_results = st.none() | st.integers(0, 7)
 _params = st.one_of(
@@ -91,7 +91,6 @@ _queries = st.builds(QueryCase, _params, _query_types, st.none() | st.integers(0
 
 cases = st.builds(
     Case,
-    st.lists(_timestamps, min_size=12, max_size=12).map(sorted),
     st.lists(_sessions, max_size=12),
     st.lists(_queries, min_size=1, max_size=20),
 )
@@ -101,16 +100,10 @@ cases = st.builds(
 async def check(backend: Backend, case: Case) -> None:
     """Register, ask, and compare with the naive answers."""
     writer = Writer(backend)
-    # of each server's sessions the times rise; other servers' sessions come in between
-    times = {
-        server: iter([i for n, i in enumerate(case.times) if n % 3 == offset] * 12)
-        for offset, server in enumerate([-1, 1, 2])
-    }
     latest: dict[int, Timestamp] = {}
-    for session in case.sessions:
-        time = max(next(times[session.server]), latest.get(session.server, case.times[0]))
-        latest[session.server] = time
-        backend.register(writer.make(*session.drafts, server=session.server, time=time))
+    for server, time, drafts in case.sessions:
+        latest[server] = max(time, latest.get(server, time))
+        backend.register(writer.make(*drafts, server=server, time=latest[server]))
     await backend.flush()
     for query in case.queries:
         await _check_query(backend, writer.events, query)

@@ -1,0 +1,71 @@
+"""What deploy/ holds: example configurations load, unit and image are as they should be."""
+
+import configparser
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from click.testing import CliRunner
+
+from mariner import config
+from mariner.cli import main
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.yaml")), ids=lambda path: path.name)
+def test_example_configurations_load(path: Path) -> None:
+    assert config.load(path).clients
+
+
+def test_the_schema_of_the_example_does_what_it_says() -> None:
+    [schema] = config.load(DEPLOY / "gateway.yaml").schemas
+    validator = jsonschema_rs.Draft202012Validator(schema)
+    assert validator.is_valid({"value": 1.5, "unit": "W"})
+    assert not validator.is_valid({"value": "1.5"})
+
+
+def test_the_unit_is_hardened_and_calls_what_exists() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "mariner.service")
+    service = unit["Service"]
+    for key, value in (
+        ("NoNewPrivileges", "yes"),
+        ("ProtectSystem", "strict"),
+        ("PrivateTmp", "yes"),
+        ("CapabilityBoundingSet", ""),
+        ("SystemCallFilter", "@system-service"),
+    ):
+        assert service[key] == value
+    assert service["User"] != "root"
+    for key in ("ExecStart", "ExecStartPre"):
+        _, command, option, path = service[key].split()
+        help_text = CliRunner().invoke(main, [command, "--help"]).output
+        assert option in help_text
+        assert path.startswith("/etc/mariner/")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    # the program is not installed here: verify all but its path
+    text = (DEPLOY / "mariner.service").read_text().replace("/opt/mariner/bin/mariner", "/bin/true")
+    unit = tmp_path / "mariner.service"
+    unit.write_text(text)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
+    )
+    assert "Unknown" not in done.stderr
+
+
+def test_the_image_runs_as_a_user_and_has_a_health_check() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    instructions = [line.split(maxsplit=1) for line in lines if line and line[0].isupper()]
+    last = {name: value for name, *value in instructions}
+    assert last["USER"] not in (["root"], ["0"])
+    assert last["STOPSIGNAL"] == ["SIGTERM"]
+    assert any(name == "HEALTHCHECK" for name, *_ in instructions)
+    assert json.loads(last["CMD"][0])[0] == "serve"

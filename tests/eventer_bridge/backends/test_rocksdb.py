@@ -1,0 +1,252 @@
+"""The RocksDB backend: the contract, naive answers, reopening, refusing, failing, caching."""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from eventer_bridge import limits
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.rocksdb import latest, query, scan
+from eventer_bridge.errors import (
+    ClosedError,
+    LimitError,
+    StorageError,
+)
+from eventer_bridge.model import (
+    EventId,
+    JsonPayload,
+    Order,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.contract import BackendContract
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
+from tests.eventer_bridge.backends.properties import Case, cases, check
+
+UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
+
+
+class TestRocksDb(BackendContract):
+    @pytest.fixture
+    async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:
+        backend = await rocksdb.create(tmp_path / "store")
+        yield backend
+        await backend.async_close()
+
+
+def check_in_new_store(case: Case) -> None:
+    async def run(path: Path) -> None:
+        async with await rocksdb.create(path) as backend:
+            await check(backend, case)
+
+    with tempfile.TemporaryDirectory() as path:
+        asyncio.run(run(Path(path)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases)
+def test_answers_are_the_naive_ones(case: Case) -> None:
+    check_in_new_store(case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases)
+def test_answers_are_the_naive_ones_when_sessions_are_walked(case: Case) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "FEW_TYPES", 1)
+        patch.setattr(scan, "MERGED_TYPES", 2)
+        patch.setattr(scan, "MAX_BLOCK_KEYS", 2)
+        patch.setattr(limits, "LATEST_CACHE_TYPES", 2)
+        check_in_new_store(case)
+
+
+@pytest.mark.parametrize("order", list(Order))
+async def test_a_walk_that_finds_too_little_is_given_up_for_a_merge(
+    tmp_path: Path, order: Order
+) -> None:
+    rare = [f"rare/{i}" for i in range(query.FEW_TYPES + 4)]
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        many = ["b", "c"] * 20
+        for names in rare[:3], [rare[7], *many, rare[8]], rare[2:], [rare[9], *many], rare[:3]:
+            await writer.session(*numbered(*names))
+        params = QueryTimeseriesParams([("rare", "*")], order=order)
+        found = (await backend.query(params)).events
+        assert found == answer(writer.events, params)
+        assert len(found) == 3 + 2 + len(rare[2:]) + 1 + 3
+        for n, event in enumerate(found, 1):
+            page = msgspec.structs.replace(params, max_results=2, last_event_id=event.id)
+            result = await backend.query(page)
+            assert result.events == found[n : n + 2]
+            assert result.more_follows == (n + 2 < len(found))
+        result = await backend.query(QueryServerParams(1), Subscription([("rare", "*")]))
+        assert list(result.events) == sorted(found, key=lambda i: i.id)
+
+
+# reopening
+
+
+async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "store"
+    async with await rocksdb.create(path) as backend:
+        writer = Writer(backend)
+        for n in range(50):
+            backend.register(writer.make(*numbered("a", f"t{n}", "ž/?x"), server=n % 2))
+        backend.reserve(0, 500)
+    async with await rocksdb.create(path) as backend:
+        writer.events.sort(key=lambda i: (i.timestamp, i.id))
+        assert (await backend.query(UPWARDS)).events == writer.events
+        assert len((await backend.query(QueryLatestParams())).events) == 52
+        assert backend.server_mark(0) == ServerMark(500, Timestamp(25, 0))
+        assert backend.server_mark(1) == ServerMark(25, Timestamp(25, 0))
+        backend.register(writer.make(*numbered("t7", "new")))
+        found = await backend.query(QueryTimeseriesParams([("t7",), ("new",)]))
+        assert [i.id.session for i in found.events] == [26, 26, 4]
+        assert backend.stats().event_types == 53
+        assert backend.stats().size_bytes > 0
+
+
+async def test_a_type_above_the_limit_fails_its_session_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 2)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        with pytest.raises(LimitError):
+            await writer.session(*numbered("a", "b", "c"))
+        await writer.session(*numbered("a", "d"))
+        assert (await backend.query(UPWARDS)).events == writer.events[3:]
+
+
+async def test_commits_are_told(tmp_path: Path) -> None:
+    commits: list[tuple[int, float]] = []
+    async with await rocksdb.create(tmp_path, lambda n, s: commits.append((n, s))) as backend:
+        writer = Writer(backend)
+        for _ in range(100):
+            backend.register(writer.make(*numbered("a", "b")))
+        await backend.flush()
+        # all of them were handed over before the loop went on: one group
+        assert [n for n, _ in commits] == [200]
+        assert all(seconds > 0 for _, seconds in commits)
+
+
+async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 10)
+    commits: list[int] = []
+    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+        writer = Writer(backend)
+        for size in 4, 4, 4, 15, 1, 9, 1:
+            backend.register(writer.make(*numbered(*["a"] * size)))
+        await backend.flush()
+        assert commits == [8, 4, 15, 10, 1]
+        assert (await backend.query(QueryServerParams(1))).events == writer.events
+
+
+async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) -> None:
+    backend = await rocksdb.create(tmp_path)
+    writer = Writer(backend)
+    backend.register(writer.make(*numbered("a")))
+    asked = asyncio.ensure_future(backend.query(UPWARDS))
+    await asyncio.sleep(0)
+    await backend.async_close()
+    with pytest.raises(ClosedError):
+        await asked
+    with pytest.raises(ClosedError):
+        backend.server_mark(1)
+    with pytest.raises(ClosedError):
+        backend.stats()
+
+
+# latest events in memory
+
+
+async def latest_of(backend: Backend, *names: str) -> list[EventId]:
+    result = await backend.query(QueryLatestParams([(i,) for i in names]))
+    return sorted(i.id for i in result.events)
+
+
+async def test_latest_is_right_however_little_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LATEST_CACHE_TYPES", 2)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(draft("a"), server=2, time=100)
+        await writer.session(*numbered("b", "c", "d"), server=2, time=101)
+        # a is forgotten by now; an older event of another server does not take its place
+        await writer.session(draft("a"), server=1, time=50)
+        assert await latest_of(backend, "a") == [EventId(2, 1, 1)]
+        await writer.session(draft("a"), server=1, time=200)
+        assert await latest_of(backend, "a", "b") == [EventId(1, 2, 1), EventId(2, 2, 1)]
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft("b"), server=3, time=60)
+        assert await latest_of(backend, "a", "b") == [EventId(1, 2, 1), EventId(2, 2, 1)]
+
+
+async def test_a_large_latest_event_is_left_to_the_store(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        large = JsonPayload.of("x" * latest.MAX_ROW_BYTES)
+        await writer.session(draft("a"))
+        for payload in large, JsonPayload.of("small"), large:
+            await writer.session(draft("a", payload=payload))
+            result = await backend.query(QueryLatestParams([("a",)]))
+            assert result.events == writer.events[-1:]
+
+
+# failing commits
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Let the kernel refuse every write of this process to a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_failed_commit_closes_the_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 2)
+    backend = await rocksdb.create(tmp_path)
+    writer = Writer(backend)
+    await writer.session(draft())
+    events = [writer.make(draft()) for _ in range(5)]
+    with full_disk():
+        futures = [backend.register(i) for i in events[:-1]]
+        waiting = asyncio.ensure_future(backend.query(UPWARDS))
+        for future in futures[:-1]:
+            with pytest.raises(StorageError, match=f"{tmp_path}: commit failed: .*too large"):
+                await future
+        with pytest.raises(StorageError, match="commit failed"):
+            await waiting
+    assert not backend.is_open
+    with pytest.raises(ClosedError):
+        await backend.register(events[-1])
+    with pytest.raises(StorageError):
+        await backend.flush()
+    await backend.async_close()
+    assert "event store failed and closes" in caplog.text
+    del futures, future, waiting
+    gc.collect()
+    assert unheard == []
+    async with await rocksdb.create(tmp_path) as again:
+        assert (await again.query(UPWARDS)).events == writer.events[:1]

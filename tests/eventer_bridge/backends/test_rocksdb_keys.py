@@ -1,0 +1,123 @@
+"""Encoding of keys and values: round trips, and bytes in the order of what they mean."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    Timestamp,
+)
+
+ints = st.integers(INT64_MIN, INT64_MAX)
+timestamps = st.builds(Timestamp, ints, st.integers(0, 999_999))
+ids = st.builds(EventId, ints, ints, ints)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+types = st.lists(texts, max_size=4).map(tuple)
+payloads = st.one_of(
+    st.none(),
+    st.builds(JsonPayload.of, st.lists(st.integers() | texts, max_size=3)),
+    st.builds(BinaryPayload, st.text(max_size=5), st.binary(max_size=9)),
+)
+events = st.builds(Event, ids, types, timestamps, st.none() | timestamps, payloads)
+
+
+@given(ints, ints)
+def test_integers_keep_their_order(first: int, second: int) -> None:
+    assert (keys.encode_int(first) < keys.encode_int(second)) == (first < second)
+    assert keys.decode_int(keys.encode_int(first)) == first
+
+
+@given(timestamps, timestamps)
+def test_timestamps_keep_their_order(first: Timestamp, second: Timestamp) -> None:
+    low, high = keys.encode_timestamp(first), keys.encode_timestamp(second)
+    assert (low < high) == (first < second)
+    assert len(low) == keys.TIMESTAMP_BYTES
+    assert keys.decode_timestamp(b"xx" + low, 2) == first
+
+
+@given(ids, ids)
+def test_ids_keep_their_order(first: EventId, second: EventId) -> None:
+    assert (keys.encode_id(first) < keys.encode_id(second)) == (first < second)
+    assert len(keys.encode_id(first)) == keys.ID_BYTES
+
+
+@given(timestamps, ids)
+def test_a_session_key_is_timestamp_server_and_session(timestamp: Timestamp, id_: EventId) -> None:
+    key = keys.session_key(timestamp, id_.server, id_.session)
+    assert key + keys.encode_int(id_.instance) == keys.encode_timestamp(timestamp) + keys.encode_id(
+        id_
+    )
+    assert len(key) == keys.SESSION_KEY_BYTES
+
+
+@given(events, st.integers(0, 2**32 - 1))
+def test_an_event_comes_back(event: Event, number: int) -> None:
+    type_id = keys.encode_type_id(number)
+    key = type_id + keys.session_key(event.timestamp, event.id.server, event.id.session)
+    key += keys.encode_int(event.id.instance)
+    assert len(key) == keys.TYPE_BYTES + keys.PLACE_BYTES
+    value = keys.encode_value(event)
+    assert keys.decode_event(key, value, {type_id: event.type}) == event
+
+
+def test_a_label_need_not_be_good_unicode() -> None:
+    payload = BinaryPayload("\ud800", b"x")
+    event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, payload)
+    key = b"type" + keys.session_key(event.timestamp, 1, 1) + keys.encode_int(1)
+    assert keys.decode_event(key, keys.encode_value(event), {b"type": ("a",)}) == event
+
+
+@given(events, events)
+def test_source_timestamps_keep_their_order_and_none_is_last(first: Event, second: Event) -> None:
+    sources = [keys.source_of(keys.encode_value(i)) for i in (first, second)]
+    left, right = first.source_timestamp, second.source_timestamp
+    if left is None or right is None:
+        assert (sources[0] < sources[1]) == (left is not None and right is None)
+    else:
+        assert (sources[0] < sources[1]) == (left < right)
+    assert {len(i) for i in sources} == {1 + keys.TIMESTAMP_BYTES}
+
+
+@given(types)
+def test_a_type_comes_back(event_type: tuple[str, ...]) -> None:
+    assert keys.decode_type(keys.encode_type(event_type)) == event_type
+
+
+def test_a_type_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidEventError, match=r"\\ud800.* is not Unicode text"):
+        keys.encode_type(("a", "\ud800"))
+
+
+@given(st.dictionaries(ints, st.integers(0, 2**32 - 1), max_size=20), ints)
+def test_an_entry_is_found(numbers: dict[int, int], other: int) -> None:
+    entries = b"".join(
+        keys.encode_int(instance) + keys.encode_type_id(numbers[instance])
+        for instance in sorted(numbers)
+    )
+    assert len(entries) == keys.ENTRY_BYTES * len(numbers)
+    for instance, number in numbers.items():
+        type_id = keys.find_entry(entries, keys.encode_int(instance))
+        assert type_id == keys.encode_type_id(number)
+    if other not in numbers:
+        assert keys.find_entry(entries, keys.encode_int(other)) is None
+
+
+def test_the_layout_stays_as_it_is() -> None:
+    event_id = EventId(1, 2, 3)
+    payload = BinaryPayload("t", b"\xff")
+    event = Event(event_id, ("a",), Timestamp(4, 5), Timestamp(-1, 6), payload)
+    assert keys.session_key(event.timestamp, 1, 2).hex(" ", 4) == (
+        "80000000 00000004 00000005 80000000 00000001 80000000 00000002"
+    )
+    assert keys.encode_value(event).hex() == "067fffffffffffffff000000060000000174ff"
+    plain = Event(event_id, ("a",), Timestamp(4, 5), None, JsonPayload.of([1]))
+    assert keys.encode_value(plain) == b"\x01[1]"
+    assert keys.encode_type(("a", "b")) == b'["a","b"]'

@@ -1,0 +1,198 @@
+"""Opening of a store: in use, newer, damaged or something else is refused, and says so."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rocksdict import Options, Rdict
+
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.base import ServerMark
+from eventer_bridge.errors import (
+    StorageError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreLockedError,
+)
+from eventer_bridge.model import EventId, JsonPayload, Order, QueryTimeseriesParams, Timestamp
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+
+UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
+
+
+async def make_store(path: Path) -> None:
+    """A store with sorted files, and two sessions in its log, as after kill -9."""
+    live = path.with_name("live")
+    async with await rocksdb.create(live) as backend:
+        await Writer(backend).session(*numbered("a", "b"))
+    async with await rocksdb.create(live) as backend:
+        writer = Writer(backend)
+        writer.make(draft())
+        await writer.session(*numbered("a", "c"), time=2)
+        await writer.session(*numbered("b", "c"), time=3)
+        shutil.copytree(live, path)
+
+
+async def opening_fails(path: Path, error: type[StorageError]) -> str:
+    with pytest.raises(StorageError) as caught:
+        await rocksdb.create(path)
+    assert type(caught.value) is error
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+@contextlib.contextmanager
+def another_process_has_it_open(path: Path) -> Iterator[None]:
+    script = (
+        "import asyncio, sys; from pathlib import Path;"
+        "from eventer_bridge.backends import rocksdb\n"
+        "async def main():\n"
+        "    async with await rocksdb.create(Path(sys.argv[1])):\n"
+        "        print('open', flush=True); sys.stdin.read()\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(rocksdb.__file__).parents[3],
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        yield
+        other.communicate()
+
+
+async def test_a_store_in_use(tmp_path: Path) -> None:
+    with another_process_has_it_open(tmp_path):
+        message = await opening_fails(tmp_path, StoreLockedError)
+        assert message == "the event store is in use by another process"
+    async with await rocksdb.create(tmp_path):
+        message = await opening_fails(tmp_path, StoreLockedError)
+        assert message == "the event store is in use by this process already"
+
+
+async def test_a_newer_format(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path):
+        pass
+    db = Rdict(str(tmp_path), Options(raw_mode=True))
+    db[b"format"] = b"2"
+    # a newer version may well have more column families
+    db.create_column_family("newer", Options(raw_mode=True)).close()
+    db.close()
+    for _ in range(2):  # and refusing does not keep it locked
+        message = await opening_fails(tmp_path, StoreFormatError)
+        assert message == "the event store has format 2, this version knows format 1 only"
+
+
+async def test_a_database_that_is_not_ours(tmp_path: Path) -> None:
+    db = Rdict(str(tmp_path), Options(raw_mode=True))
+    db[b"key"] = b"value"
+    db.close()
+    message = await opening_fails(tmp_path, StoreDamagedError)
+    assert message == "a database, but not an event store"
+    assert Rdict.list_cf(str(tmp_path)) == ["default"]
+
+
+async def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    message = await opening_fails(tmp_path, StoreDamagedError)
+    assert message == "damaged, or not an event store: no file CURRENT, but notes.txt"
+    assert os.listdir(tmp_path) == ["notes.txt"]  # noqa: PTH208
+
+
+async def test_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    message = await opening_fails(file, StorageError)
+    assert message == "cannot be used as an event store: File exists"
+    message = await opening_fails(file / "store", StorageError)
+    assert message == "cannot be used as an event store: Not a directory"
+
+
+async def test_creation_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    for name in "LOCK", "LOG", "IDENTITY", "000001.dbtmp":
+        (tmp_path / name).touch()
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft())
+    # the database exists, but neither the families nor the format were written
+    empty = tmp_path / "empty"
+    Rdict(str(empty), Options(raw_mode=True)).close()
+    async with await rocksdb.create(empty) as backend:
+        await Writer(backend).session(draft())
+
+
+def largest(path: Path, pattern: str) -> Path:
+    return max(path.glob(pattern), key=lambda i: i.stat().st_size)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def garble(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 8] = bytes(i ^ 0xFF for i in data[middle : middle + 8])
+    path.write_bytes(data)
+
+
+def halve(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage", "reason"),
+    [
+        ("CURRENT", remove, "no file CURRENT"),
+        ("CURRENT", garble, "the event store is damaged: .*CURRENT"),
+        ("MANIFEST-*", remove, "the event store is damaged: .*No such file"),
+        ("MANIFEST-*", garble, "the event store is damaged: .*checksum mismatch"),
+        ("MANIFEST-*", halve, "the event store is damaged: .*MANIFEST"),
+        ("*.sst", remove, "the event store is damaged: .*No such file"),
+        ("*.sst", halve, "the event store is damaged: .*Sst file size mismatch"),
+        ("*.log", garble, "the event store is damaged: Corruption"),
+    ],
+)
+async def test_damaged_files(
+    tmp_path: Path, pattern: str, damage: Callable[[Path], None], reason: str
+) -> None:
+    path = tmp_path / "store"
+    await make_store(path)
+    damage(largest(path, pattern))
+    message = await opening_fails(path, StoreDamagedError)
+    assert re.search(reason, message)
+
+
+async def test_a_record_that_a_power_cut_left_incomplete_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    await make_store(path)
+    log = largest(path, "*.log")
+    log.write_bytes(log.read_bytes()[:-3])
+    async with await rocksdb.create(path) as backend:
+        # the last session is gone, whole: it cannot have been acknowledged
+        found = [i.id for i in (await backend.query(UPWARDS)).events]
+        assert found == [EventId(1, 1, 1), EventId(1, 1, 2), EventId(1, 2, 1), EventId(1, 2, 2)]
+        assert backend.server_mark(1) == ServerMark(2, Timestamp(2, 0))
+        for query_type in "a", "b", "c":
+            events = (await backend.query(QueryTimeseriesParams([(query_type,)]))).events
+            assert all(i.id.session <= 2 for i in events)
+
+
+async def test_a_damaged_block_fails_the_query_that_reads_it(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(*(draft(payload=JsonPayload.of("x" * 1000)) for _ in range(100)))
+    garble(largest(tmp_path, "*.sst"))
+    async with await rocksdb.create(tmp_path) as backend:
+        for params in UPWARDS, QueryTimeseriesParams([("a",)]):
+            with pytest.raises(StoreDamagedError, match=r"the event store is damaged: .*checksum"):
+                await backend.query(params)

@@ -1,0 +1,139 @@
+"""Subscriptions and the trie of types, against a naive matcher."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventer_bridge import limits
+from eventer_bridge.errors import InvalidSubscriptionError
+from eventer_bridge.model import EventType
+from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
+from eventer_bridge.type_trie import TypeTrie
+
+ALPHABET = ("a", "b", "", "?", "*")
+
+
+def naive_matches(query_type: EventType, event_type: EventType) -> bool:
+    if query_type and query_type[-1] == "*":
+        head = query_type[:-1]
+        if len(event_type) < len(head):
+            return False
+        event_type = event_type[: len(head)]
+    else:
+        head = query_type
+    same_size = len(head) == len(event_type)
+    return same_size and all(q in {"?", e} for q, e in zip(head, event_type, strict=True))
+
+
+@st.composite
+def query_type(draw: st.DrawFn) -> EventType:
+    head = draw(st.lists(st.sampled_from(("a", "b", "", "?")), max_size=4))
+    return (*head, "*") if draw(st.booleans()) else tuple(head)
+
+
+query_types = st.lists(query_type(), max_size=5)
+# "?" and "*" cannot be registered, but a store of another make might have them
+event_type = st.lists(st.sampled_from(ALPHABET), max_size=5).map(tuple)
+PLAIN_TYPES = [i for size in range(6) for i in itertools.product(("a", "b", "x"), repeat=size)]
+
+
+def naive_any(queries: list[EventType], candidate: EventType) -> bool:
+    return any(naive_matches(i, candidate) for i in queries)
+
+
+@given(query_types, event_type)
+def test_matches(queries: list[EventType], candidate: EventType) -> None:
+    assert Subscription(queries).matches(candidate) is naive_any(queries, candidate)
+
+
+@given(query_types, query_types, event_type)
+def test_union_and_intersection(
+    first: list[EventType], second: list[EventType], candidate: EventType
+) -> None:
+    in_first, in_second = naive_any(first, candidate), naive_any(second, candidate)
+    one, other = Subscription(first), Subscription(second)
+    assert one.union(other).matches(candidate) is (in_first or in_second)
+    if not {"?", "*"} & set(candidate):  # literals that only wildcards match
+        assert one.intersection(other).matches(candidate) is (in_first and in_second)
+
+
+@given(query_types, query_types)
+def test_isdisjoint(first: list[EventType], second: list[EventType]) -> None:
+    one, other = Subscription(first), Subscription(second)
+    candidates = [*PLAIN_TYPES, ("",), ("", ""), ("a", ""), ("", "a"), ("b", ""), ("", "b")]
+    common = [i for i in candidates if one.matches(i) and other.matches(i)]
+    if one.isdisjoint(other):
+        assert not common
+    assert one.isdisjoint(other) is one.intersection(other).is_empty
+    assert one.isdisjoint(other) is other.isdisjoint(one)
+
+
+@given(query_types, st.sets(event_type, max_size=30))
+def test_resolve(queries: list[EventType], known: set[EventType]) -> None:
+    trie: TypeTrie[EventType] = TypeTrie()
+    for i in known:
+        trie.add(i, i)
+    subscription = Subscription(queries)
+    expected = sorted(i for i in known if subscription.matches(i))
+    assert sorted(trie.resolve(subscription)) == expected
+    assert len(trie) == len(known)
+    assert all(trie.get(i) == i for i in known)
+    assert trie.get(("not", "known")) is None
+
+
+@given(query_types)
+def test_equality_is_that_of_the_sanitized_query_types(queries: list[EventType]) -> None:
+    one = Subscription(queries)
+    other = Subscription([*reversed(queries), *queries])
+    assert one == other
+    assert hash(one) == hash(other)
+    assert Subscription(one.query_types) == one
+
+
+def test_what_another_includes_is_left_out() -> None:
+    subscription = Subscription([("a", "b"), ("a", "*"), ("a",), ("a", "b", "*"), ("b", "?")])
+    assert subscription.query_types == (("a", "*"), ("b", "?"))
+    assert Subscription([("a",), ("*",)]) == EVERYTHING
+    assert EVERYTHING.is_everything
+    assert not EVERYTHING.is_empty
+    assert NOTHING.is_empty
+    assert not NOTHING.is_everything
+    assert repr(subscription) == "Subscription([['a', '*'], ['b', '?']])"
+
+
+def test_adding_twice_replaces_the_value() -> None:
+    trie: TypeTrie[int] = TypeTrie()
+    trie.add(("a",), 1)
+    trie.add(("a",), 2)
+    assert (len(trie), trie.get(("a",))) == (1, 2)
+
+
+def test_errors_name_the_query_type() -> None:
+    with pytest.raises(InvalidSubscriptionError, match=r"'a/\*/b': '\*' is allowed only as the l"):
+        Subscription([("a", "*", "b")])
+    with pytest.raises(InvalidSubscriptionError, match="66 segments, at most 65 are allowed"):
+        Subscription([("a",) * 66])
+    with pytest.raises(InvalidSubscriptionError, match="more than 1000 query types"):
+        Subscription([(str(i),) for i in range(limits.MAX_SUBSCRIPTION_TYPES + 1)])
+
+
+@pytest.mark.timeout(10)
+def test_overlapping_wildcards_do_not_explode() -> None:
+    depth = 20
+    hostile = [
+        tuple("?" if (i >> bit) & 1 else "a" for bit in range(depth))
+        for i in range(limits.MAX_SUBSCRIPTION_TYPES)
+    ]
+    subscription = Subscription(hostile)
+    assert subscription.matches(("a",) * depth)
+    assert not subscription.matches(("b",) * depth)
+    rights = Subscription([("a", "*"), ("?", "b", "*"), (*("?",) * (depth - 1), "a")])
+    assert subscription.intersection(rights).matches(("a",) * depth)
+    assert not subscription.isdisjoint(rights)
+    trie: TypeTrie[int] = TypeTrie()
+    for number in range(2_000):
+        event_type = tuple("b" if (number >> bit) & 1 else "a" for bit in range(depth))
+        trie.add(event_type, number)
+    assert 0 in trie.resolve(subscription)

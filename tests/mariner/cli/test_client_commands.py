@@ -1,0 +1,584 @@
+"""``mariner ping|register|query|subscribe`` as processes, against a real gateway."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner
+
+from mariner.cli import main
+from tests.support.certificates import make_certificates
+from tests.support.gateway import Gateway, gateway
+from tests.support.hat_peers import CLIENTS, hat_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+READER: Final = {
+    "name": "reader",
+    "token": "reads",
+    "subscriptions": [["*"]],
+    "register_events": [{"subscriptions": [["allowed", "*"]]}],
+}
+
+
+class Result(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def events(self) -> list[Any]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def values(self) -> list[Any]:
+        return [event["payload"]["data"] for event in self.events]
+
+
+class Shell(NamedTuple):
+    """Runs the command with an environment; nothing of the tests' own comes through."""
+
+    environment: dict[str, str]
+
+    async def start(self, *arguments: str, **variables: str) -> Process:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
+        environment |= self.environment | variables
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mariner", *arguments),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env={k: v for k, v in environment.items() if v},
+        )
+
+    async def run(self, *arguments: str, stdin: str | bytes = b"", **variables: str) -> Result:
+        process = await self.start(*arguments, **variables)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        stdout, stderr = await process.communicate(data)
+        assert process.returncode is not None
+        return Result(process.returncode, stdout.decode(), stderr.decode())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    directory = tmp_path_factory.mktemp("gateway")
+    async with gateway(directory, clients=[*CLIENTS, READER]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shell(server: Gateway) -> Shell:
+    return shell_for("app", "secret", server.port)
+
+
+def shell_for(name: str, token: str, port: int) -> Shell:
+    return Shell({"MARINER_PORT": str(port), "MARINER_NAME": name, "MARINER_TOKEN": token})
+
+
+def lines(*values: Any, event_type: str) -> str:
+    return "".join(json.dumps({"type": event_type, "payload": i}) + "\n" for i in values)
+
+
+@contextlib.asynccontextmanager
+async def started(shell: Shell, *arguments: str) -> AsyncIterator[Process]:
+    process = await shell.start(*arguments)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def read_line(stream: asyncio.StreamReader | None) -> str:
+    assert stream is not None
+    return (await stream.readline()).decode()
+
+
+# --- ping ---------------------------------------------------------------------------------------
+
+
+async def test_ping(shell: Shell, server: Gateway) -> None:
+    result = await shell.run("ping", "--count", "3", "--interval", "0.01")
+    address = f"127.0.0.1:{server.port}"
+    assert result.code == 0
+    assert result.stderr == ""
+    expected = [
+        rf"PING {address}: connected, status OPERATIONAL",
+        *[rf"answer from {address}: seq={i} time=\d+\.\d{{3}} ms" for i in (1, 2, 3)],
+        r"",
+        rf"--- {address} ping statistics ---",
+        r"3 transmitted, 3 received, 0% loss, time \d+ ms",
+        r"rtt min/avg/max/mdev = [\d.]+/[\d.]+/[\d.]+/[\d.]+ ms",
+    ]
+    printed = result.stdout.splitlines()
+    assert len(printed) == len(expected)
+    for line, pattern in zip(printed, expected, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
+
+
+async def test_ping_until_interrupted(shell: Shell) -> None:
+    async with started(shell, "ping", "--count", "0", "--interval", "0.01") as process:
+        assert (await read_line(process.stdout)).startswith("PING ")
+        assert "seq=1 " in await read_line(process.stdout)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = await process.communicate()
+        assert process.returncode == 0
+        assert "0% loss" in stdout.decode()
+        assert stderr == b""
+
+
+async def test_ping_without_connection(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        shell = shell_for("app", "secret", running.port)
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            result = await shell.run("ping", "--timeout", "0.2")
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+    text = f"mariner: error: 127.0.0.1:{running.port}: no answer to init_req within 0.2 s\n"
+    assert result == (1, "", text)
+
+
+async def test_ping_of_a_server_that_stops(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        shell = shell_for("app", "secret", running.port)
+        options = ("--count", "0", "--interval", "0.01", "--timeout", "0.1")
+        async with started(shell, "ping", *options) as process:
+            await read_line(process.stdout)
+            await read_line(process.stdout)
+            os.kill(running.pid, signal.SIGSTOP)
+            try:
+                line = await read_line(process.stderr)
+            finally:
+                os.kill(running.pid, signal.SIGCONT)
+            pattern = (
+                rf"mariner: no answer from 127\.0\.0\.1:{running.port}: seq=\d+ within 0\.1 s\n"
+            )
+            assert re.fullmatch(pattern, line)
+            os.kill(running.pid, signal.SIGKILL)
+            stdout, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert "ping statistics" in stdout.decode()
+    last_line = stderr.decode().splitlines()[-1]
+    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset).*", last_line)
+
+
+# --- connecting ---------------------------------------------------------------------------------
+
+
+async def test_nobody_listens() -> None:
+    result = await shell_for("app", "secret", 1).run("query")
+    assert result == (1, "", "mariner: error: 127.0.0.1:1: connection refused\n")
+
+
+async def test_wrong_token(shell: Shell) -> None:
+    result = await shell.run("subscribe", MARINER_TOKEN="wrong")
+    assert result == (1, "", "mariner: error: invalid client name or token\n")
+
+
+async def test_options_go_before_the_environment(server: Gateway) -> None:
+    shell = shell_for("nobody", "wrong", 1)
+    options = ("--host", "127.0.0.1", "--port", str(server.port), "--name", "app")
+    result = await shell.run("ping", "--count", "1", *options, "--token", "secret")
+    assert result.code == 0, result.stderr
+
+
+async def test_token_file(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    options = ("ping", "--count", "1", "--token-file", str(path))
+    assert (await shell.run(*options, MARINER_TOKEN="")).code == 0
+    both = await shell.run(*options)
+    assert both.code == 2
+    assert "--token and --token-file: only one of them can be given." in both.stderr
+    path.unlink()
+    missing = await shell.run(*options, MARINER_TOKEN="")
+    assert missing.code == 2
+    assert missing.stderr == f"mariner: error: {path}: No such file or directory\n"
+
+
+async def test_name_is_required(shell: Shell) -> None:
+    result = await shell.run("ping", MARINER_NAME="")
+    assert result.code == 2
+    assert "Missing option '--name' (env var: 'MARINER_NAME')" in result.stderr
+
+
+async def test_help_warns_of_tokens_on_the_command_line(shell: Shell) -> None:
+    result = await shell.run("query", "--help")
+    assert result.code == 0
+    text = " ".join(result.stdout.split())
+    assert "Other users of this machine can see the command line" in text
+    assert "MARINER_TOKEN" in text
+
+
+async def test_tls(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    keys = {"cert": str(made.server_cert), "key": str(made.server_key), "client_ca": str(made.ca)}
+    async with gateway(tmp_path, tls=keys, backend="memory") as running:
+        shell = shell_for("app", "secret", running.port)
+        files = {
+            "MARINER_TLS_CA": str(made.ca),
+            "MARINER_CERT": str(made.client_cert),
+            "MARINER_KEY": str(made.client_key),
+        }
+        assert (await shell.run("ping", "--count", "1", **files)).code == 0
+        trust = ("--tls-ca", str(made.ca))
+        pair = ("--cert", str(made.client_cert), "--key", str(made.client_key))
+        event = '{"type": "over/tls", "payload": 1}'
+        assert (await shell.run("register", *trust, *pair, event)).values == [1]
+
+        untrusted = await shell.run("ping", "--tls")
+        assert untrusted.code == 1
+        assert "TLS: the server's certificate was not issued by" in untrusted.stderr
+        plain = await shell.run("ping")
+        assert plain.code == 1
+        assert "it may require TLS" in plain.stderr
+    no_key = await shell.run("ping", "--cert", str(made.client_cert))
+    assert no_key.code == 2
+    assert no_key.stderr == (
+        "mariner: error: a client certificate and its key are needed together\n"
+    )
+    no_file = await shell.run("ping", "--tls-ca", str(tmp_path / "none.pem"))
+    assert no_file.code == 2
+    assert no_file.stderr == f"mariner: error: {tmp_path}/none.pem: No such file or directory\n"
+
+
+# --- register and query -------------------------------------------------------------------------
+
+
+async def test_register_and_query_back(shell: Shell) -> None:
+    events = [
+        {"type": "back/1", "payload": {"ä": [1.5, None]}, "source_timestamp": None},
+        {"type": ["back", "1"], "source_timestamp": "2024-05-01T12:00:00.000001Z"},
+        {"type": '["back", "with/slash"]', "source_timestamp": 1714564800.5, "payload": "text"},
+        {"type": "back/2", "payload": {"payload_type": "json", "data": None}},
+        {
+            "type": "back/2",
+            "payload": {"payload_type": "binary", "data_type": "t", "data": "AP8="},
+            "source_timestamp": {"s": -1, "us": 999_999},
+        },
+    ]
+    stdin = "\n\n".join(json.dumps(event) for event in events)
+    registered = await shell.run("register", stdin=stdin)
+    assert registered.code == 0, registered.stderr
+    assert registered.stderr == ""
+    assert [event["type"] for event in registered.events] == [
+        ["back", "1"],
+        ["back", "1"],
+        ["back", "with/slash"],
+        ["back", "2"],
+        ["back", "2"],
+    ]
+    assert [event["payload"] for event in registered.events] == [
+        {"payload_type": "json", "data": {"ä": [1.5, None]}},
+        None,
+        {"payload_type": "json", "data": "text"},
+        {"payload_type": "json", "data": None},
+        {"payload_type": "binary", "data_type": "t", "data": "AP8="},
+    ]
+    assert [event["source_timestamp"] for event in registered.events] == [
+        None,
+        {"s": 1_714_564_800, "us": 1},
+        {"s": 1_714_564_800, "us": 500_000},
+        None,
+        {"s": -1, "us": 999_999},
+    ]
+
+    queried = await shell.run("query", "--type", "back/*", "--order", "asc")
+    assert queried == registered
+    # what was queried can be registered as it is
+    again = await shell.run("register", "--batch", "100", stdin=queried.stdout)
+    assert again.code == 0, again.stderr
+    assert [(i["type"], i["payload"], i["source_timestamp"]) for i in again.events] == [
+        (i["type"], i["payload"], i["source_timestamp"]) for i in queried.events
+    ]
+    assert len({event["id"]["session"] for event in again.events}) == 1
+
+
+async def test_register_arguments(shell: Shell) -> None:
+    result = await shell.run(
+        "register", '{"type": "arguments", "payload": 1}', '{"type": "arguments", "payload": 2}'
+    )
+    assert result.code == 0
+    assert result.values == [1, 2]
+    quiet = await shell.run("register", "--quiet", '{"type": "arguments", "payload": 3}')
+    assert quiet == (0, "", "")
+    latest = await shell.run("query", "latest", "--type", "arguments")
+    assert latest.values == [3]
+
+
+async def test_an_event_is_one_line(shell: Shell) -> None:
+    event = '{"type": "lines", "payload": {\r\n"a": "\\n"\n}}'
+    result = await shell.run("register", event)
+    assert result.code == 0
+    assert len(result.stdout.splitlines()) == 1
+    assert result.values == [{"a": "\n"}]
+
+
+async def test_register_batches(shell: Shell) -> None:
+    stdin = lines(*range(10), event_type="batches")
+    result = await shell.run("register", "--batch", "4", stdin=stdin)
+    assert result.values == list(range(10))
+    sessions = [event["id"]["session"] for event in result.events]
+    assert [sessions.count(i) for i in sorted(set(sessions))] == [4, 4, 2]
+
+
+async def test_register_many_from_a_file(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(*range(5_000), event_type="file"))
+    with path.open("rb") as stdin:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mariner", "register", "--batch", "7"),
+            stdin=stdin,
+            stdout=PIPE,
+            env=os.environ | shell.environment,
+        )
+        stdout, _ = await process.communicate()
+    assert process.returncode == 0
+    assert Result(0, stdout.decode(), "").values == list(range(5_000))
+    # more than one page
+    queried = await shell.run("query", "--type", "file", "--order", "asc")
+    assert queried.values == list(range(5_000))
+
+
+async def test_register_answers_while_the_input_is_open(shell: Shell) -> None:
+    async with started(shell, "register") as process:
+        assert process.stdin is not None
+        for i in range(2):
+            process.stdin.write(lines(i, event_type="open").encode())
+            assert json.loads(await read_line(process.stdout))["payload"]["data"] == i
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        assert await process.stderr.read() == b""  # type: ignore[union-attr]  # it is a pipe
+
+
+async def test_wrong_line(shell: Shell) -> None:
+    before = lines(1, 2, event_type="wrong/line")
+    after = lines(3, event_type="wrong/line")
+    wrong = '\n{"type": "a", "paylod": 1}\n'
+    result = await shell.run("register", "--batch", "5", stdin=before + wrong + after)
+    assert result.code == 2
+    assert result.values == [1, 2]
+    assert result.stderr == "mariner: error: line 4: Object contains unknown field `paylod`\n"
+    latest = await shell.run("query", "latest", "--type", "wrong/line")
+    assert latest.values == [2], "nothing after the wrong line is registered"
+
+
+async def test_wrong_argument_registers_nothing(shell: Shell) -> None:
+    result = await shell.run("register", '{"type": "wrong/argument"}', "1")
+    assert result == (2, "", "mariner: error: argument 2: Expected `object`, got `int`\n")
+    assert await shell.run("query", "--type", "wrong/argument") == (0, "", "")
+
+
+async def test_refused_events(server: Gateway) -> None:
+    shell = shell_for("reader", "reads", server.port)
+    stdin = lines(1, event_type="allowed/a") + lines(2, event_type="forbidden")
+    result = await shell.run("register", stdin=stdin)
+    assert result.code == 1
+    assert result.values == [1]
+    assert result.stderr == (
+        "mariner: error: line 2: register_events[0]: no right to register 'forbidden'\n"
+    )
+    batch = await shell.run("register", "--batch", "2", stdin=stdin)
+    assert batch.code == 1
+    assert batch.stdout == ""
+    assert batch.stderr == (
+        "mariner: error: line 1 to line 2: register_events[1]: no right to register 'forbidden'\n"
+    )
+
+
+async def test_nothing_is_sent_after_a_refusal(server: Gateway) -> None:
+    shell = shell_for("reader", "reads", server.port)
+    async with started(shell, "register") as process:
+        assert process.stdin is not None
+        process.stdin.write(lines(1, event_type="forbidden").encode())
+        # it ends although its input is still open
+        assert await process.wait() == 1
+
+
+async def test_register_loses_the_server(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        shell = shell_for("app", "secret", running.port)
+        async with started(shell, "register") as process:
+            assert process.stdin is not None
+            process.stdin.write(lines(1, event_type="lost").encode())
+            await read_line(process.stdout)
+            os.kill(running.pid, signal.SIGKILL)
+            # it ends although its input is still open
+            assert await process.wait() == 1
+            line = await read_line(process.stderr)
+    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset).*\n", line)
+
+
+async def test_server_without_reasons(tmp_path: Path) -> None:
+    async with hat_gateway(tmp_path, clients=[*CLIENTS, READER]) as running:
+        shell = shell_for("app", "secret", running.mariner_port)
+        registered = await shell.run("register", stdin=lines(*range(20), event_type="hat"))
+        assert registered.values == list(range(20))
+        queried = await shell.run("query", "--type", "hat", "--limit", "3")
+        assert queried.values == [19, 18, 17]
+        assert (await shell.run("ping", "--count", "1")).code == 0
+        refused = await shell_for("reader", "reads", running.mariner_port).run(
+            "register", '{"type": "forbidden"}'
+        )
+    assert refused.code == 1
+    assert refused.stderr == ("mariner: error: argument 1: refused; the server gave no reason\n")
+
+
+# --- query --------------------------------------------------------------------------------------
+
+
+async def test_query_bounds(shell: Shell) -> None:
+    stdin = "".join(
+        json.dumps({"type": "bounds", "payload": i, "source_timestamp": 1_000 + i}) + "\n"
+        for i in range(5)
+    )
+    registered = await shell.run("register", stdin=stdin)
+    first, last = (registered.events[i]["timestamp"] for i in (1, 3))
+
+    async def query(*options: str) -> list[Any]:
+        result = await shell.run("query", "timeseries", "--type", "bounds", *options)
+        assert result.code == 0, result.stderr
+        return result.values
+
+    assert await query() == [4, 3, 2, 1, 0]
+    assert await query("--limit", "2") == [4, 3]
+    assert await query("--order", "asc", "--order-by", "source", "--limit", "1") == [0]
+    assert await query("--source-from", "1001", "--source-to", "1970-01-01T00:16:43Z") == [3, 2, 1]
+    seconds = [f"{i['s']}.{i['us']:06}" for i in (first, last)]
+    assert await query("--from", seconds[0], "--to", seconds[1]) == [3, 2, 1]
+
+
+async def test_query_server(shell: Shell) -> None:
+    registered = await shell.run("register", stdin=lines(1, 2, event_type="of/server"))
+    result = await shell.run("query", "server", "--server-id", "1", "--persisted")
+    assert result.code == 0
+    assert result.events[-2:] == registered.events
+    assert (await shell.run("query", "server", "--server-id", "9")) == (0, "", "")
+
+
+async def test_query_table(shell: Shell) -> None:
+    event = {"type": ["table", "\x1b[31m"], "payload": {"long": "x" * 200}, "source_timestamp": 0}
+    binary = {"payload_type": "binary", "data_type": "t", "data": "AP8="}
+    other = {"type": "table/b", "payload": binary}
+    registered = await shell.run("register", json.dumps(event), json.dumps(other))
+    result = await shell.run("query", "--type", "table/*", "--order", "asc", "--format", "table")
+    assert result.code == 0
+    header, first, second = result.stdout.splitlines()
+    assert header.split() == ["ID", "TYPE", "TIMESTAMP", "SOURCE", "TIMESTAMP", "PAYLOAD"]
+    identifier = registered.events[0]["id"]
+    assert first.split()[:2] == [
+        f"1/{identifier['session']}/{identifier['instance']}",
+        r"table/\x1b[31m",
+    ]
+    assert "1970-01-01T00:00:00.000000Z" in first
+    assert first.endswith('{"long":"' + "x" * 200 + '"}') or "x" * 200 in first
+    assert second.endswith("2 bytes of 't'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--type", ""], "Invalid value for '--type': an empty event type is written as []"),
+        (["--type", "[1"], "Invalid value for '--type': expected a JSON array of strings"),
+        (["--type", "a/*/b"], "Invalid value for '--type': "),
+        (["--from", "noon"], "Invalid value for '--from': 'noon': expected ISO 8601"),
+        (["latest", "--from", "1"], "--from has no meaning for a query of 'latest'."),
+        (["server", "--type", "a"], "--type has no meaning for a query of 'server'."),
+        (["server"], "A query of 'server' needs --server-id."),
+        (["newest"], "'newest' is not one of 'latest', 'timeseries', 'server'"),
+    ],
+)
+async def test_query_usage(arguments: list[str], text: str) -> None:
+    # nothing is connected to, so that it need not be a process
+    result = CliRunner().invoke(main, ["query", "--port", "1", "--name", "app", *arguments])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert text in result.stderr
+
+
+# --- output that nobody reads, or that is full --------------------------------------------------
+
+
+async def test_closed_stdout(shell: Shell, server: Gateway) -> None:
+    stdin = lines(*["x" * 1_000] * 500, event_type="pipe")
+    assert (await shell.run("register", "--batch", "500", "--quiet", stdin=stdin)).code == 0
+    async with started(shell, "query", "--type", "pipe") as process:
+        transport = process._transport  # type: ignore[attr-defined]  # no public way to it
+        await read_line(process.stdout)
+        transport.get_pipe_transport(1).close()
+        assert await process.wait() == 141
+        assert await process.stderr.read() == b""  # type: ignore[union-attr]  # it is a pipe
+
+
+async def test_full_stdout(shell: Shell) -> None:
+    assert (await shell.run("register", "--quiet", '{"type": "full"}')).code == 0
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mariner", "query", "--type", "full"),
+        stdout=full,
+        stderr=PIPE,
+        env=os.environ | shell.environment,
+    )
+    os.close(full)
+    _, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert stderr == b"mariner: error: standard output: No space left on device\n"
+
+
+# --- subscribe ----------------------------------------------------------------------------------
+
+
+async def test_subscribe(shell: Shell, server: Gateway) -> None:
+    options = ("--type", "news/?", "--type", '["a/b"]', "--count", "3", "--persisted")
+    async with started(shell, "subscribe", *options) as process:
+        assert (
+            await read_line(process.stderr) == f"mariner: subscribed at 127.0.0.1:{server.port}\n"
+        )
+        stdin = (
+            lines(1, event_type="news/a")
+            + lines(2, event_type="other")
+            + lines(3, event_type='["a/b"]')
+            + lines(4, 5, event_type="news/b")
+        )
+        assert (await shell.run("register", stdin=stdin)).code == 0
+        stdout, stderr = await process.communicate()
+    assert process.returncode == 0
+    assert stderr == b""
+    assert Result(0, stdout.decode(), "").values == [1, 3, 4]
+
+
+async def test_subscribe_prints_each_event_at_once_until_interrupted(shell: Shell) -> None:
+    async with started(shell, "subscribe", "--type", "live", "--server-id", "1") as process:
+        await read_line(process.stderr)
+        for i in range(2):
+            await shell.run("register", json.dumps({"type": "live", "payload": i}))
+            assert json.loads(await read_line(process.stdout))["payload"]["data"] == i
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 130
+
+
+async def test_subscribe_loses_the_server(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        shell = shell_for("app", "secret", running.port)
+        async with started(shell, "subscribe") as process:
+            await read_line(process.stderr)
+            os.kill(running.pid, signal.SIGTERM)
+            _, stderr = await process.communicate()
+            assert await running.process.wait() == 0
+    assert process.returncode == 1
+    assert stderr.decode() == (
+        f"mariner: error: 127.0.0.1:{running.port}: the server closed the connection\n"
+    )

@@ -1,0 +1,143 @@
+"""Event types, moments and events as people write them."""
+
+import math
+
+import pytest
+
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import (
+    BinaryPayload,
+    EventType,
+    JsonPayload,
+    Payload,
+    RegisterEvent,
+    Timestamp,
+)
+from mariner.cli.values import (
+    format_event_type,
+    format_timestamp,
+    parse_event_type,
+    parse_register_event,
+    parse_timestamp,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "event_type"),
+    [
+        ("a", ("a",)),
+        ("a/b/*", ("a", "b", "*")),
+        ("/a//", ("", "a", "", "")),
+        ('["a/b"]', ("a/b",)),
+        ('["["]', ("[",)),
+        ("[]", ()),
+        ('[""]', ("",)),
+        ("ä b", ("ä b",)),
+    ],
+)
+def test_event_type_and_back(text: str, event_type: EventType) -> None:
+    assert parse_event_type(text) == event_type
+    assert format_event_type(event_type) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "an empty event type is written as []"),
+        ("[1]", "expected a JSON array of strings: Expected `str`, got `int`"),
+        ("[", "expected a JSON array of strings: Input data was truncated"),
+    ],
+)
+def test_wrong_event_type(text: str, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_event_type(text)
+    assert str(e.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "timestamp"),
+    [
+        ("2024-05-01T12:00:00Z", Timestamp(1_714_564_800, 0)),
+        ("2024-05-01T12:00", Timestamp(1_714_564_800, 0)),
+        ("2024-05-01 14:00:00.000001+02:00", Timestamp(1_714_564_800, 1)),
+        ("2024-05-01", Timestamp(1_714_521_600, 0)),
+        ("1969-12-31T23:59:59.999999Z", Timestamp(-1, 999_999)),
+        ("1714564800.123456", Timestamp(1_714_564_800, 123_456)),
+        ("-0.5", Timestamp(-1, 500_000)),
+        (1_714_564_800, Timestamp(1_714_564_800, 0)),
+        (0.25, Timestamp(0, 250_000)),
+    ],
+)
+def test_moment(value: str | float, timestamp: Timestamp) -> None:
+    assert parse_timestamp(value) == timestamp
+
+
+@pytest.mark.parametrize("value", ["", "noon", "2024-13-01", "nan", "inf", math.inf, math.nan])
+def test_no_moment(value: str | float) -> None:
+    with pytest.raises(InvalidEventError, match=r"expected ISO 8601 \(2024-05-01T12:00:00Z\) or"):
+        parse_timestamp(value)
+
+
+def test_moment_out_of_range() -> None:
+    with pytest.raises(InvalidEventError, match="timestamp out of range"):
+        parse_timestamp(1e300)
+
+
+def test_format_moment() -> None:
+    assert format_timestamp(Timestamp(-1, 999_999)) == "1969-12-31T23:59:59.999999Z"
+    assert format_timestamp(Timestamp(1 << 62, 7)) == f"{1 << 62}.000007"
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("null", None),
+        ("1.0", JsonPayload.of(1.0)),
+        ('{"a": 1}', None),
+        ('{"payload_type": "json", "data": null}', JsonPayload.of(None)),
+        ('{"payload_type": "json", "data": {"payload_type": 1}}', None),
+        (
+            '{"payload_type": "binary", "data_type": "t", "data": "AP8="}',
+            BinaryPayload("t", b"\x00\xff"),
+        ),
+    ],
+)
+def test_payload(payload: str, expected: Payload | None) -> None:
+    event = parse_register_event(f'{{"type": "a", "payload": {payload}}}')
+    if isinstance(event.payload, JsonPayload):
+        # as it was written, to the last digit and blank
+        written = payload.partition('"data": ')[2][:-1] or payload
+        assert bytes(event.payload.data) == written.encode()
+    else:
+        assert event.payload == expected
+
+
+def test_register_event_has_defaults() -> None:
+    assert parse_register_event(b'{"type": ["a", "b"]}') == RegisterEvent(("a", "b"), None, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "Input data was truncated"),
+        ("1", "Expected `object`, got `int`"),
+        ('{"payload": 1}', "Object missing required field `type`"),
+        ('{"type": "a", "paylod": 1}', "Object contains unknown field `paylod`"),
+        ('{"type": "a/?"}', "event type 'a/?': '?' and '*' are for queries only"),
+        ('{"type": ""}', "an empty event type is written as []"),
+        ('{"type": "[1]"}', "expected a JSON array of strings"),
+        ('{"type": "a", "source_timestamp": "noon"}', "'noon': expected ISO 8601 (2024-05"),
+        ('{"type": "a", "source_timestamp": {"s": 1, "us": 1000000}}', "timestamp out of range"),
+        ('{"type": "a", "source_timestamp": 1e300}', "timestamp out of range"),
+        ('{"type": "a", "source_timestamp": true}', "got `bool` - at `$.source_timestamp`"),
+        ('{"type": "a", "payload": {"payload_type": "xml"}}', "Invalid value 'xml'"),
+        ('{"type": "a", "payload": {"payload_type": "json"}}', "Object missing required field"),
+        ('{"type": "a", "payload": NaN}', "JSON is malformed"),
+        ('{"type": "a", "payload": ' + "[" * 100_000 + "]" * 100_000 + "}", "maximum recursion"),
+        (b'{"type": "\xff"}', "not UTF-8 text"),
+    ],
+)
+def test_wrong_register_event(line: str | bytes, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_register_event(line)
+    assert reason in str(e.value)

@@ -1,0 +1,587 @@
+"""The client against real servers, ours and hat-mariner-server, and against bad ones."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventType,
+    JsonPayload,
+    Order,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+    Timestamp,
+)
+from mariner import client, tls
+from mariner.client import client as client_module
+from mariner.client.notifications import MAX_QUEUED_BYTES
+from mariner.errors import (
+    ConnectError,
+    ConnectionLostError,
+    InitError,
+    LocalProtocolError,
+    RegisterError,
+    RemoteProtocolError,
+)
+from tests.support.certificates import make_certificates
+from tests.support.gateway import gateway
+from tests.support.hat_peers import CLIENTS, hat_gateway
+from tests.support.peer import frame
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+READER: Final = {
+    "name": "reader",
+    "token": "reads",
+    "subscriptions": [["*"]],
+    "register_events": [],
+}
+MIB: Final = 1 << 20
+
+
+class Server(NamedTuple):
+    host: str
+    port: int
+    is_ours: bool
+
+    async def connect(self, name: str = "app", **options: Any) -> client.Client:
+        options = {"client_token": "secret", **options}
+        return await client.connect(self.host, self.port, client_name=name, **options)
+
+
+@contextlib.asynccontextmanager
+async def running(kind: str, directory: Path) -> AsyncIterator[Server]:
+    clients = [*CLIENTS, READER]
+    if kind == "hat":
+        async with hat_gateway(directory, clients=clients) as theirs:
+            yield Server(theirs.host, theirs.mariner_port, False)
+    else:
+        async with gateway(directory, clients=clients) as ours:
+            yield Server(ours.host, ours.port, True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["ours", "hat"])
+async def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Server]:
+    async with running(request.param, tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    async with running("ours", tmp_path_factory.mktemp("ours")) as server:
+        yield server
+
+
+def register_event(*event_type: str, value: Any = None) -> RegisterEvent:
+    return RegisterEvent(event_type, None, JsonPayload.of(value))
+
+
+def values(events: Any) -> list[Any]:
+    return [event.payload.value() for event in events]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a state; the test's timeout is the bound."""
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+# --- against both servers -------------------------------------------------------------------
+
+
+async def test_register_notify_query(server: Server) -> None:
+    source_timestamp = Timestamp(1_700_000_000, 123_456)
+    events = [
+        RegisterEvent(("round", "json"), source_timestamp, JsonPayload.of({"ä": [1, 2.5, None]})),
+        RegisterEvent(("round", "binary"), None, BinaryPayload("blob", b"\x00\xff")),
+        RegisterEvent(("round", "none"), None, None),
+        RegisterEvent(("other",), None, None),
+    ]
+    async with await server.connect(subscriptions=[("round", "?")]) as conn:
+        await conn.wait_status(Status.OPERATIONAL)
+        registered = await conn.register(events)
+        notified = await anext(conn.events())
+        latest = await conn.query(QueryLatestParams([("round", "*")]))
+
+    for asked, event in zip(events, registered, strict=True):
+        assert event.type == asked.type
+        assert event.source_timestamp == asked.source_timestamp
+        assert_payload(event, asked)
+    assert [event.id.instance for event in registered] == [1, 2, 3, 4]
+    assert {event.id for event in notified} == {event.id for event in registered[:3]}
+    assert {event.id for event in latest.events} == {event.id for event in registered[:3]}
+    assert not latest.more_follows
+
+
+def assert_payload(event: Event, asked: RegisterEvent) -> None:
+    if isinstance(asked.payload, JsonPayload):
+        assert isinstance(event.payload, JsonPayload)
+        assert event.payload.value() == asked.payload.value()
+    else:
+        assert event.payload == asked.payload
+
+
+async def test_wrong_token(server: Server) -> None:
+    with pytest.raises(InitError, match=r"^invalid client (name or )?token$"):
+        await server.connect(client_token="wrong")
+
+
+async def test_refused_registration(server: Server) -> None:
+    expected = "no right to register 'a/b'" if server.is_ours else "the server gave no reason"
+    async with await server.connect("reader", client_token="reads") as conn:
+        with pytest.raises(RegisterError, match=expected):
+            await conn.register([register_event("a", "b")])
+        assert await conn.ping() > 0, "the connection lives on"
+
+
+async def test_many_registrations_in_flight(server: Server) -> None:
+    async with await server.connect() as conn:
+        requests = [conn.register([register_event("flight", value=i)]) for i in range(300)]
+        answers = await asyncio.gather(*requests)
+    assert [values(answer) for answer in answers] == [[i] for i in range(300)]
+    ids = [answer[0].id for answer in answers]
+    assert ids == sorted(set(ids))
+
+
+async def test_query_all_pages(server: Server) -> None:
+    event_types: list[EventType] = [("pages",)]
+    async with await server.connect() as conn:
+        registered = [
+            (await conn.register([register_event("pages", value=i)]))[0] for i in range(7)
+        ]
+
+        async def query_all(limit: int | None = None, **params: Any) -> list[Any]:
+            query = QueryTimeseriesParams(event_types, **params)
+            return values([event async for event in conn.query_all(query, limit=limit)])
+
+        ascending = Order.ASCENDING
+        assert await query_all(max_results=2) == [6, 5, 4, 3, 2, 1, 0]
+        assert await query_all(max_results=2, order=ascending) == [0, 1, 2, 3, 4, 5, 6]
+        assert await query_all() == [6, 5, 4, 3, 2, 1, 0]
+        assert await query_all(max_results=3, limit=5) == [6, 5, 4, 3, 2]
+        assert await query_all(limit=5) == [6, 5, 4, 3, 2]
+        assert await query_all(limit=0) == []
+        t_from = registered[5].timestamp
+        assert await query_all(t_from=t_from, max_results=1) == [6, 5]
+
+        first = registered[0]
+        of_server = QueryServerParams(first.id.server, max_results=2, last_event_id=first.id)
+        ids = [event.id async for event in conn.query_all(of_server)]
+    assert [i for i in ids if i in {event.id for event in registered}] == [
+        event.id for event in registered[1:]
+    ]
+
+
+async def test_closed_client(server: Server) -> None:
+    conn = await server.connect(subscriptions=[("closed",)])
+    await conn.register([register_event("closed", value=1)])
+    await conn.query(QueryLatestParams([("closed",)]))
+    await conn.async_close()
+    assert conn.is_closed
+    assert conn.close_reason == "closed by this client"
+    with pytest.raises(ConnectionLostError, match=f":{server.port}: closed by this client"):
+        await conn.ping()
+    with pytest.raises(ConnectionLostError):
+        await conn.register([register_event("closed")])
+    assert conn.status is Status.OPERATIONAL, "what was last told"
+    with pytest.raises(ConnectionLostError):
+        await conn.wait_status(Status.STANDBY)
+    await conn.async_close()
+
+
+async def test_cancelled_request(server: Server) -> None:
+    async with await server.connect() as conn:
+        for _ in range(3):
+            request = asyncio.ensure_future(conn.register([register_event("cancelled")]))
+            await asyncio.sleep(0)
+            request.cancel()
+        answer = await conn.register([register_event("cancelled", value="kept")])
+    assert values(answer) == ["kept"]
+
+
+# --- against ours -----------------------------------------------------------------------------
+
+
+async def test_iteration_ends_after_what_was_queued(ours: Server) -> None:
+    async with await ours.connect(subscriptions=[("queued",)]) as conn:
+        for i in range(3):
+            await conn.register([register_event("queued", value=i)])
+    assert [values(batch) async for batch in conn.events()] == [[0], [1], [2]]
+
+
+async def test_waiting_for_events_can_be_cancelled(ours: Server) -> None:
+    async with await ours.connect(subscriptions=[("patience",)]) as conn:
+        events = conn.events()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await conn.register([register_event("patience", value="later")])
+        assert values(await anext(events)) == ["later"]
+
+
+async def test_query_all_beyond_the_servers_maximum(ours: Server) -> None:
+    count = 9_000
+    async with await ours.connect() as conn:
+        await conn.register([register_event("many", value=i) for i in range(count)])
+        params = QueryTimeseriesParams([("many",)], order=Order.ASCENDING)
+        assert (await conn.query(params)).more_follows
+        assert values([event async for event in conn.query_all(params)]) == list(range(count))
+
+
+async def test_latest_has_no_pages(ours: Server) -> None:
+    async with await ours.connect() as conn:
+        await conn.register([register_event("latest", str(i)) for i in range(5)])
+        params = QueryLatestParams([("latest", "*")])
+        assert len([event async for event in conn.query_all(params)]) == 5
+        assert len([event async for event in conn.query_all(params, limit=2)]) == 2
+
+
+async def test_text_that_has_no_wire_form(ours: Server) -> None:
+    async with await ours.connect() as conn:
+        with pytest.raises(LocalProtocolError, match="no UTF-8 form"):
+            await conn.register([register_event("\ud800")])
+        assert await conn.ping() > 0
+
+
+async def test_unread_notifications_hold_back_the_server_and_are_not_lost(ours: Server) -> None:
+    count = MAX_QUEUED_BYTES // MIB + 8
+    async with (
+        await ours.connect(subscriptions=[("large",)]) as subscriber,
+        await ours.connect() as other,
+    ):
+        for i in range(count):
+            await other.register([register_event("large", value=[i, "x" * MIB])])
+        await until(lambda: subscriber._connection.is_reading_paused)
+        queued_bytes = subscriber._notifications._size_bytes
+        assert MAX_QUEUED_BYTES <= queued_bytes < MAX_QUEUED_BYTES + 2 * MIB
+        events = subscriber.events()
+        numbers = [values(await anext(events))[0][0] for _ in range(count)]
+        assert numbers == list(range(count))
+        assert await subscriber.ping() > 0
+
+
+async def test_a_request_behind_unread_notifications_fails_loudly(
+    ours: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "STALL_TIMEOUT_S", 0.1)
+    count = MAX_QUEUED_BYTES // MIB + 4
+    async with (
+        await ours.connect(subscriptions=[("stall",)]) as subscriber,
+        await ours.connect() as other,
+    ):
+        for _ in range(count):
+            await other.register([register_event("stall", value="x" * MIB)])
+        await until(lambda: subscriber._connection.is_reading_paused)
+        await asyncio.sleep(0.3)
+        assert subscriber.is_open, "nobody waits, so nothing is wrong"
+        with pytest.raises(ConnectionLostError, match="notifications are not consumed, and a"):
+            await subscriber.ping()
+        await subscriber.wait_closed()
+        batches = [batch async for batch in subscriber.events()]
+    assert MAX_QUEUED_BYTES // MIB <= len(batches) <= count
+
+
+async def test_server_dies(tmp_path: Path) -> None:
+    async with gateway(tmp_path, backend="memory") as running:
+        conn = await client.connect(
+            running.host, running.port, client_name="app", client_token="secret"
+        )
+        os.kill(running.pid, signal.SIGSTOP)
+        requests = [asyncio.ensure_future(conn.ping()) for _ in range(3)]
+        await asyncio.sleep(0)
+        os.kill(running.pid, signal.SIGKILL)
+        for request in requests:
+            with pytest.raises(ConnectionLostError, match=r"closed the connection|reset by peer"):
+                await request
+        await conn.wait_closed()
+
+
+async def test_mutual_tls(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    strange = make_certificates(tmp_path / "strange")
+    pair = (made.client_cert, made.client_key)
+    keys = {"cert": str(made.server_cert), "key": str(made.server_key), "client_ca": str(made.ca)}
+    async with gateway(tmp_path, tls=keys, backend="memory") as running:
+        server = Server(running.host, running.port, True)
+        good = tls.client_context(made.ca, *pair)
+        async with await server.connect(ssl=good) as conn:
+            large = "x" * MIB
+            answer = await conn.register([register_event("tls", value=large)])
+            assert values(answer) == [large]
+
+        async def assert_refused(text: str, **options: Any) -> None:
+            with pytest.raises(ConnectError) as e:
+                await server.connect(**options)
+            assert str(e.value).startswith(f"127.0.0.1:{running.port}: ")
+            assert text in str(e.value)
+
+        untrusted = "TLS: the server's certificate was not issued by a certificate authority that"
+        no_certificate = "it may require a client certificate that it accepts"
+        await assert_refused(untrusted, ssl=tls.client_context(strange.ca, *pair))
+        await assert_refused(untrusted, ssl=tls.client_context(None, *pair))
+        await assert_refused(
+            "TLS: the server's certificate is not for 'other.example'",
+            ssl=good,
+            server_hostname="other.example",
+        )
+        await assert_refused(no_certificate, ssl=tls.client_context(made.ca))
+        wrong_pair = tls.client_context(made.ca, strange.client_cert, strange.client_key)
+        await assert_refused(no_certificate, ssl=wrong_pair)
+        await assert_refused("it may require TLS")
+
+
+async def test_tls_to_a_server_without(server: Server, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    with pytest.raises(ConnectError, match="it may not speak TLS"):
+        await server.connect(ssl=tls.client_context(made.ca))
+
+
+# --- against servers that are not there, or do not behave ---------------------------------------
+
+INIT_RES: Final = {"msg_type": "init_res", "success": True, "status": "OPERATIONAL"}
+
+
+class Peer:
+    """The server's end of a connection, without manners."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def receive(self) -> Any:
+        size = (await self.reader.readexactly(1))[0]
+        length = int.from_bytes(await self.reader.readexactly(size), "big")
+        return msgspec.json.decode(await self.reader.readexactly(length))
+
+    def send(self, message: Any) -> None:
+        self.writer.write(frame(msgspec.json.encode(message)))
+
+    async def accept(self) -> None:
+        assert (await self.receive())["msg_type"] == "init_req"
+        self.send(INIT_RES)
+
+
+@contextlib.asynccontextmanager
+async def scripted(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Server]:
+    """A server that does for each connection what it is told, then closes it."""
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await script(Peer(reader, writer))
+        finally:
+            writer.close()
+
+    listener = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    async with listener:
+        yield Server("127.0.0.1", listener.sockets[0].getsockname()[1], False)
+
+
+async def closed_by_client(peer: Peer) -> None:
+    await peer.reader.read()
+
+
+async def test_nobody_listens() -> None:
+    async with scripted(closed_by_client) as server:
+        pass
+    with pytest.raises(ConnectError, match=rf"^127\.0\.0\.1:{server.port}: connection refused$"):
+        await server.connect()
+
+
+async def test_unknown_host() -> None:
+    with pytest.raises(ConnectError, match="the host name cannot be resolved"):
+        await client.connect("no-such-host.invalid", 23014, client_name="app")
+
+
+async def test_server_does_not_answer() -> None:
+    async with scripted(closed_by_client) as server:
+        with pytest.raises(ConnectError, match=r": no answer to init_req within 0\.1 s$"):
+            await server.connect(connect_timeout_s=0.1)
+
+
+async def test_tls_handshake_is_not_answered(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    async with scripted(closed_by_client) as server:
+        with pytest.raises(ConnectError, match=r": no connection within 0\.1 s$"):
+            await server.connect(connect_timeout_s=0.1, ssl=tls.client_context(made.ca))
+
+
+async def test_not_a_mariner_server() -> None:
+    async def script(peer: Peer) -> None:
+        peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with scripted(script) as server:
+        with pytest.raises(ConnectError, match="did not keep to the protocol: frame header"):
+            await server.connect()
+
+
+async def test_connection_ends_inside_a_frame() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receive()
+        peer.writer.write(b"\x02\x01\x00half")
+
+    async with scripted(script) as server, await server.connect() as conn:
+        with pytest.raises(ConnectionLostError, match="in the middle of a frame of 256 bytes"):
+            await conn.ping()
+
+
+async def test_invalid_message() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        peer.send({"msg_type": "status", "status": 1})
+
+    async with scripted(script) as server, await server.connect() as conn:
+        await conn.wait_closed()
+    assert conn.close_reason is not None
+    assert conn.close_reason.startswith("the server did not keep to the protocol: status: /status")
+
+
+async def test_answer_of_another_kind() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        ping_id = (await peer.receive())["ping_id"]
+        peer.send({"msg_type": "register_res", "register_id": ping_id, "success": False})
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        with pytest.raises(RemoteProtocolError, match="RegisterRes answers PingReq 1"):
+            await conn.ping()
+        await conn.wait_closed()
+
+
+async def test_more_follows_without_events() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        query_id = (await peer.receive())["query_id"]
+        answer = {"msg_type": "query_res", "query_id": query_id, "events": []}
+        peer.send({**answer, "more_follows": True})
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        with pytest.raises(RemoteProtocolError, match="more_follows, but no events"):
+            await anext(aiter(conn.query_all(QueryTimeseriesParams())))
+
+
+async def test_status_changes() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        for status in ("STANDBY", "OPERATIONAL"):
+            await peer.receive()
+            peer.send({"msg_type": "status", "status": status})
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        for status in (Status.STANDBY, Status.OPERATIONAL):
+            waiting = asyncio.ensure_future(conn.wait_status(status))
+            asking = asyncio.ensure_future(conn.ping())
+            await waiting
+            assert conn.status is status
+            asking.cancel()
+
+
+async def test_pings_of_the_server_are_answered() -> None:
+    answered = asyncio.get_running_loop().create_future()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        peer.send({"msg_type": "ping_req", "ping_id": 77})
+        answered.set_result(await peer.receive())
+
+    async with scripted(script) as server, await server.connect():
+        assert await answered == {"msg_type": "ping_res", "ping_id": 77}
+
+
+async def test_silent_server_is_noticed() -> None:
+    received: list[Any] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        received.append(await peer.receive())
+        await closed_by_client(peer)
+
+    async with (
+        scripted(script) as server,
+        await server.connect(ping_delay_s=0.05, ping_timeout_s=0.05) as conn,
+    ):
+        await conn.wait_closed()
+    assert conn.close_reason == "no answer to a ping within 0.05 s"
+    assert [message["msg_type"] for message in received] == ["ping_req"]
+
+
+async def test_answered_pings_keep_the_connection() -> None:
+    pings: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        while True:
+            pings.append((await peer.receive())["ping_id"])
+            peer.send({"msg_type": "ping_res", "ping_id": pings[-1]})
+
+    async with (
+        scripted(script) as server,
+        await server.connect(ping_delay_s=0.02, ping_timeout_s=0.5) as conn,
+    ):
+        await until(lambda: len(pings) == 2)
+        assert conn.is_open
+
+
+async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
+    may_read = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await may_read.wait()
+        while True:
+            register_id = (await peer.receive())["register_id"]
+            peer.send({"msg_type": "register_res", "register_id": register_id, "success": False})
+
+    async with scripted(script) as server, await server.connect() as conn:
+        event = register_event("large", value="x" * MIB)
+        requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
+        await until(lambda: not conn._connection._can_write.is_set())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        transport = conn._connection._transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() < 3 * MIB, "one request above the mark at most"
+        may_read.set()
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(i) for i in outcomes] == [RegisterError] * 30
+
+
+async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.1)
+    may_end = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await may_end.wait()
+
+    async with scripted(script) as server:
+        conn = await server.connect()
+        event = register_event("large", value="x" * MIB)
+        requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
+        await until(lambda: not conn._connection._can_write.is_set())
+        async with asyncio.timeout(10):
+            await conn.async_close()
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        assert {str(i) for i in outcomes} == {f"{conn.address}: closed by this client"}
+        may_end.set()
