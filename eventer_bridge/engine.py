@@ -74,7 +74,7 @@ class Session:
         self.events = events
         self.payload_bytes = payload_bytes
         self.committed = committed
-        self.encodings: dict[str, Sequence[bytes]] = {}
+        self.encodings: dict[str, Any] = {}
 
 
 class Observer(Protocol):

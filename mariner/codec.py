@@ -218,6 +218,11 @@ def encode_event(event: Event) -> bytes:
     return _encode(event)
 
 
+def encode_events(events: Sequence[Event]) -> bytes:
+    """Encode events, with commas between them; as many :func:`encode_event` joined."""
+    return _encode(events)[1:-1]
+
+
 def encode_events_message(events: Sequence[bytes]) -> bytes:
     """An ``events`` message of events that are encoded already."""
     return b'{"msg_type":"events","events":[%b]}' % b",".join(events)

@@ -48,7 +48,7 @@ from mariner.messages import (
     StatusMsg,
 )
 from mariner.protocol import Protocol, RefusedRegister, Role, State
-from mariner.server.fanout import Fanout, Filter, encoded_events
+from mariner.server.fanout import Fanout, Filter, encoded_session
 from mariner.server.rights import Authenticator, DeclinedError, Rights
 from mariner.server.stats import ServerStats
 
@@ -383,7 +383,7 @@ class ClientConnection(asyncio.Protocol):
         error = session.committed.exception()
         if error is None:
             self._context.stats.events_registered += len(session.events)
-            return codec.encode_register_success(register_id, encoded_events(session))
+            return codec.encode_register_success(register_id, (encoded_session(session),))
         self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
         return codec.encode(RegisterRes(register_id, False, error=text))

@@ -183,7 +183,11 @@ class RocksDbBackend(Backend):
             case QueryTimeseriesParams():
                 return await self._read(self._reader.ext_timeseries, params, ids)
             case QueryServerParams():
-                return await self._read(self._reader.ext_server, params, ids)
+                result = await self._read(self._reader.ext_server, params, ids)
+                if params.persisted and self._is_committing:
+                    # rows can be read a moment before the log that holds them is synced
+                    await asyncio.shield(self._groups[0].future)
+                return result
 
     async def flush(self) -> None:
         """See :class:`Backend`.
