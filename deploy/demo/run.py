@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).parent
+APPLICATION = os.path.relpath(Path(__file__).parent / "machine.py")
 MARINER = [sys.executable, "-m", "mariner"]
 TOKEN = "demo"  # noqa: S105  (of a gateway that lives for seconds, on loopback)
 STOP_TIMEOUT_S = 20
@@ -63,7 +63,7 @@ def main() -> int:
         }
         print(f"# {' '.join(f'{key}={value}' for key, value in access.items())}", flush=True)
         run([*MARINER, "ping", "--count", "3", "--interval", "0.2"], access)
-        application = [sys.executable, str(HERE / "machine.py")]
+        application = [sys.executable, APPLICATION]
         feed = ["--port", str(port), "--tls-ca", access["MARINER_TLS_CA"]]
         times = ["--count", str(arguments.count), "--period", str(arguments.period)]
         run([*application, *feed, *times], access)

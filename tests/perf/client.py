@@ -11,6 +11,7 @@ import gc
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -62,11 +63,13 @@ class Outcome(msgspec.Struct):
     Attributes:
         seconds: from the first request to the last answer.
         median_s: median of the round-trip times; only with one in flight, else 0.
+        p99_s: their 99th percentile, likewise.
         bytes_per_connection: for ``idle``: growth of the server's resident memory.
     """
 
     seconds: float = 0.0
     median_s: float = 0.0
+    p99_s: float = 0.0
     bytes_per_connection: float = 0.0
 
 
@@ -81,11 +84,11 @@ class Exchange(NamedTuple):
 class Connection:
     """An initialised connection to a server."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, subscriptions: Sequence[Sequence[str]] = ()) -> None:
         self._buffer = bytearray()
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.sendall(workload.init_request())
+        self._socket.sendall(workload.init_request(subscriptions))
         answer = msgspec.json.decode(self._receive()[0])
         if answer.get("status") != "OPERATIONAL":
             raise workload.WrongAnswerError(f"not initialised: {answer}")
@@ -163,8 +166,14 @@ def run(job: Job) -> Outcome:
 
     _check(job, warm_up.answers + timed.answers)
     round_trips_s = sorted(timed.round_trips_s)
-    median_s = round_trips_s[len(round_trips_s) // 2] if job.in_flight == 1 else 0.0
-    return Outcome(seconds=timed.seconds, median_s=median_s)
+    if job.in_flight > 1:
+        return Outcome(seconds=timed.seconds)
+    count = len(round_trips_s)
+    return Outcome(
+        seconds=timed.seconds,
+        median_s=round_trips_s[count // 2],
+        p99_s=round_trips_s[count * 99 // 100],
+    )
 
 
 def _check(job: Job, answers: list[bytes]) -> None:

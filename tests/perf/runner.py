@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 import psutil
 
-from tests.perf.client import Job, Outcome
+from tests.perf.client import Connection, Job, Outcome
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import NAMES, ON_EMPTY, ON_FILLED, Scenario, Sizes
 from tests.support.gateway import gateway
@@ -96,15 +96,7 @@ async def run(
     measures = {
         i.name: Measure(i.name, i.title, i.unit, i.target, Bound.SPEED_UP) for i in empty + filled
     }
-    if "disk" in names:
-        title = f"bytes on disk an event, {sizes.stored:,} stored"
-        measures["disk"] = Measure("disk", title, "B")
-    if "memory" in names:
-        title = f"memory (RSS) with {sizes.many:,} stored events"
-        measures["memory"] = Measure("memory", title, "MB", 300, Bound.AT_MOST)
-    if "idle-connection" in names:
-        title = f"memory (RSS) of an idle connection, of {sizes.idle}"
-        measures["idle-connection"] = Measure("idle-connection", title, "kB", 30, Bound.AT_MOST)
+    measures |= {i.name: i for i in _records(sizes) if i.name in names}
 
     for number in range(sizes.rounds if empty else 0):
         for side in _in_turn(number):
@@ -122,7 +114,28 @@ async def run(
         for side in SIDES:
             path = _new(directory, side, "idle")
             await _measure_idle(side, path, sizes, measures["idle-connection"])
+    if "slow-subscriber" in names:
+        path = _new(directory, OURS, "slow-subscriber")
+        await _measure_slow_subscriber(path, sizes, measures["slow-subscriber"])
     return list(measures.values())
+
+
+def _records(sizes: Sizes) -> list[Measure]:
+    """What is recorded besides the scenarios."""
+    return [
+        Measure("disk", f"bytes on disk an event, {sizes.stored:,} stored", "B"),
+        Measure(
+            "memory", f"memory (RSS) with {sizes.many:,} stored events", "MB", 300, Bound.AT_MOST
+        ),
+        Measure(
+            "idle-connection",
+            f"memory (RSS) of an idle connection, of {sizes.idle}",
+            "kB",
+            30,
+            Bound.AT_MOST,
+        ),
+        Measure("slow-subscriber", "register p99: with a deaf subscriber", "x", 2, Bound.AT_MOST),
+    ]
 
 
 def _in_turn(number: int) -> tuple[Side, ...]:
@@ -211,6 +224,29 @@ async def _measure_idle(side: Side, directory: Path, sizes: Sizes, measure: Meas
             pids=server.pids,
         )
         measure.add(side.name, (await _do(job)).bytes_per_connection / 1e3)
+
+
+async def _measure_slow_subscriber(directory: Path, sizes: Sizes, measure: Measure) -> None:
+    """Ours only: one in flight, with and without a subscriber that never reads, in turn."""
+    async with OURS.start(directory) as server:
+        first = 0
+        for _ in range(sizes.rounds):
+            p99_s = []
+            for is_beside_one in (False, True):
+                slow = Connection(server.host, server.port, [["*"]]) if is_beside_one else None
+                job = Job(
+                    server.host,
+                    server.port,
+                    "register",
+                    requests=sizes.latencies,
+                    warm_up=100,
+                    first=first,
+                )
+                p99_s.append((await _do(job)).p99_s)
+                first += sizes.latencies + 100
+                if slow is not None:
+                    slow.close()
+            measure.add(OURS.name, p99_s[1] / p99_s[0])
 
 
 async def _do(job: Job) -> Outcome:

@@ -42,12 +42,12 @@ ON_EMPTY: Final = (
     ),
     Scenario(
         "register-100",
-        "register, 100 events a request, 8 in flight",
+        "register, 100 events a request, 64 in flight",
         "events/s",
         20,
         "register",
         Counts(5_000, 3_300, 16),
-        in_flight=8,
+        in_flight=64,
         events_per_request=100,
     ),
     Scenario(
@@ -99,6 +99,7 @@ class Sizes(NamedTuple):
         stored: events in the filled store.
         many: events in our store when its memory is looked at.
         idle: connections that are opened and left idle; hat-mariner has two sockets each.
+        latencies: registrations beside a subscriber that does not read.
         small: requests of the scenarios: few instead of many.
     """
 
@@ -106,11 +107,14 @@ class Sizes(NamedTuple):
     stored: int
     many: int
     idle: int
+    latencies: int
     small: bool
 
 
-FULL: Final = Sizes(rounds=3, stored=100_000, many=1_000_000, idle=500, small=False)
-SMALL: Final = Sizes(rounds=1, stored=12_000, many=24_000, idle=20, small=True)
+FULL: Final = Sizes(
+    rounds=3, stored=100_000, many=1_000_000, idle=500, latencies=10_000, small=False
+)
+SMALL: Final = Sizes(rounds=1, stored=12_000, many=24_000, idle=20, latencies=200, small=True)
 
-RECORDS: Final = ("disk", "memory", "idle-connection")
+RECORDS: Final = ("disk", "memory", "idle-connection", "slow-subscriber")
 NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS

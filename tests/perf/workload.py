@@ -46,14 +46,14 @@ def frame(message: dict[str, Any]) -> bytes:
     return bytes((header_size,)) + len(data).to_bytes(header_size, "big") + data
 
 
-def init_request() -> bytes:
-    """The client of ``tests.support.hat_peers.CLIENTS``, without notifications."""
+def init_request(subscriptions: Sequence[Sequence[str]] = ()) -> bytes:
+    """The client of ``tests.support.hat_peers.CLIENTS``, by default without notifications."""
     return frame(
         {
             "msg_type": "init_req",
             "client_name": "app",
             "client_token": "secret",
-            "subscriptions": [],
+            "subscriptions": subscriptions,
             "server_id": None,
             "persisted": False,
         }
