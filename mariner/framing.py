@@ -98,7 +98,10 @@ class FrameDecoder:
             raise FrameError(f"frame header: first byte is {size}, expected 1 to 8")
         if len(buffer) <= begin + size:
             return False
-        length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
+        if size == 2:  # most messages; spares a copy
+            length = buffer[begin + 1] << 8 | buffer[begin + 2]
+        else:
+            length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
         if length > self.max_frame_bytes:
             raise FrameError(
                 f"frame of {length} bytes announced, at most {self.max_frame_bytes} are allowed"

@@ -4,7 +4,7 @@ While one group of sessions is being synced on the storage thread, the next one 
 Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a commit
 (other than what the contract says) and never delay one::
 
-    register() ─▶ encode into the gathering group ─▶ storage thread: write, sync ─▶ future done
+    register() ─▶ encode into the gathering group ─▶ write ─▶ storage thread: sync ─▶ future done
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
 """
 
@@ -13,6 +13,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,7 +85,9 @@ class _Opened(NamedTuple):
 def _ext_open(path: Path) -> _Opened:
     store = Store(path)
     try:
-        return _Opened(store, Types(store.ext_types()), LatestCache(store.ext_last_place()))
+        types = Types(store.ext_types())
+        latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
+        return _Opened(store, types, LatestCache(store.ext_last_place(), latest))
     except BaseException:
         store.ext_close()
         raise
@@ -113,8 +116,9 @@ class RocksDbBackend(Backend):
         self._on_commit = on_commit
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
+        self._started_s = 0.0
         self._failure: str | None = None
-        self._jobs: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()  # true: sync, false: stop
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
         self._thread.start()
@@ -219,22 +223,30 @@ class RocksDbBackend(Backend):
         return groups[-1]
 
     def _commit_first(self) -> None:
+        group = self._groups[0]
         self._is_committing = True
-        self._jobs.put(self._groups[0])
+        self._started_s = time.perf_counter()
+        try:
+            self._store.write(group.commit)
+        except StorageError as e:
+            self._on_synced(e)
+        else:
+            self._jobs.put(True)
 
-    def _on_committed(self, outcome: float | StorageError) -> None:
+    def _on_synced(self, error: StorageError | None) -> None:
         group = self._groups.popleft()
         self._is_committing = False
-        if isinstance(outcome, StorageError):
-            self._on_failure(group, str(outcome))
+        if error is not None:
+            self._on_failure(group, str(error))
             return
+        seconds = time.perf_counter() - self._started_s
         if self._groups:
             self._commit_first()
         self._latest.update(group.commit.latest)
         if not group.future.done():
             group.future.set_result(None)
         if self._on_commit:
-            self._on_commit(group.commit.n_events, outcome)
+            self._on_commit(group.commit.n_events, seconds)
 
     def _on_failure(self, group: _Group, reason: str) -> None:
         mlog.error("event store failed and closes", extra={"reason": reason})
@@ -263,21 +275,18 @@ class RocksDbBackend(Backend):
         with contextlib.suppress(StorageError):  # those who wait for a commit are told
             await self.flush()
         self._store.is_closing = True
-        self._jobs.put(None)
+        self._jobs.put(False)
         await self._stopped
         self._thread.join()
 
     def _ext_run(self) -> None:
-        while (group := self._jobs.get()) is not None:
-            outcome: float | StorageError
+        while self._jobs.get():
+            error: StorageError | None = None
             try:
-                outcome = self._store.ext_commit(group.commit)
+                self._store.ext_sync()
             except StorageError as e:
-                outcome = e
-            except Exception as e:
-                outcome = StorageError(f"{self._store.path}: commit failed: {e!r}")
-            self._loop.call_soon_threadsafe(self._on_committed, outcome)
-            del group, outcome  # not to be kept alive by an idle thread
+                error = e
+            self._loop.call_soon_threadsafe(self._on_synced, error)
         self._readers.shutdown()
         try:
             self._store.ext_close()

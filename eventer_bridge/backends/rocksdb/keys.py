@@ -147,25 +147,28 @@ def find_entry(entries: bytes, instance: bytes) -> TypeId | None:
     return entry[INT_BYTES:] if entry.startswith(instance) else None
 
 
-def encode_value(event: Event) -> bytes:
-    """What is kept of an event besides its key."""
-    flags = 0
-    source = data_type = b""
-    data: bytes | msgspec.Raw = b""
-    if event.source_timestamp is not None:
-        flags = _HAS_SOURCE
-        source = encode_timestamp(event.source_timestamp)
+def encode_value(event: Event) -> tuple[bytes, bytes]:
+    """What is kept of an event besides its key.
+
+    Returns:
+        ``no_source`` and the source timestamp (13 bytes, as :func:`source_of` finds them in
+        the value), and the value.
+    """
+    timestamp = event.source_timestamp
+    if timestamp is None:
+        has_source, source, head = 0, _NO_SOURCE, b""
+    else:
+        head = _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
+        has_source, source = _HAS_SOURCE, b"\x00" + head
     payload = event.payload
     if isinstance(payload, JsonPayload):
-        flags |= _JSON
-        data = payload.data
-    elif payload is not None:
-        flags |= _BINARY
-        # what is only stored and handed out again need not be good Unicode
-        label = payload.data_type.encode("utf-8", "surrogatepass")
-        data_type = _TYPE.pack(len(label)) + label
-        data = payload.data
-    return b"".join((_FLAGS[flags], source, data_type, data))
+        return source, b"".join((_FLAGS[has_source | _JSON], head, payload.data))
+    if payload is None:
+        return source, _FLAGS[has_source] + head
+    # what is only stored and handed out again need not be good Unicode
+    label = payload.data_type.encode("utf-8", "surrogatepass")
+    size = _TYPE.pack(len(label))
+    return source, b"".join((_FLAGS[has_source | _BINARY], head, size, label, payload.data))
 
 
 def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:

@@ -6,7 +6,7 @@ bounded (``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 from eventer_bridge import limits
@@ -28,10 +28,12 @@ class LatestCache:
 
     Args:
         stored: the greatest place (see ``keys``) in the store, empty where it is empty.
+        rows: the latest rows of some types.
     """
 
-    def __init__(self, stored: bytes) -> None:
-        self._rows: OrderedDict[TypeId, Row] = OrderedDict()
+    def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:
+        small = (i for i in rows if len(i[1][1]) <= MAX_ROW_BYTES)
+        self._rows: OrderedDict[TypeId, Row] = OrderedDict(small)
         self._floor = stored
 
     def get(self, type_id: TypeId) -> Row | None:

@@ -9,7 +9,6 @@ made, is all the snapshot that a query needs: the rows that its keys lead to exi
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from eventer_bridge.model import Event, EventId, EventType
 class Commit:
     """What one write holds: all of it reaches the disk, or nothing.
 
-    Staged on one thread (:meth:`Store.stage`), written by another (:meth:`Store.ext_commit`).
+    Staged (:meth:`Store.stage`), written (:meth:`Store.write`), synced (:meth:`Store.ext_sync`).
 
     Attributes:
         batch: the rows.
@@ -92,6 +91,12 @@ class Store:
         last = self.seek_last(self.iterator("session"), b"")
         return b"" if last is None else last + keys.PAST
 
+    def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
+        """The latest row of each of these types."""
+        iterator = self.iterator("event")
+        found = [(i, self.seek_last(iterator, i)) for i in type_ids]
+        return [(i, (key, self.value(key))) for i, key in found if key is not None]
+
     def stage(
         self,
         commit: Commit,
@@ -109,7 +114,7 @@ class Store:
         """
         put = commit.batch.put
         event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
-        encode_int, encode_value, source_of = keys.encode_int, keys.encode_value, keys.source_of
+        encode_int, encode_value = keys.encode_int, keys.encode_value
         latest = commit.latest
         for type_id, data in new_types:
             put(type_id, data, type_cf)
@@ -120,9 +125,9 @@ class Store:
             instance = encode_int(event.id.instance)
             place = session_key + instance
             key = type_id + place
-            value = encode_value(event)
+            source, value = encode_value(event)
             put(key, value, event_cf)
-            put(type_id + source_of(value) + place, b"", source_cf)
+            put(type_id + source + place, b"", source_cf)
             entries += (instance, type_id)
             known = latest.get(type_id)
             if known is None or known[0] < key:
@@ -135,23 +140,26 @@ class Store:
         """Add to a commit that sessions of a server are reserved up to this one."""
         commit.batch.put(keys.RESERVED_KEY + keys.encode_int(server), keys.encode_int(session))
 
-    def ext_commit(self, commit: Commit) -> float:
-        """Write and sync.
+    def write(self, commit: Commit) -> None:
+        """Write a commit to the log, which is to be synced then, and make it readable.
 
-        Returns:
-            Seconds that it took.
+        On the loop's thread: rocksdict keeps the interpreter's lock meanwhile, so that on
+        another thread it would hold up the loop all the same, and the hand-over besides.
 
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        started_s = time.perf_counter()
         with self.errors("commit failed"):
-            # Not one synced write: rocksdict keeps the interpreter's lock during a write,
-            # so that everything would stand still while the disk works. Syncing the log is
-            # the slow part, and is done without it.
             self._db.write(commit.batch)
+
+    def ext_sync(self) -> None:
+        """Sync what was written: the slow part of a commit, which leaves the lock free.
+
+        Raises:
+            StorageError: as :meth:`write`.
+        """
+        with self.errors("commit failed"):
             self._db.flush_wal(True)
-        return time.perf_counter() - started_s
 
     def iterator(self, family: str) -> RdictIter:
         """Iterator of a column family, which sees this moment."""

@@ -236,7 +236,7 @@ async def test_a_failed_commit_closes_the_backend(
         for future in futures[:-1]:
             with pytest.raises(StorageError, match=f"{tmp_path}: commit failed: .*too large"):
                 await future
-        with pytest.raises(StorageError, match="commit failed"):
+        with pytest.raises((StorageError, ClosedError)):
             await waiting
     assert not backend.is_open
     with pytest.raises(ClosedError):
