@@ -14,6 +14,8 @@ from eventer_bridge.errors import EventerBridgeError
 from mariner import config, gateway, logs
 from mariner.errors import ConfigurationError
 
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 _CONF = click.option(
     "--conf",
     "path",
@@ -52,6 +54,8 @@ def serve(path: Path) -> None:
         _fail(str(e), 2)
     except (EventerBridgeError, OSError) as e:
         _fail(str(e), 1)
+    for number in _STOP_SIGNALS:  # a second one must not spoil the exit code any more
+        signal.signal(number, signal.SIG_IGN)
     if failed:
         _fail(f"{failed} failed, see the log", 1)
 
@@ -59,7 +63,7 @@ def serve(path: Path) -> None:
 async def _serve(conf: config.GatewayConfig) -> str | None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
 
     running = await gateway.create(conf)

@@ -168,7 +168,7 @@ class ClientConnection(asyncio.Protocol):
             self._close("protocol error", detail=str(e), level=logging.WARNING)
             return False
         self._eof = True
-        return bool(self._responses or self._queries)
+        return bool(self._responses or self._queries or self._paused)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -176,7 +176,9 @@ class ClientConnection(asyncio.Protocol):
         context.connections.discard(self)
         context.stats.connections -= 1
         self._leave()
-        reason = self._close_reason or ("connection lost" if exc else "peer closed")
+        if self._close_reason is None:
+            self._close_reason = "connection lost" if exc else "peer closed"
+        reason = self._close_reason
         context.stats.closed[reason] += 1
         mlog.debug(
             "connection closed",
@@ -236,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer what is under way, then close; bounded in time."""
         self._pause(_CLOSING)
         deadline = time.monotonic() + limits.DRAIN_TIMEOUT_S
-        while self._responses and not self.closed.done() and time.monotonic() < deadline:
+        while self._responses and self._close_reason is None and time.monotonic() < deadline:
             head = self._responses[0][1]
             if isinstance(head, str) or head.committed.done():
                 await asyncio.sleep(0)
@@ -361,6 +363,8 @@ class ClientConnection(asyncio.Protocol):
         self._send_responses()
 
     def _send_responses(self, _: object = None) -> None:
+        if self._close_reason is not None:
+            return
         responses = self._responses
         frames = []
         while responses:
@@ -408,6 +412,9 @@ class ClientConnection(asyncio.Protocol):
                 self._resume(_QUERIES_FULL)
         except EventerBridgeError as e:
             self._close("query failed", detail=str(e), level=logging.WARNING)
+        except Exception:
+            mlog.exception("query failed", extra={"peer": self._peer, "client": self._name})
+            self._close("internal error", level=logging.ERROR)
         finally:
             self._is_querying = False
         if self._eof:
@@ -422,7 +429,8 @@ class ClientConnection(asyncio.Protocol):
         return codec.encode_query_result(request.query_id, result)
 
     def _close_if_answered(self) -> None:
-        if not self._responses and not self._queries:
+        # while it is paused, more of what it asked for may be waiting
+        if not self._responses and not self._queries and not self._paused:
             self._close("peer closed")
 
     # --- reading, writing, closing --------------------------------------------------------

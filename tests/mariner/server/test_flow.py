@@ -124,6 +124,26 @@ async def test_answers_that_are_not_read_stop_the_reading(
         peer.writer.close()
 
 
+async def test_who_stops_sending_while_it_is_held_back_gets_all_its_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1000)
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
+    count = 300
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        for i in range(count):
+            peer.send(register_req(i, event("a", value=LARGE)))
+            peer.send({**QUERY_ALL, "query_id": i, "max_results": 1})
+        peer.writer.write_eof()
+        answers = [await peer.receive() for _ in range(2 * count)]
+        ids = [a["register_id"] for a in answers if a["msg_type"] == "register_res"]
+        assert ids == list(range(count))
+        assert await peer.is_closed_by_server()
+
+
 async def test_a_full_engine_stops_reading_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

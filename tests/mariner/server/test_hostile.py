@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import logging
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -193,6 +194,23 @@ async def test_before_init_a_client_has_few_seconds(monkeypatch: pytest.MonkeyPa
         async with await RawPeer.connect(gateway.mariner.port) as peer:
             assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["init timeout"] == 1
+
+
+async def test_garbage_behind_registrations_under_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_gateway(path=tmp_path / "store") as gateway:
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            for i in range(100):
+                peer.send(register_req(i, event("a")))
+            peer.send(b"garbage")
+            await peer.reader.read()
+        await assert_alive(gateway)
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            result = await peer.request({**QUERY, "event_types": [["a"]]})
+            assert len(result["events"]) == 100
+    # no callback came too late for the closed connection
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 async def test_a_frame_header_of_wrong_size() -> None:
