@@ -1,80 +1,69 @@
 """Engine: turns registration requests into sessions of events (000, "Module engine").
 
 One registration request is one session. The engine checks it, gives it the next session
-id, one timestamp that never goes backwards and instance ids from 1, tells its observers,
-hands the events to the backend, and is told by the backend when they are durable::
+id, lets the modules look at it and add to it, gives its events one timestamp that never
+goes backwards, tells its observers, hands the events to the backend, and is told by the
+backend when they are durable::
 
-    register() ─▶ check ─▶ ids, timestamp ─▶ backend ─▶ observers (registered) ─▶ Session
-                                                │
-                    observers (persisted) ◀── commit ──▶ Session.committed
+    register() ─▶ check ─▶ modules ─▶ conditions ─▶ events ─▶ backend ─▶ observers (registered)
+                                                                 │
+                     observers (persisted), Session.committed ◀── commit
 
-Session ids are reserved on disk ahead of use (``limits.RESERVED_SESSIONS``): an observer
-may see an id before its commit, and no id that anybody has seen is given again, also not
-after kill -9.
+Without modules, all of this but the commit happens within the call of ``register``. With
+modules, sessions wait in a queue and are processed one after the other, each without
+waiting for the commit of the one before.
+
+Life cycle: STARTING, while modules are created and
+``event/<server id>/engine`` STARTED is registered; OPERATIONAL; STANDBY again while the
+backend cannot write; STOPPING, once :meth:`Engine.stop` ends it with the event STOPPED.
+Registrations fail unless it is OPERATIONAL.
 
 Everything here runs on the event loop's thread.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.common import failed
+from eventer_bridge.conditions import Conditions
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
     LimitError,
+    ModuleError,
     NotOperationalError,
 )
 from eventer_bridge.model import (
     Event,
-    EventId,
     EventType,
+    JsonPayload,
+    ProcessEvent,
     QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
+    SourceType,
     Status,
-    Timestamp,
     check_registrable,
 )
+from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.modules.runner import ModuleRunner
+from eventer_bridge.numbering import Numbering
+from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
-
-class Session:
-    """The events of one registration request.
-
-    Attributes:
-        source: who asked.
-        events: its events, in the order of the request.
-        payload_bytes: size of all their payloads.
-        committed: done when they are durable; fails with ``StorageError`` or ``ClosedError``
-            where they may not be. Sessions that are committed together share it, so it is
-            never to be cancelled: wait for it with ``asyncio.wait`` where that could happen.
-        encodings: encoded events by wire, filled in by the wires themselves, so that an
-            event is encoded once per wire and not once per receiver.
-    """
-
-    __slots__ = ("committed", "encodings", "events", "payload_bytes", "source")
-
-    def __init__(
-        self,
-        source: Source,
-        events: Sequence[Event],
-        payload_bytes: int,
-        committed: asyncio.Future[None],
-    ) -> None:
-        self.source = source
-        self.events = events
-        self.payload_bytes = payload_bytes
-        self.committed = committed
-        self.encodings: dict[str, Any] = {}
+ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
+"""Source of what the engine registers itself."""
 
 
 class Observer(Protocol):
@@ -87,53 +76,64 @@ class Observer(Protocol):
         """The status changed."""
 
 
-async def create(backend: Backend, server_id: int) -> "Engine":
+async def create(
+    backend: Backend,
+    server_id: int,
+    *,
+    modules: Iterable[ModuleConf] = (),
+    conditions: Conditions | None = None,
+) -> "Engine":
     """Create an engine that is OPERATIONAL.
 
     Args:
         backend: where events are kept; stays the caller's to close, after the engine.
         server_id: identifier of this server, part of every event id it gives.
+        modules: configurations of modules, in the order in which they add to sessions.
+        conditions: what events have to fulfil to be stored.
 
     Raises:
         StorageError: the first session ids could not be reserved.
+        ModuleError: a module could not be created; the text says why.
     """
-    engine = Engine(backend, server_id)
+    engine = Engine(backend, server_id, conditions)
     try:
-        await engine._reserve()
+        await engine._start(modules)
     except BaseException:
-        engine.close()
+        await aio.uncancellable(engine.async_close())
         raise
-    engine._set_status(Status.OPERATIONAL)
     return engine
 
 
 class Engine(aio.Resource):
     """See the module. Made by :func:`create`.
 
-    Closing it refuses new registrations (STOPPING), waits until those under way are
-    durable, and gives back the session ids that were reserved and not used.
+    Closing it does what :meth:`stop` does, if that was not called before, and gives back
+    the session ids that were reserved and not used.
     """
 
-    def __init__(self, backend: Backend, server_id: int) -> None:
+    def __init__(
+        self, backend: Backend, server_id: int, conditions: Conditions | None = None
+    ) -> None:
         self._backend = backend
         self._server_id = server_id
+        self._conditions = conditions
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
-        self._status = Status.STARTING
+        self._status = Status.STANDBY
         self._observers: list[Observer] = []
-        mark = backend.server_mark(server_id)
-        self._session = mark.session
-        self._ceiling = mark.session  # session ids up to here are reserved durably
-        self._asked_ceiling = mark.session
-        self._timestamp = mark.timestamp or Timestamp(0, 0)
+        self._numbering = Numbering(backend, server_id)
+        self._source_ids = itertools.count(1)
         self._checked_types: set[EventType] = set()
+        self._runner: ModuleRunner | None = None
+        self._n_processing = 0  # sessions that modules have to process yet
         self._pending_events = 0
         self._pending_bytes = 0
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._drained_cbs: list[Callable[[], None]] = []
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
+        self._stopping: asyncio.Future[None] | None = None
+        self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
 
     @property
@@ -153,7 +153,7 @@ class Engine(aio.Resource):
 
     @property
     def pending_events(self) -> int:
-        """Events that wait for their commit."""
+        """Events that wait for modules or for their commit."""
         return self._pending_events
 
     @property
@@ -176,7 +176,9 @@ class Engine(aio.Resource):
         """Tell it no longer."""
         self._observers.remove(observer)
 
-    def register(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
+    def register(
+        self, source: Source, register_events: Sequence[RegisterEvent | ProcessEvent]
+    ) -> Session:
         """Register events as one session, all or none.
 
         Returns:
@@ -187,31 +189,15 @@ class Engine(aio.Resource):
             NotOperationalError: the status is not OPERATIONAL.
             InvalidEventError: a type cannot be registered.
             LimitError: one of ``limits`` would be exceeded.
+            ConditionError: a condition does not hold. This and what follows fails the
+                session's ``committed`` if there are modules.
+            ModuleError: a module failed.
             StorageError: the store failed.
             ClosedError: the store is closed.
         """
-        self._check(register_events)
-        if not register_events:
-            nothing: asyncio.Future[None] = self._loop.create_future()
-            nothing.set_result(None)
-            return Session(source, (), 0, nothing)
-        events = self._create_events(register_events)
-        commit = self._backend.register(events)
-        if commit.done() and (error := commit.exception()):
-            raise error
-        payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
-        session = Session(source, events, payload_bytes, commit)
-        self._pending_events += len(events)
-        self._pending_bytes += payload_bytes
-        sessions = self._uncommitted.get(commit)
-        if sessions is None:
-            sessions = self._uncommitted[commit] = []
-            commit.add_done_callback(self._on_committed)
-            self._nothing_pending.clear()
-        sessions.append(session)
-        for observer in self._observers:
-            observer.on_session(session, persisted=False)
-        return session
+        if self._status is not Status.OPERATIONAL:
+            raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
+        return self._register(source, register_events)
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
@@ -219,16 +205,28 @@ class Engine(aio.Resource):
         """Answer a query; see ``Backend.query`` for what is promised and raised."""
         return await self._backend.query(params, subscription)
 
-    def _check(self, register_events: Sequence[RegisterEvent]) -> None:
-        if self._status is not Status.OPERATIONAL:
-            raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
-        if len(register_events) > limits.MAX_SESSION_EVENTS:
-            raise LimitError(
-                f"{len(register_events)} events in one request, at most"
-                f" {limits.MAX_SESSION_EVENTS} are allowed"
-            )
+    async def stop(self) -> None:
+        """Refuse new registrations, end those under way, register STOPPED, close modules.
+
+        Queries are answered until it is closed. It may be called more than once.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        await asyncio.shield(self._stopping)
+
+    def create_source(self, source_type: SourceType) -> Source:
+        """A source that nobody else has in this execution of the server."""
+        return Source(source_type, next(self._source_ids))
+
+    def check_types(self, events: Iterable[RegisterEvent | ProcessEvent]) -> None:
+        """Refuse events whose types cannot be registered.
+
+        Raises:
+            InvalidEventError: a type cannot be registered.
+            LimitError: there are too many types.
+        """
         checked = self._checked_types
-        new_types = {event.type for event in register_events if event.type not in checked}
+        new_types = {event.type for event in events if event.type not in checked}
         if not new_types:
             return
         for event_type in new_types:
@@ -238,46 +236,134 @@ class Engine(aio.Resource):
             checked.clear()
         checked |= new_types
 
-    def _create_events(self, register_events: Sequence[RegisterEvent]) -> list[Event]:
-        if self._session >= self._ceiling:
-            raise LimitError("session ids are not reserved on disk yet, try again")
-        self._session += 1
-        if self._session + limits.RESERVED_SESSIONS // 2 > self._asked_ceiling:
-            self._reserve().add_done_callback(_ignore_result)
-        self._timestamp = timestamp = max(self._timestamp, Timestamp.now())
-
-        server, session = self._server_id, self._session
-        return [
-            Event(
-                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
+    async def _start(self, modules: Iterable[ModuleConf]) -> None:
+        self._set_status(Status.STARTING)
+        await self._numbering.reserve()
+        confs = list(modules)
+        if confs:
+            self._runner = ModuleRunner(
+                self._server_id, self._numbering.next_session, self._on_processed, self._on_failed
             )
-            for instance, i in enumerate(register_events, 1)
-        ]
+            await self._runner.create_modules(confs, _ModuleEngine(self, self._runner))
+        await self._register_status("STARTED")
+        self._set_status(Status.OPERATIONAL)
 
-    def _reserve(self) -> asyncio.Future[None]:
-        ceiling = self._asked_ceiling = self._session + limits.RESERVED_SESSIONS
-        future = self._backend.reserve(self._server_id, ceiling)
+    async def _stop(self) -> None:
+        was_operational = self._status is Status.OPERATIONAL
+        self._set_status(Status.STOPPING)
+        await self._nothing_pending.wait()
+        if was_operational and self._backend.is_open:
+            try:
+                await self._register_status("STOPPED")
+            except EventerBridgeError as e:
+                mlog.error("engine could not register its end", extra={"reason": str(e)})
+        if self._runner is not None:
+            await self._runner.wait_ended()
+            await self._runner.async_close()
 
-        def on_done(future: asyncio.Future[None]) -> None:
-            if not future.cancelled() and not future.exception():
-                self._ceiling = ceiling
+    async def _close(self) -> None:
+        await self.stop()
+        if not self._backend.is_open:
+            return
+        try:
+            await self._numbering.release()
+        except EventerBridgeError as e:
+            mlog.error("engine could not flush", extra={"reason": str(e)})
 
-        if future.done():
-            on_done(future)
-        else:
-            future.add_done_callback(on_done)
-        return future
+    async def _register_status(self, status: str) -> None:
+        event_type = ("event", str(self._server_id), "engine")
+        event = RegisterEvent(event_type, None, JsonPayload.of(status))
+        session = self._register(ENGINE_SOURCE, [event])
+        await asyncio.wait([session.committed])
+        session.committed.result()
+
+    def _register(self, source: Source, events: Sequence[RegisterEvent | ProcessEvent]) -> Session:
+        n_events = len(events)
+        if n_events > limits.MAX_SESSION_EVENTS:
+            raise LimitError(
+                f"{n_events} events in one request, at most {limits.MAX_SESSION_EVENTS} are allowed"
+            )
+        self.check_types(events)
+        if not events:
+            nothing: asyncio.Future[None] = self._loop.create_future()
+            nothing.set_result(None)
+            return Session(source, 0, 0, nothing)
+        payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
+        if self._runner is None:
+            created, commit = self._hand_over(events)
+            session = Session(source, n_events, payload_bytes, commit, created)
+            self._pending_events += n_events
+            self._pending_bytes += payload_bytes
+            self._track(session, commit)
+            return session
+        session = Session(source, n_events, payload_bytes, self._loop.create_future())
+        self._pending_events += n_events
+        self._pending_bytes += payload_bytes
+        self._n_processing += 1
+        self._nothing_pending.clear()
+        self._runner.submit(session, events)
+        return session
+
+    def _hand_over(
+        self, events: Sequence[RegisterEvent | ProcessEvent], session_id: int | None = None
+    ) -> tuple[list[Event], asyncio.Future[None]]:
+        """Hand a session's events to the backend."""
+        if self._conditions:
+            self._conditions.check(events)
+        if session_id is None:
+            session_id = self._numbering.next_session()
+        created = self._numbering.create_events(session_id, events)
+        commit = self._backend.register(created)
+        if commit.done() and (error := commit.exception()):
+            raise error
+        return created, commit
+
+    def _on_processed(
+        self, session: Session, session_id: int, events: Sequence[ProcessEvent]
+    ) -> None:
+        added = events[session.requested :]
+        self.check_types(added)
+        session.events, commit = self._hand_over(events, session_id)
+        added_bytes = sum([len(i.payload.data) for i in added if i.payload is not None])
+        session.payload_bytes += added_bytes
+        self._pending_events += len(added)
+        self._pending_bytes += added_bytes
+        self._n_processing -= 1
+        self._track(session, commit)
+
+    def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
+        self._n_processing -= 1
+        self._pending_events -= session.requested
+        self._pending_bytes -= session.payload_bytes
+        failed(session.committed, error)
+        self._tell_drained()
+
+    def _track(self, session: Session, commit: asyncio.Future[None]) -> None:
+        """Wait for the commit of a session, and tell of the session meanwhile."""
+        sessions = self._uncommitted.get(commit)
+        if sessions is None:
+            sessions = self._uncommitted[commit] = []
+            commit.add_done_callback(self._on_committed)
+            self._nothing_pending.clear()
+        sessions.append(session)
+        for observer in self._observers:
+            observer.on_session(session, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         sessions = self._uncommitted.pop(commit)
-        is_durable = not commit.cancelled() and commit.exception() is None
+        error = commit.exception()
         for session in sessions:
             self._pending_events -= len(session.events)
             self._pending_bytes -= session.payload_bytes
-            if is_durable:
+            if session.committed is not commit:
+                _resolve(session.committed, error)
+            if error is None:
                 for observer in self._observers:
                     observer.on_session(session, persisted=True)
-        if not self._uncommitted:
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        if not self._uncommitted and not self._n_processing:
             self._nothing_pending.set()
         if self._drained_cbs and not self.is_full:
             callbacks, self._drained_cbs = self._drained_cbs, []
@@ -292,15 +378,50 @@ class Engine(aio.Resource):
         for observer in self._observers:
             observer.on_status(status)
 
-    async def _stop(self) -> None:
-        self._set_status(Status.STOPPING)
-        await self._nothing_pending.wait()
-        if not self._backend.is_open:
-            return
-        try:
-            await self._backend.reserve(self._server_id, self._session)
-        except EventerBridgeError as e:
-            mlog.error("engine could not flush", extra={"reason": str(e)})
+
+class _ModuleEngine(ModuleEngine):
+    """The engine, as its modules see it."""
+
+    def __init__(self, engine: Engine, runner: ModuleRunner) -> None:
+        self._engine = engine
+        self._runner = runner
+
+    @property
+    def server_id(self) -> int:
+        return self._engine.server_id
+
+    def create_source(self) -> Source:
+        return self._engine.create_source(SourceType.MODULE)
+
+    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+        self._engine.check_types([register_event])
+        return ProcessEvent(
+            source, register_event.type, register_event.source_timestamp, register_event.payload
+        )
+
+    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
+        if self._runner.is_processing:
+            raise ModuleError(
+                "a module session waits for another session while it processes: return the"
+                " events instead, or register from a task of the module"
+            )
+        if not process_events:
+            return []
+        session = self._engine.register(process_events[0].source, process_events)
+        await asyncio.wait([session.committed])
+        session.committed.result()
+        return session.events[: session.requested]
+
+    async def query(self, params: QueryParams) -> QueryResult:
+        return await self._engine.query(params)
+
+
+def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # counts as looked at: nobody has to await it
 
 
 def _check_type(event_type: EventType) -> None:
@@ -315,8 +436,3 @@ def _check_type(event_type: EventType) -> None:
         raise InvalidEventError(
             f"event type has {size_bytes} bytes, at most {limits.MAX_TYPE_BYTES} are allowed"
         )
-
-
-def _ignore_result(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -4,10 +4,12 @@
 
     EventerBridgeError
     ├── InvalidEventError          what the caller gave is wrong (also a ValueError)
-    │   └── InvalidSubscriptionError
+    │   ├── InvalidSubscriptionError
+    │   └── ConditionError         a condition of the configuration does not hold
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
         ├── LimitError             a limit of ``limits.py`` would be exceeded
+        ├── ModuleError            a module failed the registration
         ├── ClosedError            the resource was closed meanwhile
         └── StorageError           the store failed
             ├── StoreLockedError   another process has it open
@@ -28,6 +30,10 @@ class InvalidSubscriptionError(InvalidEventError):
     """A query type has ``*`` in a place other than the last."""
 
 
+class ConditionError(InvalidEventError):
+    """An event may not be stored; the message says which, which condition, and why."""
+
+
 class CoreError(EventerBridgeError):
     """The core cannot do what was asked."""
 
@@ -38,6 +44,10 @@ class NotOperationalError(CoreError):
 
 class LimitError(CoreError):
     """A limit would be exceeded; the message names it."""
+
+
+class ModuleError(CoreError):
+    """A module failed the registration; the message names it, the log says why."""
 
 
 class ClosedError(CoreError):

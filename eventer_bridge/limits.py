@@ -53,5 +53,15 @@ assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     " that are already reserved on disk"
 )
 
+MAX_MODULE_ROUNDS: Final = 64
+"""Times that the modules are offered what was added to a session; more is taken for an
+endless loop of modules that answer each other."""
+
+MODULE_TIMEOUT_S: Final = 10.0
+"""Time that a module has for one call; it holds up every registration meanwhile."""
+
+MAX_UNCLOSED_SESSIONS: Final = 1_024
+"""Ended sessions that slow modules were not told of yet; with more, nothing is processed."""
+
 CHECKED_TYPES: Final = 100_000
 """Event types that the engine remembers as checked before it begins anew."""

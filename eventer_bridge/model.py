@@ -197,6 +197,25 @@ class Source(NamedTuple):
     id: int
 
 
+class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event while its session is processed (000).
+
+    Attributes:
+        source: who registered it: a connection, a module or the engine. Known only while
+            the session is processed.
+        type: event type.
+        source_timestamp: when it happened, if its source said so.
+        payload: payload, not decoded.
+        id: identifier that the event is going to have; None until it joins a session.
+    """
+
+    source: Source
+    type: EventType
+    source_timestamp: Timestamp | None
+    payload: Payload | None
+    id: EventId | None = None
+
+
 class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
     """Latest event of each type that matches (001, "latest"); None means all types."""
 

@@ -20,8 +20,9 @@ from hat import json as hat_json
 from jsonschema.exceptions import ValidationError
 from referencing import Registry, Resource
 
-from eventer_bridge.errors import InvalidSubscriptionError
+from eventer_bridge.errors import InvalidSubscriptionError, ModuleError
 from eventer_bridge.model import EventType
+from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
 from eventer_bridge.subscription import Subscription
 from mariner import tls
@@ -52,11 +53,14 @@ class ListenConfig(msgspec.Struct, frozen=True):
 class MemoryConfig(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
     """A store that lives as long as the process."""
 
+    conditions: tuple[dict[str, Any], ...] = ()
+
 
 class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"):
     """A durable store; ``path`` is its directory."""
 
     path: Path
+    conditions: tuple[dict[str, Any], ...] = ()
 
 
 BackendConfig: TypeAlias = MemoryConfig | RocksDbConfig
@@ -67,6 +71,7 @@ class CoreConfig(msgspec.Struct, frozen=True):
 
     server_id: int
     backend: BackendConfig
+    modules: tuple[dict[str, Any], ...] = ()
 
 
 class RegisterRule(msgspec.Struct, frozen=True):
@@ -138,7 +143,7 @@ def parse(data: Any, where: str) -> GatewayConfig:
     Raises:
         ConfigurationError: it is wrong; one line an error.
     """
-    problems = [_describe(error, data) for error in _validator().iter_errors(data)]
+    problems = [_describe(error) for error in _validator().iter_errors(data)]
     if not problems:
         problems = list(_semantic_problems(data))
     if problems:
@@ -175,9 +180,9 @@ def _validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema, registry=registry)
 
 
-def _describe(error: ValidationError, data: Any) -> str:
-    """Key, value and what was expected."""
-    path = list(error.absolute_path)
+def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
+    """Key (below ``parent``), value and what was expected."""
+    path = [*parent, *error.absolute_path]
     expected: Any = error.validator_value
     value: Any = error.instance
     if error.validator == "required":
@@ -209,6 +214,11 @@ def _describe(error: ValidationError, data: Any) -> str:
 
 
 def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    core = data["event_core"]
+    yield from _module_problems(core.get("modules", []))
+    for index, condition in enumerate(core["backend"].get("conditions", [])):
+        key = f"event_core.backend.conditions[{index}].subscriptions"
+        yield from _subscription_problems(key, condition["subscriptions"])
     schemas: list[Mapping[str, Any]] = data.get("schemas", [])
     for index, schema in enumerate(schemas):
         key = f"schemas[{index}]"
@@ -235,6 +245,15 @@ def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
             schema_id = rule.get("schema_id")
             if schema_id is not None and schema_id not in known:
                 yield f"{rule_key}.schema_id: {schema_id!r}: expected the $id of one of schemas"
+
+
+def _module_problems(confs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for index, conf in enumerate(confs):
+        path = ["event_core", "modules", index]
+        try:
+            yield from [_describe(error, path) for error in modules.errors(conf)]
+        except ModuleError as e:
+            yield f"{_key([*path, 'module'])}: {e}"
 
 
 def _subscription_problems(key: str, query_types: Iterable[list[str]]) -> Iterator[str]:

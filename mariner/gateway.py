@@ -1,10 +1,11 @@
 """The gateway: backend, engine, Mariner server and HTTP, made and closed in order.
 
-Data moves down this list and results come back up through futures and observers; closing
-goes the other way round, so that what was accepted is answered and durable before its
-store closes.
+Data moves down this list and results come back up through futures and observers. When it
+is closed, the engine stops first: nothing new is accepted, what was is answered and
+durable. Then the parts are closed in the opposite order.
 """
 
+import asyncio
 import logging
 import ssl
 
@@ -13,7 +14,8 @@ from hat import aio
 from eventer_bridge import engine
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend
-from mariner import http, server, tls
+from eventer_bridge.conditions import Conditions
+from mariner import http, limits, server, tls
 from mariner.config import GatewayConfig, ListenConfig, MemoryConfig
 from mariner.metrics import GatewayCollector, Metrics
 
@@ -49,6 +51,7 @@ class Gateway(aio.Resource):
         self._async_group = aio.Group()
         self._parts: list[aio.Resource] = []
         self._failed_part: str | None = None
+        self._engine: engine.Engine | None = None
         self.mariner: server.MarinerServer
         self.http: http.HttpServer | None = None
         self.async_group.spawn(aio.call_on_cancel, self._stop)
@@ -70,7 +73,13 @@ class Gateway(aio.Resource):
 
         backend = await _create_backend(config, metrics)
         self._own(backend, "backend")
-        core = await engine.create(backend, config.event_core.server_id)
+        core = await engine.create(
+            backend,
+            config.event_core.server_id,
+            modules=config.event_core.modules,
+            conditions=Conditions(config.event_core.backend.conditions),
+        )
+        self._engine = core
         self._own(core, "engine")
         self.mariner = await server.listen(
             core,
@@ -101,6 +110,13 @@ class Gateway(aio.Resource):
             self.close()
 
     async def _stop(self) -> None:
+        if self._engine is not None:
+            # clients are told, and what they asked for is answered, before they are closed
+            try:
+                async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+                    await self._engine.stop()
+            except TimeoutError:
+                mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
         for part in reversed(self._parts):
             await part.async_close()
 

@@ -67,6 +67,9 @@ CLOSE_TIMEOUT_S: Final = 5.0
 DRAIN_TIMEOUT_S: Final = 10.0
 """What registrations that are under way get to be answered when the server closes."""
 
+STOP_TIMEOUT_S: Final = 20.0
+"""What sessions that are under way get to end (modules, commit) when the gateway stops."""
+
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 

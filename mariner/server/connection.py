@@ -30,9 +30,11 @@ from typing import Any, Final, cast
 
 from hat import aio
 
-from eventer_bridge.engine import Engine, Session
+from eventer_bridge.connection_events import register_connection
+from eventer_bridge.engine import Engine
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.model import QueryParams, Source, Status
+from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 from mariner import codec, framing, limits, tls
 from mariner.errors import InvalidMessageError, RemoteProtocolError
@@ -48,7 +50,7 @@ from mariner.messages import (
     StatusMsg,
 )
 from mariner.protocol import Protocol, RefusedRegister, Role, State
-from mariner.server.fanout import Fanout, Filter, encoded_session
+from mariner.server.fanout import Fanout, Filter, encoded_requested
 from mariner.server.rights import Authenticator, DeclinedError, Rights
 from mariner.server.stats import ServerStats
 
@@ -287,6 +289,7 @@ class ClientConnection(asyncio.Protocol):
         self._context.fanout.add(self, self._filter)
         self._write(self._protocol.send(InitRes(True, status=self._context.engine.status)))
         mlog.debug("client connected", extra={"peer": self._peer, "client": self._name})
+        register_connection(self._context.engine, self._source, rights.name, is_connected=True)
 
     def _on_register(self, message: RegisterReq) -> None:
         assert self._rights is not None
@@ -387,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
         error = session.committed.exception()
         if error is None:
             self._context.stats.events_registered += len(session.events)
-            return codec.encode_register_success(register_id, (encoded_session(session),))
+            return codec.encode_register_success(register_id, (encoded_requested(session),))
         self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
         return codec.encode(RegisterRes(register_id, False, error=text))
@@ -496,6 +499,13 @@ class ClientConnection(asyncio.Protocol):
             self._context.fanout.remove(self, self._filter)
             self._context.stats.clients -= 1
             self._filter = None
+            # not within a notification, which this may be the end of
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._register_disconnected)
+
+    def _register_disconnected(self) -> None:
+        assert self._name is not None
+        register_connection(self._context.engine, self._source, self._name, is_connected=False)
 
     # --- time -----------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ Runs on the event loop's thread.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from eventer_bridge.engine import Session
 from eventer_bridge.model import EventType
+from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 from mariner import codec, framing, limits
 
@@ -113,6 +113,13 @@ def encoded_session(session: Session) -> bytes:
     if encoded is None:
         encoded = session.encodings["mariner session"] = codec.encode_events(session.events)
     return encoded
+
+
+def encoded_requested(session: Session) -> bytes:
+    """As :func:`encoded_session`, of the events that were asked for: not what modules added."""
+    if session.requested == len(session.events):
+        return encoded_session(session)
+    return b",".join(encoded_events(session)[: session.requested])
 
 
 def encoded_events(session: Session) -> Sequence[bytes]:

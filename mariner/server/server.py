@@ -4,7 +4,6 @@ It is an observer of the engine: sessions go to the fan-out, the status to every
 """
 
 import asyncio
-import itertools
 import logging
 import socket
 import ssl
@@ -14,8 +13,9 @@ from typing import Any
 
 from hat import aio
 
-from eventer_bridge.engine import Engine, Session
-from eventer_bridge.model import QueryParams, Source, SourceType, Status
+from eventer_bridge.engine import Engine
+from eventer_bridge.model import QueryParams, SourceType, Status
+from eventer_bridge.session import Session
 from mariner import limits
 from mariner.config import ClientConfig
 from mariner.server.connection import ClientConnection, Context
@@ -78,7 +78,6 @@ class MarinerServer(aio.Resource):
         self._context = Context(
             engine, authenticator, self._async_group.create_subgroup(), observe_query
         )
-        self._source_ids = itertools.count(1)
         self._told_status = engine.status
         self._server: asyncio.Server | None = None
         engine.add_observer(self)
@@ -132,7 +131,7 @@ class MarinerServer(aio.Resource):
             _set_option(listener, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _create_connection(self) -> ClientConnection:
-        source = Source(SourceType.CONNECTION, next(self._source_ids))
+        source = self._engine.create_source(SourceType.CONNECTION)
         return ClientConnection(self._context, source)
 
     async def _sweep_loop(self) -> None:

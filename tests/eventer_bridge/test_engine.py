@@ -9,7 +9,7 @@ import pytest
 from eventer_bridge import engine, limits
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.engine import Engine, Session
+from eventer_bridge.engine import Engine
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import (
     JsonPayload,
@@ -20,6 +20,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.session import Session
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 
@@ -66,7 +67,7 @@ async def test_a_request_is_one_session(core: Engine) -> None:
     first = await register(core, register_event("a"), register_event("b"))
     second = await register(core, register_event("a"))
     ids = [(e.id.server, e.id.session, e.id.instance) for e in [*first.events, *second.events]]
-    assert ids == [(7, 1, 1), (7, 1, 2), (7, 2, 1)]
+    assert ids == [(7, 2, 1), (7, 2, 2), (7, 3, 1)]  # the first was STARTED
     assert first.events[0].timestamp == first.events[1].timestamp
     assert [e.type for e in first.events] == [("a",), ("b",)]
     assert first.source == SOURCE
@@ -75,16 +76,17 @@ async def test_a_request_is_one_session(core: Engine) -> None:
 async def test_an_empty_request_is_no_session(core: Engine) -> None:
     assert (await register(core)).events == ()
     session = await register(core, register_event("a"))
-    assert session.events[0].id.session == 1
+    assert session.events[0].id.session == 2
 
 
 async def test_the_clock_never_goes_backwards(
     core: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings = iter([Timestamp(100, 0), Timestamp(50, 0), Timestamp(101, 0)])
-    monkeypatch.setattr(Timestamp, "now", lambda: next(readings))
+    start = 1 << 40
+    readings = iter([Timestamp(s, 0) for s in (start, start - 3600, start + 1)])
+    monkeypatch.setattr(Timestamp, "now", lambda: next(readings, Timestamp(0, 0)))
     timestamps = [(await register(core, register_event("a"))).events[0].timestamp for _ in range(3)]
-    assert timestamps == [Timestamp(100, 0), Timestamp(100, 0), Timestamp(101, 0)]
+    assert timestamps == [Timestamp(start, 0), Timestamp(start, 0), Timestamp(start + 1, 0)]
 
 
 async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
@@ -102,8 +104,9 @@ async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
     backend = await rocksdb.create(path)
     core = await engine.create(backend, 1)
     session = await register(core, register_event("a"))
-    # closed cleanly, the reserved ids that were not used are given back
-    assert session.events[0].id.session == 4
+    # closed cleanly, the reserved ids that were not used are given back: STARTED, three
+    # sessions and STOPPED came before, and STARTED again
+    assert session.events[0].id.session == 7
     assert session.events[0].timestamp == last_timestamp
     await core.async_close()
     await backend.async_close()
@@ -120,7 +123,7 @@ async def test_ids_that_were_reserved_are_not_given_after_a_crash(tmp_path: Path
     backend = await rocksdb.create(path)
     core = await engine.create(backend, 1)
     session = await register(core, register_event("a"))
-    assert session.events[0].id.session == limits.RESERVED_SESSIONS + 1
+    assert session.events[0].id.session == limits.RESERVED_SESSIONS + 2
     await core.async_close()
     await backend.async_close()
 
@@ -130,12 +133,12 @@ async def test_more_sessions_than_were_reserved(
 ) -> None:
     monkeypatch.setattr(limits, "RESERVED_SESSIONS", 8)
     core = await engine.create(backend, 1)
-    for expected in range(1, 50):
+    for expected in range(2, 50):
         session = await register(core, register_event("a"))
         assert session.events[0].id.session == expected
         assert backend.server_mark(1).session >= expected
     await core.async_close()
-    assert backend.server_mark(1).session == 49
+    assert backend.server_mark(1).session == 50
 
 
 async def test_refusals_store_nothing(core: Engine) -> None:
@@ -148,16 +151,16 @@ async def test_refusals_store_nothing(core: Engine) -> None:
     with pytest.raises(LimitError, match="65537 events in one request, at most 65536"):
         core.register(SOURCE, [register_event("a")] * 65_537)
     result = await core.query(QueryServerParams(7))
-    assert not result.events
+    assert [e.type for e in result.events] == [("event", "7", "engine")]
 
 
 async def test_observers_hear_twice_in_order(core: Engine) -> None:
     recorder = Recorder()
     core.add_observer(recorder)
     futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(3)]
-    assert recorder.sessions == [(1, False), (2, False), (3, False)]
+    assert recorder.sessions == [(2, False), (3, False), (4, False)]
     await asyncio.gather(*futures)
-    assert recorder.sessions[3:] == [(1, True), (2, True), (3, True)]
+    assert recorder.sessions[3:] == [(2, True), (3, True), (4, True)]
     core.remove_observer(recorder)
     await register(core, register_event("a"))
     assert len(recorder.sessions) == 6

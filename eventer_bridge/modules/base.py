@@ -1,0 +1,109 @@
+"""What a module is, and what it gets from the engine (000, "Module engine").
+
+Everything here is called on the event loop's thread; what blocks it blocks the server.
+"""
+
+import abc
+from collections.abc import Sequence
+
+from hat import aio
+
+from eventer_bridge.model import (
+    Event,
+    ProcessEvent,
+    QueryParams,
+    QueryResult,
+    RegisterEvent,
+    Source,
+)
+from eventer_bridge.subscription import Subscription
+
+
+class ModuleEngine(abc.ABC):
+    """What a module may ask of the engine."""
+
+    @property
+    @abc.abstractmethod
+    def server_id(self) -> int:
+        """Identifier of this server."""
+
+    @abc.abstractmethod
+    def create_source(self) -> Source:
+        """A source identifier that nobody else has in this execution of the server."""
+
+    @abc.abstractmethod
+    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+        """An event to be returned by ``ModuleSession.process`` or given to :meth:`register`.
+
+        Args:
+            source: of the module.
+            register_event: type, source timestamp and payload.
+
+        Raises:
+            InvalidEventError: the type cannot be registered.
+            LimitError: the type is too long.
+        """
+
+    @abc.abstractmethod
+    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
+        """Start a session of its own, and wait until it is durable.
+
+        Not while one of the module's own sessions processes: sessions are processed one
+        after the other, so that it would wait for itself. Return the events instead, or
+        register from a task of the module's group.
+
+        Returns:
+            The created events, without what modules added.
+
+        Raises:
+            NotOperationalError: the server is starting or stopping.
+            ModuleError: called by a session while it processes, or a module failed.
+            InvalidEventError: a condition does not hold.
+            LimitError: a limit would be exceeded.
+            StorageError: the store failed.
+            ClosedError: the store is closed.
+        """
+
+    @abc.abstractmethod
+    async def query(self, params: QueryParams) -> QueryResult:
+        """Query the store; raises as ``Backend.query``."""
+
+
+class ModuleSession(abc.ABC):
+    """A module's view of one session."""
+
+    @abc.abstractmethod
+    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+        """Look at what joined the session since the last call, and add to it.
+
+        Called one call after the other, with what matches the module's subscription, from
+        all sources, the module's own additions included. An exception fails the whole
+        registration.
+
+        Args:
+            events: at least one, in the order in which they joined.
+
+        Returns:
+            New events, made by ``ModuleEngine.create_process_event``.
+        """
+
+    async def async_close(self) -> None:
+        """The session ended: its events are durable, or it failed."""
+        return
+
+
+class Module(aio.Resource):
+    """A module; made by the ``create`` of its Python module.
+
+    One that closes by itself is left out of the sessions that follow, with an error in
+    the log.
+    """
+
+    @property
+    @abc.abstractmethod
+    def subscription(self) -> Subscription:
+        """Which events its sessions are told of."""
+
+    @abc.abstractmethod
+    async def create_session(self) -> ModuleSession:
+        """A session began; also if none of its events will match."""

@@ -1,0 +1,85 @@
+"""Finds, checks and creates modules by their configuration.
+
+A configuration names a Python module, which has
+
+* ``json_schema``: JSON Schema (draft 2020-12) of its configuration, ``module`` included;
+* ``create(conf, engine)``: coroutine function that makes the ``Module``.
+"""
+
+import functools
+import importlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jsonschema
+from jsonschema.exceptions import SchemaError, ValidationError
+
+from eventer_bridge.errors import ModuleError
+from eventer_bridge.modules.base import Module, ModuleEngine
+from eventer_bridge.modules.processing import NamedModule
+
+mlog = logging.getLogger(__name__)
+
+ModuleConf: TypeAlias = Mapping[str, Any]
+"""Configuration of a module: ``module``, the name of its Python module, and its own keys."""
+
+
+class ModuleInfo(NamedTuple):
+    """What a Python module says of itself; see the module."""
+
+    json_schema: Mapping[str, Any]
+    create: Callable[[ModuleConf, ModuleEngine], Awaitable[Module]]
+
+
+@functools.cache
+def find(name: str) -> ModuleInfo:
+    """Import a Python module.
+
+    Raises:
+        ModuleError: it cannot be imported, or is not one of ours.
+    """
+    try:
+        found = importlib.import_module(name)
+    except Exception as e:  # importing runs code that is not ours
+        raise ModuleError(f"cannot import {name!r}: {type(e).__name__}: {e}") from e
+    try:
+        info = ModuleInfo(found.json_schema, found.create)
+        jsonschema.Draft202012Validator.check_schema(dict(info.json_schema))
+    except AttributeError as e:
+        raise ModuleError(f"{name!r} is no module of an engine: it has no {e.name}") from e
+    except SchemaError as e:
+        raise ModuleError(f"{name!r} has no valid json_schema: {e.message}") from e
+    return info
+
+
+def errors(conf: ModuleConf) -> Iterator[ValidationError]:
+    """What is wrong with a configuration.
+
+    Raises:
+        ModuleError: the Python module cannot be used.
+    """
+    validator = jsonschema.Draft202012Validator(dict(find(conf["module"]).json_schema))
+    yield from validator.iter_errors(conf)
+
+
+async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
+    """Create a module.
+
+    Args:
+        conf: its configuration.
+        engine: what it may use.
+
+    Raises:
+        ModuleError: it cannot be found, its configuration is wrong, or it failed.
+    """
+    name = conf["module"]
+    for error in errors(conf):
+        raise ModuleError(f"module {name}: {error.json_path}: {error.message}")
+    try:
+        module = await find(name).create(conf, engine)
+    except Exception as e:
+        mlog.exception("module could not be created", extra={"module": name})
+        raise ModuleError(f"module {name} failed: {type(e).__name__}: {e}") from e
+    mlog.info("module created", extra={"module": name})
+    return NamedModule(name, module)

@@ -1,0 +1,134 @@
+"""Runs the sessions of an engine that has modules, one after the other.
+
+::
+
+    Engine.register ─▶ submit() ─▶ queue ─▶ open, rounds (processing) ─▶ commit ─▶ ended ─▶ close
+
+A session does not wait for the commit of the one before. Its module sessions are closed
+after its commit, in the order of the sessions; where a module takes long to close them,
+processing waits (``limits.MAX_UNCLOSED_SESSIONS``).
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.model import ProcessEvent, RegisterEvent
+from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.loading import ModuleConf, create_module
+from eventer_bridge.modules.processing import ModuleSessions, NamedModule
+from eventer_bridge.session import Session
+
+mlog = logging.getLogger(__name__)
+
+CommitCb: TypeAlias = Callable[[Session, int, Sequence[ProcessEvent]], None]
+"""Called with a session, its id and its events, to be handed to the backend; may raise
+branches of ``EventerBridgeError``."""
+
+FailCb: TypeAlias = Callable[[Session, EventerBridgeError], None]
+"""Called with a session that failed, and why."""
+
+
+class ModuleRunner(aio.Resource):
+    """See the module.
+
+    Closing it closes the modules; what is queued has to be awaited before.
+
+    Args:
+        server_id: of the events.
+        next_session: gives session ids; may raise branches of ``EventerBridgeError``.
+        commit: see :data:`CommitCb`.
+        fail: see :data:`FailCb`.
+    """
+
+    def __init__(
+        self, server_id: int, next_session: Callable[[], int], commit: CommitCb, fail: FailCb
+    ) -> None:
+        self._server_id = server_id
+        self._next_session = next_session
+        self._commit = commit
+        self._fail = fail
+        self._modules: list[NamedModule] = []
+        self._processing: set[asyncio.Task[Any]] = set()
+        self._queue: asyncio.Queue[tuple[Session, Sequence[ProcessEvent]]] = asyncio.Queue()
+        self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
+            limits.MAX_UNCLOSED_SESSIONS
+        )
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._close_modules)
+        self._async_group.spawn(self._process_loop)
+        self._async_group.spawn(self._end_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the runner's tasks."""
+        return self._async_group
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether the current task is one in which a module session processes."""
+        return asyncio.current_task() in self._processing
+
+    async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
+        """Create the modules, in this order.
+
+        Raises:
+            ModuleError: one could not be created; the text says which and why.
+        """
+        for conf in confs:
+            named = await create_module(conf, engine)
+            self._modules.append(named)
+            self._async_group.spawn(self._watch, named)
+
+    def submit(self, session: Session, events: Sequence[RegisterEvent | ProcessEvent]) -> None:
+        """Process a session after those that were submitted before."""
+        process_events = [
+            i
+            if isinstance(i, ProcessEvent)
+            else ProcessEvent(session.source, i.type, i.source_timestamp, i.payload)
+            for i in events
+        ]
+        self._queue.put_nowait((session, process_events))
+
+    async def wait_ended(self) -> None:
+        """Wait until the modules were told of the end of every session so far."""
+        await self._queue.join()
+        await self._ended.join()
+
+    async def _process_loop(self) -> None:
+        while True:
+            session, requested = await self._queue.get()
+            sessions = ModuleSessions(self._processing)
+            try:
+                session_id = self._next_session()
+                await sessions.open(self._modules)
+                events = await sessions.process(self._server_id, session_id, requested)
+                self._commit(session, session_id, events)
+            except EventerBridgeError as e:
+                self._fail(session, e)
+            await self._ended.put((sessions, session))
+            self._queue.task_done()
+            await asyncio.sleep(0)  # nothing above need have waited
+
+    async def _end_loop(self) -> None:
+        while True:
+            sessions, session = await self._ended.get()
+            await asyncio.wait([session.committed])
+            await sessions.close()
+            self._ended.task_done()
+
+    async def _watch(self, named: NamedModule) -> None:
+        await named.module.wait_closing()
+        if self.is_open:
+            mlog.error("module closed by itself", extra={"module": named.name})
+
+    async def _close_modules(self) -> None:
+        for named in self._modules:
+            await named.module.async_close()

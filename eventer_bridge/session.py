@@ -1,0 +1,46 @@
+"""A session: the events of one registration request, from the request to the disk (000).
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from eventer_bridge.model import Event, Source
+
+
+class Session:
+    """See the module. Made by ``Engine.register``.
+
+    Attributes:
+        source: who asked.
+        requested: number of events that were asked for; they are the first of ``events``,
+            in the order of the request. What modules added follows.
+        events: its events; empty until they are created, which is before any observer
+            hears of the session and before ``committed`` succeeds.
+        payload_bytes: size of the payloads of its events.
+        committed: done when the events are durable; fails with a branch of
+            ``EventerBridgeError`` where they may not be. Sessions that are committed
+            together may share it, so it is never to be cancelled: wait for it with
+            ``asyncio.wait`` where that could happen.
+        encodings: encoded events by wire, filled in by the wires themselves, so that an
+            event is encoded once per wire and not once per receiver.
+    """
+
+    __slots__ = ("committed", "encodings", "events", "payload_bytes", "requested", "source")
+
+    def __init__(
+        self,
+        source: Source,
+        requested: int,
+        payload_bytes: int,
+        committed: asyncio.Future[None],
+        events: Sequence[Event] = (),
+    ) -> None:
+        self.source = source
+        self.requested = requested
+        self.events = events
+        self.payload_bytes = payload_bytes
+        self.committed = committed
+        self.encodings: dict[str, Any] = {}
