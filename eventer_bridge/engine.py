@@ -25,14 +25,16 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.announcements import announcement
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.common import failed
 from eventer_bridge.conditions import Conditions
+from eventer_bridge.core import EventCore, Observer
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
@@ -66,16 +68,6 @@ ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
 """Source of what the engine registers itself."""
 
 
-class Observer(Protocol):
-    """Who wants to hear of sessions and of the status. Calls must not block or raise."""
-
-    def on_session(self, session: Session, persisted: bool) -> None:
-        """A session was registered (``persisted`` false) or is durable (true)."""
-
-    def on_status(self, status: Status) -> None:
-        """The status changed."""
-
-
 async def create(
     backend: Backend,
     server_id: int,
@@ -104,7 +96,7 @@ async def create(
     return engine
 
 
-class Engine(aio.Resource):
+class Engine(EventCore):
     """See the module. Made by :func:`create`.
 
     Closing it does what :meth:`stop` does, if that was not called before, and gives back
@@ -148,7 +140,7 @@ class Engine(aio.Resource):
 
     @property
     def status(self) -> Status:
-        """Current status; registrations succeed only while it is OPERATIONAL."""
+        """See :class:`EventCore`."""
         return self._status
 
     @property
@@ -158,22 +150,22 @@ class Engine(aio.Resource):
 
     @property
     def is_full(self) -> bool:
-        """Whether callers should stop handing in work until :meth:`when_drained` calls."""
+        """See :class:`EventCore`."""
         return (
             self._pending_events > limits.MAX_PENDING_EVENTS
             or self._pending_bytes > limits.MAX_PENDING_BYTES
         )
 
     def when_drained(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as the engine is no longer full."""
+        """See :class:`EventCore`."""
         self._drained_cbs.append(callback)
 
     def add_observer(self, observer: Observer) -> None:
-        """Tell ``observer`` of every session and status from now on."""
+        """See :class:`EventCore`."""
         self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Tell it no longer."""
+        """See :class:`EventCore`."""
         self._observers.remove(observer)
 
     def register(
@@ -215,8 +207,21 @@ class Engine(aio.Resource):
         await asyncio.shield(self._stopping)
 
     def create_source(self, source_type: SourceType) -> Source:
-        """A source that nobody else has in this execution of the server."""
+        """See :class:`EventCore`."""
         return Source(source_type, next(self._source_ids))
+
+    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        """Register the events of ``announcements``.
+
+        While the server is not OPERATIONAL, or where the name cannot be part of an event
+        type, there is nothing but a line in the log.
+        """
+        events = announcement(self._server_id, client_name, is_connected=is_connected)
+        try:
+            self.register(source, events)
+        except EventerBridgeError as e:
+            extra = {"client": client_name, "reason": str(e)}
+            mlog.debug("connection is not announced", extra=extra)
 
     def check_types(self, events: Iterable[RegisterEvent | ProcessEvent]) -> None:
         """Refuse events whose types cannot be registered.

@@ -6,6 +6,7 @@
     ├── InvalidEventError          what the caller gave is wrong (also a ValueError)
     │   ├── InvalidSubscriptionError
     │   └── ConditionError         a condition of the configuration does not hold
+    ├── ConfigurationError         a configuration: key, value, what was expected
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
         ├── LimitError             a limit of ``limits.py`` would be exceeded
@@ -32,6 +33,10 @@ class InvalidSubscriptionError(InvalidEventError):
 
 class ConditionError(InvalidEventError):
     """An event may not be stored; the message says which, which condition, and why."""
+
+
+class ConfigurationError(EventerBridgeError):
+    """A configuration or a file that it names cannot be used: key, value, what was expected."""
 
 
 class CoreError(EventerBridgeError):

@@ -53,6 +53,9 @@ assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     " that are already reserved on disk"
 )
 
+REMEMBERED_TYPES: Final = 50_000
+"""Event types whose rights or receivers are remembered before it begins anew."""
+
 MAX_MODULE_ROUNDS: Final = 64
 """Times that the modules are offered what was added to a session; more is taken for an
 endless loop of modules that answer each other."""

@@ -20,13 +20,12 @@ from hat import json as hat_json
 from jsonschema.exceptions import ValidationError
 from referencing import Registry, Resource
 
-from eventer_bridge.errors import InvalidSubscriptionError, ModuleError
-from eventer_bridge.model import EventType
+from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError, ModuleError
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
+from eventer_bridge.rights import ClientConfig
 from eventer_bridge.subscription import Subscription
 from mariner import tls
-from mariner.errors import ConfigurationError
 
 DEFAULT_HTTP_PORT: Final = 23080
 
@@ -72,23 +71,6 @@ class CoreConfig(msgspec.Struct, frozen=True):
     server_id: int
     backend: BackendConfig
     modules: tuple[dict[str, Any], ...] = ()
-
-
-class RegisterRule(msgspec.Struct, frozen=True):
-    """What a client may register, and the schema of its payloads."""
-
-    subscriptions: tuple[EventType, ...]
-    schema_id: str | None = None
-
-
-class ClientConfig(msgspec.Struct, frozen=True):
-    """A client and its rights."""
-
-    name: str
-    token: str | None
-    subscriptions: tuple[EventType, ...]
-    register_events: tuple[RegisterRule, ...]
-    certificate: str | None = None
 
 
 class HttpConfig(msgspec.Struct, frozen=True):

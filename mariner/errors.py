@@ -8,7 +8,6 @@
     │   └── RemoteProtocolError      what the peer sent is not allowed
     │       ├── FrameError           its framing (size of the header or of the message)
     │       └── InvalidMessageError  its message: JSON pointer, reason
-    ├── ConfigurationError           key, value, what was expected
     ├── ConnectError                 no connection, or TLS refused
     ├── InitError                    the server declined: name, token, …
     ├── RegisterError                the server did not register
@@ -59,10 +58,6 @@ class InvalidMessageError(RemoteProtocolError):
         self.pointer = pointer
         self.msg_type = msg_type
         self.register_id = register_id
-
-
-class ConfigurationError(MarinerError):
-    """A configuration that cannot be used; the message names key, value and expectation."""
 
 
 class ConnectError(MarinerError):

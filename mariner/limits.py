@@ -73,8 +73,5 @@ STOP_TIMEOUT_S: Final = 20.0
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 
-REMEMBERED_TYPES: Final = 50_000
-"""Event types whose rights or receivers are remembered before it begins anew."""
-
 MAX_LOG_CHARACTERS: Final = 500
 """Of a reason that a peer's data is part of."""

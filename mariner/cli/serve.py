@@ -10,9 +10,8 @@ import click
 import uvloop
 from hat import aio
 
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from mariner import config, gateway, logs
-from mariner.errors import ConfigurationError
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

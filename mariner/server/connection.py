@@ -3,13 +3,13 @@
 What flows through it::
 
     bytes ─▶ Protocol ─▶ message ─▶ init: Authenticator, Fanout
-                                    register: rights ─▶ engine ─▶ response, in order
+                                    register: rights ─▶ core ─▶ response, in order
                                     query: one after the other, beside everything else
                                     ping: at once
 
 Nothing here grows without bound. A connection is not read from while
 
-* the engine is full,
+* the core is full,
 * too many of its registrations are under way or too many of its queries wait,
 * what it was sent has not left (it does not read).
 
@@ -22,6 +22,7 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
@@ -30,10 +31,11 @@ from typing import Any, Final, cast
 
 from hat import aio
 
-from eventer_bridge.connection_events import register_connection
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
+from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 from mariner import codec, framing, limits, tls
@@ -50,14 +52,13 @@ from mariner.messages import (
     StatusMsg,
 )
 from mariner.protocol import Protocol, RefusedRegister, Role, State
-from mariner.server.fanout import Fanout, Filter, encoded_requested
-from mariner.server.rights import Authenticator, DeclinedError, Rights
+from mariner.server.encoding import encoded_requested, notification
 from mariner.server.stats import ServerStats
 
 mlog = logging.getLogger(__name__)
 
 # why a connection is not read from
-_ENGINE_FULL: Final = 1
+_CORE_FULL: Final = 1
 _REGISTRATIONS_FULL: Final = 2
 _QUERIES_FULL: Final = 4
 _WRITE_BLOCKED: Final = 8
@@ -69,15 +70,15 @@ class Context:
 
     def __init__(
         self,
-        engine: Engine,
+        core: EventCore,
         authenticator: Authenticator,
         group: aio.Group,
         observe_query: Callable[[QueryParams, float], None],
     ) -> None:
-        self.engine = engine
+        self.core = core
         self.authenticator = authenticator
         self.group = group
-        self.fanout = Fanout()
+        self.fanout = Fanout(notification)
         self.stats = ServerStats()
         self.connections: set[ClientConnection] = set()
         self.observe_query = observe_query
@@ -287,9 +288,9 @@ class ClientConnection(asyncio.Protocol):
         self._filter = Filter(subscription, message.server_id, message.persisted)
         self._context.stats.clients += 1
         self._context.fanout.add(self, self._filter)
-        self._write(self._protocol.send(InitRes(True, status=self._context.engine.status)))
+        self._write(self._protocol.send(InitRes(True, status=self._context.core.status)))
         mlog.debug("client connected", extra={"peer": self._peer, "client": self._name})
-        register_connection(self._context.engine, self._source, rights.name, is_connected=True)
+        self._context.core.announce(self._source, rights.name, is_connected=True)
 
     def _on_register(self, message: RegisterReq) -> None:
         assert self._rights is not None
@@ -298,9 +299,9 @@ class ClientConnection(asyncio.Protocol):
             self._context.stats.rejected["rights or schema"] += 1
             self._respond(message.register_id, refusal)
             return
-        engine = self._context.engine
+        core = self._context.core
         try:
-            session = engine.register(self._source, message.register_events)
+            session = core.register(self._source, message.register_events)
         except EventerBridgeError as e:
             self._context.stats.rejected[type(e).__name__] += 1
             self._respond(message.register_id, str(e))
@@ -312,9 +313,9 @@ class ClientConnection(asyncio.Protocol):
             session.committed.add_done_callback(self._send_responses)
         if len(self._responses) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self._pause(_REGISTRATIONS_FULL)
-        if engine.is_full:
-            self._pause(_ENGINE_FULL)
-            engine.when_drained(lambda: self._resume(_ENGINE_FULL))
+        if core.is_full:
+            self._pause(_CORE_FULL)
+            core.when_drained(lambda: self._resume(_CORE_FULL))
 
     def _on_refused_register(self, message: RefusedRegister) -> None:
         mlog.warning(
@@ -426,7 +427,7 @@ class ClientConnection(asyncio.Protocol):
     async def _answer(self, request: QueryReq) -> bytes:
         assert self._rights is not None
         subscription = self._rights.subscription
-        result = await self._context.engine.query(
+        result = await self._context.core.query(
             request.params, None if subscription.is_everything else subscription
         )
         return codec.encode_query_result(request.query_id, result)
@@ -499,13 +500,11 @@ class ClientConnection(asyncio.Protocol):
             self._context.fanout.remove(self, self._filter)
             self._context.stats.clients -= 1
             self._filter = None
+            assert self._name is not None
+            core = self._context.core
+            announce = functools.partial(core.announce, is_connected=False)
             # not within a notification, which this may be the end of
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._register_disconnected)
-
-    def _register_disconnected(self) -> None:
-        assert self._name is not None
-        register_connection(self._context.engine, self._source, self._name, is_connected=False)
+            asyncio.get_running_loop().call_soon(announce, self._source, self._name)
 
     # --- time -----------------------------------------------------------------------------
 

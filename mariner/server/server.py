@@ -1,6 +1,6 @@
 """Mariner server: listens, owns the connections, closes them in order (002).
 
-It is an observer of the engine: sessions go to the fan-out, the status to every client.
+It is an observer of the core: sessions go to the fan-out, the status to every client.
 """
 
 import asyncio
@@ -13,20 +13,19 @@ from typing import Any
 
 from hat import aio
 
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import EventCore
 from eventer_bridge.model import QueryParams, SourceType, Status
+from eventer_bridge.rights import Authenticator, ClientConfig
 from eventer_bridge.session import Session
 from mariner import limits
-from mariner.config import ClientConfig
 from mariner.server.connection import ClientConnection, Context
-from mariner.server.rights import Authenticator
 from mariner.server.stats import ServerStats
 
 mlog = logging.getLogger(__name__)
 
 
 async def listen(
-    engine: Engine,
+    core: EventCore,
     clients: Iterable[ClientConfig],
     schemas: Iterable[Mapping[str, Any]],
     host: str,
@@ -38,7 +37,7 @@ async def listen(
     """Listen for Mariner clients.
 
     Args:
-        engine: answers registrations and queries; stays the caller's to close, after the
+        core: answers registrations and queries; stays the caller's to close, after the
             server.
         clients: who may connect and with which rights.
         schemas: JSON Schemas that rights refer to by their ``$id``.
@@ -51,7 +50,7 @@ async def listen(
         OSError: the address cannot be listened on.
         ConfigurationError: a schema cannot be used.
     """
-    server = MarinerServer(engine, Authenticator(clients, schemas), observe_query)
+    server = MarinerServer(core, Authenticator(clients, schemas), observe_query)
     try:
         await server._listen(host, port, tls_context)
     except BaseException:
@@ -69,18 +68,18 @@ class MarinerServer(aio.Resource):
 
     def __init__(
         self,
-        engine: Engine,
+        core: EventCore,
         authenticator: Authenticator,
         observe_query: Callable[[QueryParams, float], None],
     ) -> None:
-        self._engine = engine
+        self._core = core
         self._async_group = aio.Group()
         self._context = Context(
-            engine, authenticator, self._async_group.create_subgroup(), observe_query
+            core, authenticator, self._async_group.create_subgroup(), observe_query
         )
-        self._told_status = engine.status
+        self._told_status = core.status
         self._server: asyncio.Server | None = None
-        engine.add_observer(self)
+        core.add_observer(self)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self.async_group.spawn(self._sweep_loop)
 
@@ -101,11 +100,11 @@ class MarinerServer(aio.Resource):
         return self._context.stats
 
     def on_session(self, session: Session, persisted: bool) -> None:
-        """Notify clients (``engine.Observer``)."""
+        """Notify clients (``core.Observer``)."""
         self._context.fanout.notify(session, persisted)
 
     def on_status(self, status: Status) -> None:
-        """Tell clients (``engine.Observer``); they know two of the four states (002)."""
+        """Tell clients (``core.Observer``); they know two of the four states (002)."""
         was_operational = self._told_status is Status.OPERATIONAL
         self._told_status = status
         if was_operational is (status is Status.OPERATIONAL):
@@ -131,7 +130,7 @@ class MarinerServer(aio.Resource):
             _set_option(listener, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _create_connection(self) -> ClientConnection:
-        source = self._engine.create_source(SourceType.CONNECTION)
+        source = self._core.create_source(SourceType.CONNECTION)
         return ClientConnection(self._context, source)
 
     async def _sweep_loop(self) -> None:
@@ -148,7 +147,7 @@ class MarinerServer(aio.Resource):
         if connections:
             await asyncio.gather(*(connection.shut_down() for connection in connections))
         await self._context.group.async_close()
-        self._engine.remove_observer(self)
+        self._core.remove_observer(self)
 
 
 def _set_option(listener: Any, level: int, option: int, value: int) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from eventer_bridge.errors import ConfigurationError
 from mariner import config
 from mariner.config import MemoryConfig, RocksDbConfig
-from mariner.errors import ConfigurationError
 from tests.support.certificates import make_certificates
 
 GOOD: dict[str, Any] = {

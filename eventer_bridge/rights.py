@@ -14,13 +14,29 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from eventer_bridge import limits
+from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
 from eventer_bridge.subscription import Subscription
-from mariner import limits
-from mariner.config import ClientConfig
-from mariner.errors import ConfigurationError
 
 _DECLINED = "invalid client name or token"
+
+
+class RegisterRule(msgspec.Struct, frozen=True):
+    """What a client may register, and the schema of its payloads."""
+
+    subscriptions: tuple[EventType, ...]
+    schema_id: str | None = None
+
+
+class ClientConfig(msgspec.Struct, frozen=True):
+    """A client and its rights."""
+
+    name: str
+    token: str | None
+    subscriptions: tuple[EventType, ...]
+    register_events: tuple[RegisterRule, ...]
+    certificate: str | None = None
 
 
 class DeclinedError(Exception):

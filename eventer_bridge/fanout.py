@@ -1,24 +1,27 @@
 """Notification of clients: who hears of which session, encoded once.
 
 Clients with the same filter (subscription, server id, persisted) form one group. Which
-groups a type reaches is remembered per type until a group comes or goes. A session's
-events are encoded once; the message of a group is joined from them, and groups that are
-to hear of the same events share one message.
+groups a type reaches is remembered per type until a group comes or goes. Groups that are
+to hear of the same events share one message; what it looks like is up to the wire, which
+encodes a session's events once (``Session.encodings``).
 
 Runs on the event loop's thread.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
+from eventer_bridge import limits
 from eventer_bridge.model import EventType
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
-from mariner import codec, framing, limits
+
+EncodeCb: TypeAlias = Callable[[Session, Sequence[int]], bytes]
+"""Makes the message that tells of some events of a session, given their indices, rising."""
 
 
 class Filter(NamedTuple):
-    """What a client hears of (002, ``init_req``)."""
+    """What a client hears of (002, ``init_req``; 001, ``MsgInitReq``)."""
 
     subscription: Subscription
     server_id: int | None
@@ -28,14 +31,19 @@ class Filter(NamedTuple):
 class Receiver(Protocol):
     """A client's connection."""
 
-    def notify(self, frame: bytes, event_count: int) -> None:
-        """Send a framed ``events`` message; must not block or raise."""
+    def notify(self, message: bytes, event_count: int) -> None:
+        """Send a message that ``EncodeCb`` made; must not block or raise."""
 
 
 class Fanout:
-    """All clients that wait for events."""
+    """All clients of a wire that wait for events.
 
-    def __init__(self) -> None:
+    Args:
+        encode: see :data:`EncodeCb`.
+    """
+
+    def __init__(self, encode: EncodeCb) -> None:
+        self._encode = encode
         self._groups: dict[Filter, set[Receiver]] = {}
         self._groups_by_type: dict[tuple[EventType, bool], tuple[Filter, ...]] = {}
 
@@ -71,22 +79,15 @@ class Fanout:
         if not indices_by_group:
             return
 
-        count = len(session.events)
-        frames: dict[tuple[int, ...], bytes] = {}
+        messages: dict[tuple[int, ...], bytes] = {}
         for group, indices in indices_by_group.items():
             key = tuple(indices)
-            frame = frames.get(key)
-            if frame is None:
-                if len(key) == count:
-                    parts: Sequence[bytes] = (encoded_session(session),)
-                else:
-                    encoded = encoded_events(session)
-                    parts = [encoded[i] for i in indices]
-                message = codec.encode_events_message(parts)
-                frame = frames[key] = framing.encode_frame(message)
+            message = messages.get(key)
+            if message is None:
+                message = messages[key] = self._encode(session, indices)
             # a copy: a receiver that is closed by its notification leaves the group
             for receiver in tuple(self._groups.get(group, ())):
-                receiver.notify(frame, len(key))
+                receiver.notify(message, len(key))
 
     def _groups_of(self, event_type: EventType, persisted: bool) -> Iterable[Filter]:
         key = event_type, persisted
@@ -101,31 +102,3 @@ class Fanout:
                 self._groups_by_type.clear()
             self._groups_by_type[key] = groups
         return groups
-
-
-def encoded_session(session: Session) -> bytes:
-    """All of the session's events as JSON (002, ``event``), with commas between them.
-
-    Encoded at the first call; this is what most receivers want, and costs half of encoding
-    the events one by one.
-    """
-    encoded = session.encodings.get("mariner session")
-    if encoded is None:
-        encoded = session.encodings["mariner session"] = codec.encode_events(session.events)
-    return encoded
-
-
-def encoded_requested(session: Session) -> bytes:
-    """As :func:`encoded_session`, of the events that were asked for: not what modules added."""
-    if session.requested == len(session.events):
-        return encoded_session(session)
-    return b",".join(encoded_events(session)[: session.requested])
-
-
-def encoded_events(session: Session) -> Sequence[bytes]:
-    """The session's events as JSON, one by one, in order; encoded at the first call."""
-    encoded = session.encodings.get("mariner events")
-    if encoded is None:
-        encoded = [codec.encode_event(event) for event in session.events]
-        session.encodings["mariner events"] = encoded
-    return encoded

@@ -1,0 +1,47 @@
+"""Sessions as Mariner messages: each event is encoded once, whoever is to hear of it (002).
+
+Runs on the event loop's thread.
+"""
+
+from collections.abc import Sequence
+
+from eventer_bridge.session import Session
+from mariner import codec, framing
+
+
+def notification(session: Session, indices: Sequence[int]) -> bytes:
+    """A framed ``events`` message with some of the session's events (``fanout.EncodeCb``)."""
+    if len(indices) == len(session.events):
+        parts: Sequence[bytes] = (encoded_session(session),)
+    else:
+        encoded = encoded_events(session)
+        parts = [encoded[i] for i in indices]
+    return framing.encode_frame(codec.encode_events_message(parts))
+
+
+def encoded_session(session: Session) -> bytes:
+    """All of the session's events as JSON (002, ``event``), with commas between them.
+
+    Encoded at the first call; this is what most receivers want, and costs half of encoding
+    the events one by one.
+    """
+    encoded = session.encodings.get("mariner session")
+    if encoded is None:
+        encoded = session.encodings["mariner session"] = codec.encode_events(session.events)
+    return encoded
+
+
+def encoded_requested(session: Session) -> bytes:
+    """As :func:`encoded_session`, of the events that were asked for: not what modules added."""
+    if session.requested == len(session.events):
+        return encoded_session(session)
+    return b",".join(encoded_events(session)[: session.requested])
+
+
+def encoded_events(session: Session) -> Sequence[bytes]:
+    """The session's events as JSON, one by one, in order; encoded at the first call."""
+    encoded = session.encodings.get("mariner events")
+    if encoded is None:
+        encoded = [codec.encode_event(event) for event in session.events]
+        session.encodings["mariner events"] = encoded
+    return encoded
