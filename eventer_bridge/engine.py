@@ -13,10 +13,10 @@ Without modules, all of this but the commit happens within the call of ``registe
 modules, sessions wait in a queue and are processed one after the other, each without
 waiting for the commit of the one before.
 
-Life cycle: STARTING, while modules are created and
-``event/<server id>/engine`` STARTED is registered; OPERATIONAL; STANDBY again while the
-backend cannot write; STOPPING, once :meth:`Engine.stop` ends it with the event STOPPED.
-Registrations fail unless it is OPERATIONAL.
+Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers
+the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
+makes it STOPPING, ends the sessions under way, registers STOPPED, closes the modules and
+makes it STANDBY again. Registrations fail unless it is OPERATIONAL; queries do not mind.
 
 Everything here runs on the event loop's thread.
 """
@@ -75,7 +75,7 @@ async def create(
     modules: Iterable[ModuleConf] = (),
     conditions: Conditions | None = None,
 ) -> "Engine":
-    """Create an engine that is OPERATIONAL.
+    """Create an engine and start it.
 
     Args:
         backend: where events are kept; stays the caller's to close, after the engine.
@@ -87,9 +87,9 @@ async def create(
         StorageError: the first session ids could not be reserved.
         ModuleError: a module could not be created; the text says why.
     """
-    engine = Engine(backend, server_id, conditions)
+    engine = Engine(backend, server_id, modules, conditions)
     try:
-        await engine._start(modules)
+        await engine.start()
     except BaseException:
         await aio.uncancellable(engine.async_close())
         raise
@@ -99,15 +99,25 @@ async def create(
 class Engine(EventCore):
     """See the module. Made by :func:`create`.
 
-    Closing it does what :meth:`stop` does, if that was not called before, and gives back
-    the session ids that were reserved and not used.
+    Closing it stops it and gives back the session ids that were reserved and not used.
+
+    Args:
+        backend: see :func:`create`, as the others.
+        server_id: identifier of this server.
+        modules: configurations of modules.
+        conditions: conditions of events.
     """
 
     def __init__(
-        self, backend: Backend, server_id: int, conditions: Conditions | None = None
+        self,
+        backend: Backend,
+        server_id: int,
+        modules: Iterable[ModuleConf] = (),
+        conditions: Conditions | None = None,
     ) -> None:
         self._backend = backend
         self._server_id = server_id
+        self._module_confs = tuple(modules)
         self._conditions = conditions
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
@@ -124,7 +134,7 @@ class Engine(EventCore):
         self._drained_cbs: list[Callable[[], None]] = []
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
-        self._stopping: asyncio.Future[None] | None = None
+        self._starting_or_stopping = asyncio.Lock()
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
 
@@ -197,14 +207,48 @@ class Engine(EventCore):
         """Answer a query; see ``Backend.query`` for what is promised and raised."""
         return await self._backend.query(params, subscription)
 
-    async def stop(self) -> None:
-        """Refuse new registrations, end those under way, register STOPPED, close modules.
+    async def start(self) -> None:
+        """Become OPERATIONAL, if it is STANDBY.
 
-        Queries are answered until it is closed. It may be called more than once.
+        Raises:
+            StorageError: session ids could not be reserved, or STARTED not be registered.
+            ModuleError: a module could not be created.
         """
-        if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._stop())
-        await asyncio.shield(self._stopping)
+        async with self._starting_or_stopping:
+            if self._status is not Status.STANDBY or not self.is_open:
+                return
+            self._set_status(Status.STARTING)
+            await self._numbering.reserve()
+            if self._module_confs:
+                self._runner = ModuleRunner(
+                    self._server_id,
+                    self._numbering.next_session,
+                    self._on_processed,
+                    self._on_failed,
+                )
+                engine = _ModuleEngine(self, self._runner)
+                await self._runner.create_modules(self._module_confs, engine)
+            await self._register_status("STARTED")
+            self._set_status(Status.OPERATIONAL)
+
+    async def stop(self) -> None:
+        """Become STANDBY, whatever it is. Queries are answered until it is closed."""
+        async with self._starting_or_stopping:
+            if self._status is Status.STANDBY:
+                return
+            was_operational = self._status is Status.OPERATIONAL
+            self._set_status(Status.STOPPING)
+            await self._nothing_pending.wait()
+            if was_operational and self._backend.is_open:
+                try:
+                    await self._register_status("STOPPED")
+                except EventerBridgeError as e:
+                    mlog.error("engine could not register its end", extra={"reason": str(e)})
+            if self._runner is not None:
+                await self._runner.wait_ended()
+                await self._runner.async_close()
+                self._runner = None
+            self._set_status(Status.STANDBY)
 
     def create_source(self, source_type: SourceType) -> Source:
         """See :class:`EventCore`."""
@@ -240,31 +284,6 @@ class Engine(EventCore):
         if len(checked) > limits.CHECKED_TYPES:
             checked.clear()
         checked |= new_types
-
-    async def _start(self, modules: Iterable[ModuleConf]) -> None:
-        self._set_status(Status.STARTING)
-        await self._numbering.reserve()
-        confs = list(modules)
-        if confs:
-            self._runner = ModuleRunner(
-                self._server_id, self._numbering.next_session, self._on_processed, self._on_failed
-            )
-            await self._runner.create_modules(confs, _ModuleEngine(self, self._runner))
-        await self._register_status("STARTED")
-        self._set_status(Status.OPERATIONAL)
-
-    async def _stop(self) -> None:
-        was_operational = self._status is Status.OPERATIONAL
-        self._set_status(Status.STOPPING)
-        await self._nothing_pending.wait()
-        if was_operational and self._backend.is_open:
-            try:
-                await self._register_status("STOPPED")
-            except EventerBridgeError as e:
-                mlog.error("engine could not register its end", extra={"reason": str(e)})
-        if self._runner is not None:
-            await self._runner.wait_ended()
-            await self._runner.async_close()
 
     async def _close(self) -> None:
         await self.stop()

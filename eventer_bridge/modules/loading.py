@@ -6,6 +6,7 @@ A configuration names a Python module, which has
 * ``create(conf, engine)``: coroutine function that makes the ``Module``.
 """
 
+import asyncio
 import functools
 import importlib
 import logging
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jsonschema
 from jsonschema.exceptions import SchemaError, ValidationError
 
+from eventer_bridge import limits
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.modules.base import Module, ModuleEngine
 from eventer_bridge.modules.processing import NamedModule
@@ -77,7 +79,8 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
     for error in errors(conf):
         raise ModuleError(f"module {name}: {error.json_path}: {error.message}")
     try:
-        module = await find(name).create(conf, engine)
+        async with asyncio.timeout(limits.MODULE_TIMEOUT_S):
+            module = await find(name).create(conf, engine)
     except Exception as e:
         mlog.exception("module could not be created", extra={"module": name})
         raise ModuleError(f"module {name} failed: {type(e).__name__}: {e}") from e

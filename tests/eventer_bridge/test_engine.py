@@ -174,8 +174,8 @@ async def test_closing_finishes_what_is_under_way(backend: Backend) -> None:
     core.close()
     await core.wait_closed()
     assert [future.done() and not future.exception() for future in futures] == [True] * 10
-    assert recorder.statuses == [Status.STOPPING]
-    with pytest.raises(NotOperationalError, match="server is STOPPING, not OPERATIONAL"):
+    assert recorder.statuses == [Status.STOPPING, Status.STANDBY]
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
         await register(core, register_event("a"))
 
 
@@ -203,3 +203,22 @@ async def test_large_payloads_fill_the_engine_too(
     await future
     await asyncio.sleep(0)  # the engine is told beside us
     assert [*full, core.is_full] == [True, False]
+
+
+async def test_it_stops_and_starts_again(core: Engine) -> None:
+    recorder = Recorder()
+    core.add_observer(recorder)
+    await core.stop()
+    await core.stop()
+    assert recorder.statuses == [Status.STOPPING, Status.STANDBY]
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        core.register(SOURCE, [register_event("a")])
+    assert len((await core.query(QueryServerParams(7))).events) == 2
+    await core.start()
+    await core.start()
+    await register(core, register_event("a"))
+    assert recorder.statuses[2:] == [Status.STARTING, Status.OPERATIONAL]
+    events = (await core.query(QueryServerParams(7))).events
+    assert [e.type[-1] for e in events] == ["engine", "engine", "engine", "a"]
+    states = [e.payload.value() for e in events if isinstance(e.payload, JsonPayload)]
+    assert states == ["STARTED", "STOPPED", "STARTED", 1]
