@@ -32,6 +32,13 @@ MAX_TYPE_BYTES: Final = 1_024
 MAX_SUBSCRIPTION_TYPES: Final = 1_000
 """Query types of one subscription or query; an intersection may take their product in time."""
 
+MAX_QUERY_IDS: Final = 4_096
+"""Event ids that one query asks for, each of which is looked up: as many as an answer holds."""
+
+MAX_COMPARED_BYTES: Final = 256 << 10
+"""Bytes of a JSON payload that a query by payload decodes to compare it; a longer one is only
+compared as bytes. Decoding can take 20 ms and 10 MB for as many, and nobody else runs meanwhile."""
+
 MAX_RESULTS: Final = 4_096
 """Events of one answer to a timeseries or server query; the rest by paging. What
 hat-event has by default."""

@@ -225,7 +225,22 @@ class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
 class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
     """Sequence of events ordered by timestamp or source timestamp (001, "timeseries").
 
-    All bounds are inclusive. ``max_results`` is at least 0.
+    All bounds are inclusive. ``max_results`` is at least 0. All conditions must hold.
+
+    ``ids``, ``payload`` and ``unique_type`` are those of 000 ("query events"), which 001 has
+    not. They are applied before what 001 has for paging: ``unique_type`` chooses among the
+    events that satisfy all other conditions, then the events up to and including
+    ``last_event_id`` are discarded, then ``max_results`` counts. So the pages of a query
+    join up to its whole answer. (With ``unique_type`` only as long as no new event takes
+    the place of ``last_event_id``, which a ``t_to`` in the past sees to.)
+
+    Attributes:
+        ids: only events with these ids; at most ``limits.MAX_QUERY_IDS``; none for no event.
+        payload: only events with the same payload, as ``payloads`` compares them.
+        unique_type: at most one event of each type: the first of it in the order that is
+            asked for, so the one with the greatest timestamp or source timestamp if that is
+            descending, with the lowest if ascending. By source timestamp, an event
+            without one is the one of its type only if no other has one.
     """
 
     event_types: Sequence[EventType] | None = None
@@ -237,6 +252,9 @@ class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
     order_by: OrderBy = OrderBy.TIMESTAMP
     max_results: int | None = None
     last_event_id: EventId | None = None
+    ids: Sequence[EventId] | None = None
+    payload: Payload | None = None
+    unique_type: bool = False
 
 
 class QueryServerParams(msgspec.Struct, frozen=True, gc=False):

@@ -106,6 +106,10 @@ class Backend(aio.Resource, abc.ABC):
         order (reversed for descending); without source timestamp they come last in either
         order (000) and never match a bound of it.
 
+        ``ids``, ``payload`` and ``unique_type`` are as ``QueryTimeseriesParams`` says.
+        Rights bound them, too: an id of an event that may not be seen is not found, and an
+        event that may not be seen does not stand for its type.
+
         With ``last_event_id`` a timeseries answer begins after that event; if the query
         without it would not contain that event, the answer is empty (001: events are
         discarded until it occurs). A server answer begins with greater ids. An answer is
@@ -121,6 +125,7 @@ class Backend(aio.Resource, abc.ABC):
             ClosedError: the backend is closed, or was meanwhile.
             StorageError: reading failed.
             InvalidSubscriptionError: ``*`` is not last in one of the event types.
+            LimitError: too many ``ids``.
         """
 
     @abc.abstractmethod

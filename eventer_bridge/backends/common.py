@@ -1,11 +1,17 @@
-"""What backends have in common: rights, limits of answers, refusals."""
+"""What backends have in common: rights, limits of questions and answers, refusals."""
 
 import asyncio
 from collections.abc import Iterable
 
 from eventer_bridge import limits
-from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.model import Event, QueryParams, QueryResult, QueryServerParams
+from eventer_bridge.errors import EventerBridgeError, LimitError
+from eventer_bridge.model import (
+    Event,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
 from eventer_bridge.subscription import Subscription
 
 
@@ -19,6 +25,20 @@ def visible_types(params: QueryParams, rights: Subscription | None) -> Subscript
         return rights
     asked = Subscription(params.event_types)
     return asked if rights is None else asked.intersection(rights)
+
+
+def check_ids(params: QueryParams) -> None:
+    """Refuse a query that asks for too many ids.
+
+    Raises:
+        LimitError: more than ``limits.MAX_QUERY_IDS``.
+    """
+    if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
+        n_ids = len(params.ids)
+        if n_ids > limits.MAX_QUERY_IDS:
+            raise LimitError(
+                f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
+            )
 
 
 def result_limit(max_results: int | None) -> int:

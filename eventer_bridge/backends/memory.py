@@ -13,7 +13,7 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
-from eventer_bridge.backends.common import failed, result_limit, take, visible_types
+from eventer_bridge.backends.common import check_ids, failed, result_limit, take, visible_types
 from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
     Event,
@@ -28,6 +28,7 @@ from eventer_bridge.model import (
     Timestamp,
     natural_key,
 )
+from eventer_bridge.payloads import same_as
 from eventer_bridge.subscription import Subscription
 
 
@@ -92,6 +93,7 @@ class MemoryBackend(Backend):
         """See :class:`Backend`."""
         if not self.is_open:
             raise ClosedError("the event store is closed")
+        check_ids(params)
         types = visible_types(params, subscription)
         if isinstance(params, QueryServerParams):
             found = self._server_events(params, types)
@@ -100,6 +102,8 @@ class MemoryBackend(Backend):
             latest = (i for t, i in self._latest.items() if types is None or types.matches(t))
             return take(latest, limits.MAX_LATEST_RESULTS)
         found = _ordered(params, filter(_timeseries_filter(params, types), self._events))
+        if params.unique_type:
+            found = _first_of_types(found)
         if params.last_event_id is not None:
             found = dropwhile(lambda event: event.id != params.last_event_id, found)
             next(found, None)
@@ -135,12 +139,18 @@ class MemoryBackend(Backend):
 def _timeseries_filter(
     params: QueryTimeseriesParams, types: Subscription | None
 ) -> Callable[[Event], bool]:
+    ids = None if params.ids is None else frozenset(params.ids)
+    has_payload = None if params.payload is None else same_as(params.payload)
     has_source_bounds = params.source_t_from is not None or params.source_t_to is not None
 
     def accept(event: Event) -> bool:
+        if ids is not None and event.id not in ids:
+            return False
         if types is not None and not types.matches(event.type):
             return False
         if not _is_between(event.timestamp, params.t_from, params.t_to):
+            return False
+        if has_payload is not None and not has_payload(event.payload):
             return False
         if not has_source_bounds:
             return True
@@ -148,6 +158,14 @@ def _timeseries_filter(
         return source is not None and _is_between(source, params.source_t_from, params.source_t_to)
 
     return accept
+
+
+def _first_of_types(events: Iterable[Event]) -> Iterator[Event]:
+    types: set[EventType] = set()
+    for event in events:
+        if event.type not in types:
+            types.add(event.type)
+            yield event
 
 
 def _is_between(value: Timestamp, low: Timestamp | None, high: Timestamp | None) -> bool:

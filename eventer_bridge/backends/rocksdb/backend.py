@@ -25,7 +25,7 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
-from eventer_bridge.backends.common import failed, take, visible_types
+from eventer_bridge.backends.common import check_ids, failed, take, visible_types
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
@@ -175,6 +175,7 @@ class RocksDbBackend(Backend):
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
+        check_ids(params)
         types = visible_types(params, subscription)
         if not (isinstance(params, QueryServerParams) and params.persisted):
             await self.flush()

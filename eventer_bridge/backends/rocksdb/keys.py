@@ -56,6 +56,9 @@ SESSION_KEY_BYTES: Final = 28
 PLACE_BYTES: Final = 36
 ENTRY_BYTES: Final = 12
 
+HAS_SOURCE: Final = b"\x00"
+NO_SOURCE: Final = b"\x01"
+
 FORMAT_KEY: Final = b"format"
 RESERVED_KEY: Final = b"reserved"
 
@@ -70,7 +73,7 @@ _JSON: Final = 1
 _BINARY: Final = 2
 _HAS_SOURCE: Final = 4
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
-_NO_SOURCE: Final = b"\x01" + bytes(TIMESTAMP_BYTES)
+_WITHOUT_SOURCE: Final = NO_SOURCE + bytes(TIMESTAMP_BYTES)
 
 
 def encode_type_id(number: int) -> TypeId:
@@ -125,8 +128,19 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
 def source_of(value: bytes) -> bytes:
     """``no_source`` and the source timestamp of an event, from its value (13 bytes)."""
     if value[0] & _HAS_SOURCE:
-        return b"\x00" + value[1 : 1 + TIMESTAMP_BYTES]
-    return _NO_SOURCE
+        return HAS_SOURCE + value[1 : 1 + TIMESTAMP_BYTES]
+    return _WITHOUT_SOURCE
+
+
+def event_key(key: bytes) -> bytes:
+    """Key in ``event``, from a key in ``event`` or ``source``."""
+    return key[:TYPE_BYTES] + key[-PLACE_BYTES:]
+
+
+def payload_of(value: bytes) -> Payload | None:
+    """Payload of an event, from its value."""
+    begin = 1 + TIMESTAMP_BYTES if value[0] & _HAS_SOURCE else 1
+    return _decode_payload(value, begin)
 
 
 def encode_id(event_id: EventId) -> bytes:
@@ -156,10 +170,10 @@ def encode_value(event: Event) -> tuple[bytes, bytes]:
     """
     timestamp = event.source_timestamp
     if timestamp is None:
-        has_source, source, head = 0, _NO_SOURCE, b""
+        has_source, source, head = 0, _WITHOUT_SOURCE, b""
     else:
         head = _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
-        has_source, source = _HAS_SOURCE, b"\x00" + head
+        has_source, source = _HAS_SOURCE, HAS_SOURCE + head
     payload = event.payload
     if isinstance(payload, JsonPayload):
         return source, b"".join((_FLAGS[has_source | _JSON], head, payload.data))

@@ -9,6 +9,11 @@ What a query costs, besides what it returns:
 - latest: a seek for each type.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: sessions are walked (``scan.walk``).
+- timeseries with ``unique_type``: the same; events of a type that was found are skipped.
+  Every page begins at the begin, to know which types the pages before it found.
+- timeseries with ``ids``: a look-up for each id, nothing else.
+- ``payload``: a filter as the next, which reads the value of every event that satisfies
+  the other conditions, until the answer is full. Values are read one by one and not kept.
 - bounds of the property that is ordered by, and ``last_event_id``: nothing, they are
   sought. Bounds of the other property are a filter: what does not pass it is read too.
 - server: nothing; with rights to some types only, as timeseries.
@@ -18,36 +23,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from rocksdict import RdictIter
-
 from eventer_bridge import limits
 from eventer_bridge.backends.common import result_limit, take
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.scan import Filter, Span, give_way, merge, scan, walk
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
     EventType,
-    Order,
-    OrderBy,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
-    Timestamp,
 )
-
-FEW_TYPES: Final = 16
-"""Up to so many types are always merged."""
 
 ROWS_AT_A_TIME: Final = 128
 """After so many rows a reader thread gives way to the event loop's."""
-
-_HAS_SOURCE: Final = b"\x00"
-_NO_SOURCE: Final = b"\x01"
 
 
 class Reader:
@@ -91,11 +86,8 @@ class Reader:
             type_ids: types of interest; None: all.
         """
         max_results = result_limit(params.max_results)
-        if params.order_by is OrderBy.TIMESTAMP:
-            found = self._by_timestamp(params, type_ids, max_results + 1)
-        else:
-            found = self._by_source(params, type_ids, max_results + 1)
-        return self._take(found, max_results)
+        timeseries = Timeseries(self._store, self._names, params, type_ids)
+        return self._take(timeseries.find(max_results + 1), max_results)
 
     def ext_server(
         self, params: QueryServerParams, type_ids: Sequence[TypeId] | None
@@ -121,7 +113,8 @@ class Reader:
         first = next(sessions, None)
         if first is None:
             return QueryResult([], False)
-        found = self._find(
+        found = find_in_sessions(
+            store,
             chain((first,), sessions),
             events,
             type_ids,
@@ -130,84 +123,6 @@ class Reader:
             accept=lambda key: low < key[-keys.ID_BYTES :] < stop,
         )
         return self._take(found, max_results)
-
-    def _by_timestamp(
-        self, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None, limit: int
-    ) -> list[bytes]:
-        span = _span(params, params.t_from, params.t_to)
-        accept = self._source_filter(params)
-        if params.last_event_id:
-            last = self._store.find(params.last_event_id)
-            if last is None or not _is_wanted(last, type_ids):
-                return []
-            place = last[keys.TYPE_BYTES :]
-            if not span.low <= place < span.stop or (accept and not accept(last)):
-                return []
-            span = span.after(place)
-        sessions, events = self._store.iterators("session", "event")
-        session_keys = scan(
-            self._store,
-            sessions,
-            Span(
-                span.low[: keys.SESSION_KEY_BYTES],
-                span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST,
-                span.descending,
-            ),
-        )
-        return self._find(session_keys, events, type_ids, span, limit=limit, accept=accept)
-
-    def _by_source(
-        self, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None, limit: int
-    ) -> list[bytes]:
-        spans = [_span(params, params.source_t_from, params.source_t_to, _HAS_SOURCE)]
-        if params.source_t_from is None and params.source_t_to is None:
-            spans.append(_span(params, None, None, _NO_SOURCE))
-        accept = _time_filter(params)
-        if params.last_event_id:
-            last = self._store.find(params.last_event_id)
-            if last is None or not _is_wanted(last, type_ids) or (accept and not accept(last)):
-                return []
-            position = keys.source_of(self._store.value(last)) + last[keys.TYPE_BYTES :]
-            while spans and not spans[0].low <= position < spans[0].stop:
-                del spans[0]
-            if not spans:
-                return []
-            spans[0] = spans[0].after(position)
-        if type_ids is None:
-            type_ids = list(self._names)
-        sources = self._store.iterator("source")
-        found: list[bytes] = []
-        for span in spans:
-            if len(found) < limit:
-                n_left = limit - len(found)
-                found += merge(self._store, sources, type_ids, span, limit=n_left, accept=accept)
-        return [key[: keys.TYPE_BYTES] + key[-keys.PLACE_BYTES :] for key in found]
-
-    def _find(
-        self,
-        session_keys: Iterable[bytes],
-        events: RdictIter,
-        type_ids: Sequence[TypeId] | None,
-        span: Span,
-        *,
-        limit: int,
-        accept: Filter | None,
-    ) -> list[bytes]:
-        found: list[bytes] = []
-        if type_ids is None or len(type_ids) > FEW_TYPES:
-            wanted = None if type_ids is None else frozenset(type_ids)
-            found, rest = walk(self._store, session_keys, wanted, span, limit=limit, accept=accept)
-            if rest is None or type_ids is None:
-                return found
-            span = rest
-        n_left = limit - len(found)
-        return found + merge(self._store, events, type_ids, span, limit=n_left, accept=accept)
-
-    def _source_filter(self, params: QueryTimeseriesParams) -> Filter | None:
-        if params.source_t_from is None and params.source_t_to is None:
-            return None
-        low, stop, _ = _span(params, params.source_t_from, params.source_t_to, _HAS_SOURCE)
-        return lambda key: low <= keys.source_of(self._store.value(key)) < stop
 
     def _take(self, found: Sequence[bytes], max_events: int) -> QueryResult:
         return take(decode_rows(self._rows(found), self._names), max_events)
@@ -223,25 +138,3 @@ def decode_rows(rows: Iterable[Row], names: Mapping[TypeId, EventType]) -> Itera
     """Decode rows of ``event``, one by one."""
     for key, value in rows:
         yield keys.decode_event(key, value, names)
-
-
-def _span(
-    params: QueryTimeseriesParams,
-    first: Timestamp | None,
-    last: Timestamp | None,
-    prefix: bytes = b"",
-) -> Span:
-    low = prefix + keys.encode_timestamp(first) if first else prefix
-    stop = prefix + keys.encode_timestamp(last) if last else prefix
-    return Span(low, stop + keys.PAST, params.order is Order.DESCENDING)
-
-
-def _time_filter(params: QueryTimeseriesParams) -> Filter | None:
-    if params.t_from is None and params.t_to is None:
-        return None
-    low, stop, _ = _span(params, params.t_from, params.t_to)
-    return lambda key: low <= key[-keys.PLACE_BYTES :] < stop
-
-
-def _is_wanted(key: bytes, type_ids: Sequence[TypeId] | None) -> bool:
-    return type_ids is None or key[: keys.TYPE_BYTES] in type_ids

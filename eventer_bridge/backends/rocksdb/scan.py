@@ -17,9 +17,16 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import ClosedError
+from eventer_bridge.model import Timestamp
 
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
+
+FEW_TYPES: Final = 16
+"""Up to so many types are always merged."""
+
+TYPES_AT_A_TIME: Final = 64
+"""When a merge begins, it gives way after about so many types: a seek each."""
 
 MERGED_TYPES: Final = 4096
 """Ranges that are merged at a time, at about 1 kB each."""
@@ -27,7 +34,8 @@ MERGED_TYPES: Final = 4096
 Filter = Callable[[bytes], bool]
 """Whether the event with this key (of the scanned family) belongs to the answer."""
 
-_without_type = itemgetter(slice(keys.TYPE_BYTES, None))
+without_type = itemgetter(slice(keys.TYPE_BYTES, None))
+"""What follows the type in a key of ``event`` or ``source``."""
 
 
 class Span(NamedTuple):
@@ -49,6 +57,30 @@ class Span(NamedTuple):
             return Span(self.low, position, True)
         return Span(position + b"\x00", self.stop, False)
 
+    def holds(self, position: bytes) -> bool:
+        """Whether a key, without its type, belongs to the span."""
+        return self.low <= position < self.stop
+
+
+def time_span(
+    first: Timestamp | None,
+    last: Timestamp | None,
+    *,
+    descending: bool = False,
+    prefix: bytes = b"",
+) -> Span:
+    """The span from a timestamp up to and with another; None: no bound.
+
+    Args:
+        first: lower bound.
+        last: upper bound.
+        descending: in which direction it is read.
+        prefix: what stands in front of the timestamp.
+    """
+    low = prefix + keys.encode_timestamp(first) if first else prefix
+    stop = prefix + keys.encode_timestamp(last) if last else prefix
+    return Span(low, stop + keys.PAST, descending)
+
 
 def give_way() -> None:
     """Let the event loop's thread have the interpreter, if it waits for it.
@@ -58,6 +90,17 @@ def give_way() -> None:
     median of a registration is 15 ms then, and 0.8 ms so. It costs about 50 us.
     """
     time.sleep(0)
+
+
+def pause(store: Store) -> None:
+    """Give way, if the store is to be read from any longer.
+
+    Raises:
+        ClosedError: the store is about to close.
+    """
+    give_way()
+    if store.is_closing:
+        raise ClosedError("backend closed during a query")
 
 
 def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
@@ -110,6 +153,7 @@ def merge(
     *,
     limit: int,
     accept: Filter | None = None,
+    done: Set[TypeId] = frozenset(),
 ) -> list[bytes]:
     """First keys of several types, in the order of what follows the type.
 
@@ -121,26 +165,39 @@ def merge(
         type_ids: types.
         span: the part of each type's range.
         limit: keys at most.
-        accept: filter.
+        accept: filter; called in the order of the keys.
+        done: types of which no more is wanted; the filter may add to it.
     """
     low, stop, descending = span
     first: list[bytes] = []
     for begin in range(0, len(type_ids), MERGED_TYPES):
         ranges = [
-            scan(store, iterator, Span(type_id + low, type_id + stop, descending))
+            _range(store, iterator, type_id, Span(low, stop, descending), done)
             for type_id in type_ids[begin : begin + MERGED_TYPES]
         ]
-        found: Iterable[bytes] = heapq.merge(*ranges, key=_without_type, reverse=descending)
+        found: Iterable[bytes] = heapq.merge(*ranges, key=without_type, reverse=descending)
         if accept:
             found = filter(accept, found)
-        both = heapq.merge(first, found, key=_without_type, reverse=descending)
+        both = heapq.merge(first, found, key=without_type, reverse=descending)
         first = list(islice(both, limit))
         if len(first) == limit:  # what lies behind the last cannot be among the first
             if descending:
-                low = _without_type(first[-1])
+                low = without_type(first[-1])
             else:
-                stop = _without_type(first[-1])
+                stop = without_type(first[-1])
     return first
+
+
+def _range(
+    store: Store, iterator: RdictIter, type_id: TypeId, span: Span, done: Set[TypeId]
+) -> Iterator[bytes]:
+    """Keys of a type in a span, until the type is done."""
+    if type_id[-1] % TYPES_AT_A_TIME == 0:
+        pause(store)
+    low, stop, descending = span
+    found = scan(store, iterator, Span(type_id + low, type_id + stop, descending))
+    while type_id not in done and (key := next(found, None)) is not None:
+        yield key
 
 
 def walk(
@@ -151,6 +208,7 @@ def walk(
     *,
     limit: int,
     accept: Filter | None = None,
+    done: Set[TypeId] = frozenset(),
 ) -> tuple[list[bytes], Span | None]:
     """First keys in ``event`` of given sessions, as long as that is cheaper than a merge.
 
@@ -165,6 +223,7 @@ def walk(
         span: places (see ``keys``) of interest.
         limit: keys at most.
         accept: filter of keys.
+        done: as for :func:`merge`; only with ``wanted``.
 
     Returns:
         Keys, and the span that is left to be merged if it was given up.
@@ -182,7 +241,7 @@ def walk(
             if not low <= place < stop:
                 continue
             type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
-            if wanted is not None and type_id not in wanted:
+            if wanted is not None and (type_id not in wanted or type_id in done):
                 n_passed += 1
                 if n_passed > len(wanted):
                     rest = Span(low, place + b"\x00", True) if descending else Span(place, stop)
@@ -194,3 +253,37 @@ def walk(
                 if len(found) >= limit:
                     return found, None
     return found, None
+
+
+def find_in_sessions(
+    store: Store,
+    session_keys: Iterable[bytes],
+    events: RdictIter,
+    type_ids: Sequence[TypeId] | None,
+    span: Span,
+    *,
+    limit: int,
+    accept: Filter | None = None,
+    done: Set[TypeId] = frozenset(),
+) -> list[bytes]:
+    """First keys in ``event`` of given sessions: walked as long as that is cheap, then merged.
+
+    Args:
+        store: the store.
+        session_keys: keys in ``session``, in the direction of the span.
+        events: iterator of ``event``, which sees the same moment.
+        type_ids: types of interest; None: all.
+        span: places (see ``keys``) of interest.
+        limit: keys at most.
+        accept: filter of keys.
+        done: as for :func:`merge`; only with ``type_ids``.
+    """
+    found: list[bytes] = []
+    if type_ids is None or len(type_ids) > FEW_TYPES:
+        wanted = None if type_ids is None else frozenset(type_ids)
+        found, rest = walk(store, session_keys, wanted, span, limit=limit, accept=accept, done=done)
+        if rest is None or type_ids is None:
+            return found
+        span = rest
+    n_left = limit - len(found)
+    return found + merge(store, events, type_ids, span, limit=n_left, accept=accept, done=done)

@@ -10,6 +10,7 @@ made, is all the snapshot that a query needs: the rows that its keys lead to exi
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -195,16 +196,25 @@ class Store:
 
     def find(self, event_id: EventId) -> bytes | None:
         """Key in ``event`` of the event with this id; None where there is none."""
-        server_key = keys.encode_int(event_id.server) + keys.encode_int(event_id.session)
-        with self.errors():
-            timestamp: bytes | None = self._server.get(server_key)
-        if timestamp is None:
-            return None
-        session_key = timestamp + server_key
-        type_id = keys.find_entry(self.entries(session_key), keys.encode_int(event_id.instance))
-        if type_id is None:
-            return None
-        return type_id + session_key + keys.encode_int(event_id.instance)
+        return next(self.find_all((event_id,)), None)
+
+    def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
+        """Keys in ``event`` of the events with these ids, as far as there are any.
+
+        A session is looked up once for all of its ids that come one after the other.
+        """
+        for (server, session), ids in groupby(event_ids, lambda i: (i.server, i.session)):
+            server_key = keys.encode_int(server) + keys.encode_int(session)
+            with self.errors():
+                timestamp: bytes | None = self._server.get(server_key)
+            if timestamp is None:
+                continue
+            session_key = timestamp + server_key
+            entries = self.entries(session_key)
+            for instance in (keys.encode_int(i.instance) for i in ids):
+                type_id = keys.find_entry(entries, instance)
+                if type_id is not None:
+                    yield type_id + session_key + instance
 
     def mark(self, server_id: int) -> ServerMark:
         """See ``Backend.server_mark``."""

@@ -24,6 +24,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.contract_conditions import ConditionsContract
 from tests.eventer_bridge.backends.contract_timeseries import (
     ASCENDING,
     BY_SOURCE,
@@ -35,7 +36,7 @@ from tests.eventer_bridge.backends.contract_timeseries import (
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 
-class BackendContract(TimeseriesContract):
+class BackendContract(ConditionsContract, TimeseriesContract):
     """Subclasses give the fixture ``backend``."""
 
     @pytest.fixture

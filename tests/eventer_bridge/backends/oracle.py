@@ -1,6 +1,7 @@
 """What the backends' tests share: making events, and answering queries the naive way."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.model import (
@@ -117,6 +118,8 @@ def _timeseries(events: Iterable[Event], params: QueryTimeseriesParams) -> list[
         if matches(params.event_types, event.type)
         and _is_within(event.timestamp, params.t_from, params.t_to)
         and _is_within(event.source_timestamp, params.source_t_from, params.source_t_to)
+        and (params.ids is None or event.id in params.ids)
+        and (params.payload is None or is_same_payload(params.payload, event.payload))
     ]
     if params.order is Order.DESCENDING:
         found.reverse()
@@ -128,12 +131,31 @@ def _timeseries(events: Iterable[Event], params: QueryTimeseriesParams) -> list[
             reverse=params.order is Order.DESCENDING,
         )
         found += without
+    if params.unique_type:
+        types = [i.type for i in found]
+        found = [i for n, i in enumerate(found) if i.type not in types[:n]]
     if params.last_event_id:
         ids = [i.id for i in found]
         if params.last_event_id not in ids:
             return []
         found = found[ids.index(params.last_event_id) + 1 :]
     return found
+
+
+def is_same_payload(first: Payload | None, second: Payload | None) -> bool:
+    """Whether payloads are the same, as 000 and JSON Schema have it."""
+    if isinstance(first, JsonPayload) and isinstance(second, JsonPayload):
+        return bool(_told_apart(first.value()) == _told_apart(second.value()))
+    return first == second
+
+
+def _told_apart(value: Any) -> Any:
+    """The value with its booleans told apart from numbers, which Python takes for equal."""
+    if isinstance(value, dict):
+        return {key: _told_apart(i) for key, i in value.items()}
+    if isinstance(value, list):
+        return [_told_apart(i) for i in value]
+    return str(value) + "!" if isinstance(value, bool) else value
 
 
 def _is_within(value: Timestamp | None, first: Timestamp | None, last: Timestamp | None) -> bool:

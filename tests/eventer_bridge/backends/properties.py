@@ -37,11 +37,15 @@ class SessionCase(NamedTuple):
 
 
 class QueryCase(NamedTuple):
-    """A query, and with which rights; ``last`` picks the last event among the registered."""
+    """A query, and with which rights.
+
+    ``last`` picks the last event among the registered, ``ids`` the ids of a timeseries.
+    """
 
     params: QueryParams
     rights: list[EventType] | None
     last: int | None
+    ids: list[int] | None
 
 
 class Case(NamedTuple):
@@ -67,8 +71,10 @@ _patterns = st.builds(
 _query_types = st.none() | st.lists(_patterns, max_size=3)
 _payloads = st.one_of(
     st.none(),
-    st.integers(0, 9).map(JsonPayload.of),
-    st.binary(max_size=3).map(lambda data: BinaryPayload("t", data)),
+    st.sampled_from(
+        ["1", "1.0", "true", "null", '{"a":1,"b":[1]}', '{ "b": [1.0], "a": 1e0 }', '"1"']
+    ).map(lambda text: JsonPayload(msgspec.Raw(text.encode()))),
+    st.sampled_from([b"", b"1"]).map(lambda data: BinaryPayload("t", data)),
 )
 _drafts = st.builds(RegisterEvent, _types, _optional_timestamps, _payloads)
 _sessions = st.builds(
@@ -84,10 +90,15 @@ _params = st.one_of(
         st.sampled_from(Order),
         st.sampled_from(OrderBy),
         _max_results,
+        payload=st.none() | _payloads,
+        unique_type=st.booleans(),
     ),
     st.builds(QueryServerParams, st.sampled_from([-1, 1, 2, 3]), st.booleans(), _max_results),
 )
-_queries = st.builds(QueryCase, _params, _query_types, st.none() | st.integers(0, 60))
+_picks = st.integers(0, 60)
+_queries = st.builds(
+    QueryCase, _params, _query_types, st.none() | _picks, st.none() | st.lists(_picks, max_size=30)
+)
 
 cases = st.builds(
     Case,
@@ -110,7 +121,7 @@ async def check(backend: Backend, case: Case) -> None:
 
 
 async def _check_query(backend: Backend, events: list[Event], query: QueryCase) -> None:
-    params, rights, last = query
+    params, rights, last, picks = query
     subscription = None if rights is None else Subscription(rights)
     visible: list[EventType] = [("*",)] if rights is None else rights
     if isinstance(params, QueryLatestParams):
@@ -119,8 +130,9 @@ async def _check_query(backend: Backend, events: list[Event], query: QueryCase) 
         assert not result.more_follows
         return
     if last is not None:
-        last_id = events[last].id if last < len(events) else EventId(1, last, 1)
-        params = msgspec.structs.replace(params, last_event_id=last_id)
+        params = msgspec.structs.replace(params, last_event_id=_pick(events, last))
+    if picks is not None and isinstance(params, QueryTimeseriesParams):
+        params = msgspec.structs.replace(params, ids=[_pick(events, i) for i in picks])
     whole = answer(events, msgspec.structs.replace(params, max_results=None), visible)
     result = await backend.query(params, subscription)
     expected = whole[: params.max_results]
@@ -134,3 +146,8 @@ async def _check_query(backend: Backend, events: list[Event], query: QueryCase) 
         pages += result.events
     if expected:
         assert pages == whole
+
+
+def _pick(events: list[Event], index: int) -> EventId:
+    """Id of an event; behind the last one ids that no event has."""
+    return events[index].id if index < len(events) else EventId(1, index, 1)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, ServerMark
-from eventer_bridge.backends.rocksdb import latest, query, scan
+from eventer_bridge.backends.rocksdb import latest, scan
 from eventer_bridge.errors import (
     ClosedError,
     LimitError,
@@ -65,7 +65,7 @@ def test_answers_are_the_naive_ones(case: Case) -> None:
 @given(cases)
 def test_answers_are_the_naive_ones_when_sessions_are_walked(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query, "FEW_TYPES", 1)
+        patch.setattr(scan, "FEW_TYPES", 1)
         patch.setattr(scan, "MERGED_TYPES", 2)
         patch.setattr(scan, "MAX_BLOCK_KEYS", 2)
         patch.setattr(limits, "LATEST_CACHE_TYPES", 2)
@@ -76,7 +76,7 @@ def test_answers_are_the_naive_ones_when_sessions_are_walked(case: Case) -> None
 async def test_a_walk_that_finds_too_little_is_given_up_for_a_merge(
     tmp_path: Path, order: Order
 ) -> None:
-    rare = [f"rare/{i}" for i in range(query.FEW_TYPES + 4)]
+    rare = [f"rare/{i}" for i in range(scan.FEW_TYPES + 4)]
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         many = ["b", "c"] * 20

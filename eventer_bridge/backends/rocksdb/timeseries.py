@@ -1,0 +1,192 @@
+"""Finding what a timeseries query asks for (001, "timeseries"; 000, "query events").
+
+Runs on a reader thread. Events are sought in one or two spans of their order: by timestamp
+in one, by source timestamp in those that have one and, behind, those that have none. In a
+span they are found by looking up the ids that are asked for, or by what ``scan`` offers.
+
+The position of an event in the order is its place, after the source timestamp if that is
+ordered by; an index key is a type and a position (see ``keys``).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.filters import NOWHERE, FirstOfType, make_filter
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.scan import (
+    Span,
+    find_in_sessions,
+    merge,
+    pause,
+    scan,
+    time_span,
+    without_type,
+)
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.model import EventId, EventType, Order, OrderBy, QueryTimeseriesParams
+
+IDS_AT_A_TIME: Final = 64
+"""After so many ids a reader thread gives way to the event loop's."""
+
+
+class Timeseries:
+    """One query, which sees one moment of the store.
+
+    Args:
+        store: the store.
+        names: every type that rows can have, by id.
+        params: the query; its ``event_types`` and ``max_results`` are not looked at.
+        type_ids: types of interest; None: all.
+
+    Raises:
+        StorageError: the store could not be read.
+        ClosedError: the store is about to close.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        names: Mapping[TypeId, EventType],
+        params: QueryTimeseriesParams,
+        type_ids: Sequence[TypeId] | None,
+    ) -> None:
+        self._store = store
+        self._names = names
+        self._params = params
+        self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
+        self._type_ids = type_ids
+        self._filter = make_filter(store, params)
+        self._first_of_type = FirstOfType(self._filter) if params.unique_type else None
+        self._accept = self._first_of_type or self._filter
+        self._done = self._first_of_type.done if self._first_of_type else frozenset[TypeId]()
+        self._candidates = None if params.ids is None else self._look_up(params.ids)
+        families = ("source",) if self._is_by_source else ("session", "event")
+        self._iterators = store.iterators(*families) if self._candidates is None else []
+
+    def find(self, limit: int) -> list[bytes]:
+        """Keys in ``event`` of the first events, in order.
+
+        Args:
+            limit: keys at most.
+
+        Raises:
+            StorageError: the store could not be read.
+            ClosedError: the store is about to close.
+        """
+        found: list[bytes] = []
+        for sought, shown in self._parts():
+            if self._first_of_type is not None:
+                self._first_of_type.shown = shown
+            if len(found) < limit:
+                found += self._search(sought, limit - len(found))
+        return [keys.event_key(key) for key in found]
+
+    def _parts(self) -> list[tuple[Span, Span]]:
+        """Spans in which events are sought, each with its part from which they are given.
+
+        The two differ only for unique types: an event that an earlier page gave still keeps
+        the later ones of its type out.
+        """
+        spans = self._spans()
+        whole = [(span, span) for span in spans]
+        if self._params.last_event_id is None:
+            return whole
+        position = self._position_of(self._params.last_event_id)
+        for n, span in enumerate(spans):
+            if position is not None and span.holds(position):
+                rest = span.after(position)
+                if self._first_of_type is None:
+                    return [(rest, rest), *whole[n + 1 :]]
+                before = [(earlier, NOWHERE) for earlier in spans[:n]]
+                return [*before, (span, rest), *whole[n + 1 :]]
+        return []
+
+    def _spans(self) -> list[Span]:
+        params = self._params
+        is_descending = params.order is Order.DESCENDING
+        if not self._is_by_source:
+            return [time_span(params.t_from, params.t_to, descending=is_descending)]
+        first, last = params.source_t_from, params.source_t_to
+        spans = [time_span(first, last, descending=is_descending, prefix=keys.HAS_SOURCE)]
+        if first is None and last is None:
+            spans.append(time_span(None, None, descending=is_descending, prefix=keys.NO_SOURCE))
+        return spans
+
+    def _position_of(self, last_id: EventId) -> bytes | None:
+        """Position of the last event; None if the query without it does not contain it."""
+        params, type_ids = self._params, self._type_ids
+        key = self._store.find(last_id)
+        if key is None or (type_ids is not None and key[: keys.TYPE_BYTES] not in type_ids):
+            return None
+        if params.ids is not None and last_id not in params.ids:
+            return None
+        index_key = self._index_key(key)
+        if self._first_of_type is not None:
+            whole = msgspec.structs.replace(params, last_event_id=None)
+            of_type = Timeseries(self._store, self._names, whole, [key[: keys.TYPE_BYTES]])
+            is_contained = of_type.find(1) == [key]
+        else:
+            is_contained = self._filter is None or self._filter(index_key)
+        return without_type(index_key) if is_contained else None
+
+    def _search(self, span: Span, limit: int) -> list[bytes]:
+        """First index keys in a span."""
+        if self._candidates is not None:
+            found = (key for key in self._candidates if span.holds(without_type(key)))
+            return list(islice(filter(self._accept, found), limit))
+        if self._is_by_source:
+            (sources,) = self._iterators
+            return merge(
+                self._store,
+                sources,
+                self._types(),
+                span,
+                limit=limit,
+                accept=self._accept,
+                done=self._done,
+            )
+        sessions, events = self._iterators
+        session_span = Span(
+            span.low[: keys.SESSION_KEY_BYTES],
+            span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST,
+            span.descending,
+        )
+        return find_in_sessions(
+            self._store,
+            scan(self._store, sessions, session_span),
+            events,
+            self._types() if self._first_of_type else self._type_ids,
+            span,
+            limit=limit,
+            accept=self._accept,
+            done=self._done,
+        )
+
+    def _types(self) -> Sequence[TypeId]:
+        return list(self._names) if self._type_ids is None else self._type_ids
+
+    def _look_up(self, event_ids: Sequence[EventId]) -> list[bytes]:
+        """Index keys of the events with these ids, in order."""
+        wanted = None if self._type_ids is None else frozenset(self._type_ids)
+        ordered = sorted(set(event_ids))  # those of a session are looked up together
+        found: list[bytes] = []
+        for begin in range(0, len(ordered), IDS_AT_A_TIME):
+            if begin:
+                pause(self._store)
+            found.extend(
+                self._index_key(key)
+                for key in self._store.find_all(ordered[begin : begin + IDS_AT_A_TIME])
+                if wanted is None or key[: keys.TYPE_BYTES] in wanted
+            )
+        return sorted(found, key=without_type, reverse=self._params.order is Order.DESCENDING)
+
+    def _index_key(self, key: bytes) -> bytes:
+        """Index key, from the key in ``event``."""
+        if not self._is_by_source:
+            return key
+        source = keys.source_of(self._store.value(key))
+        return key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]

@@ -1,0 +1,93 @@
+"""What 000's conditions of a query cost in RocksDB: ids, payload, unique types."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import filters, scan, timeseries
+from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.errors import ClosedError
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    Order,
+    OrderBy,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+
+
+@contextlib.contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Counts the keys that are scanned, and the values of events that are read."""
+    count = {"keys": 0, "values": 0}
+    scan_keys, value = scan.scan, Store.value
+
+    def counting_scan(*args: Any) -> Iterator[bytes]:
+        for key in scan_keys(*args):
+            count["keys"] += 1
+            yield key
+
+    def counting_value(self: Store, key: bytes) -> bytes:
+        count["values"] += 1
+        return value(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scan, "scan", counting_scan)
+        patch.setattr(timeseries, "scan", counting_scan)
+        patch.setattr(Store, "value", counting_value)
+        yield count
+
+
+@pytest.mark.parametrize("order_by", list(OrderBy))
+@pytest.mark.parametrize("order", list(Order))
+async def test_queries_of_ids_and_unique_types_cost_what_they_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: Order, order_by: OrderBy
+) -> None:
+    names = [f"t{i}" for i in range(20)]
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for n in range(100):
+            # half of the types come in the first sessions only
+            some = names if n < 50 else names[:10]
+            backend.register(writer.make(*(draft(i, n % 7) for i in some)))
+        params = QueryTimeseriesParams(order=order, order_by=order_by)
+        for max_results, n_keys in (None, 3 * 20), (5, 2 * 20):
+            unique = msgspec.structs.replace(params, unique_type=True, max_results=max_results)
+            with counted(monkeypatch) as count:
+                result = await backend.query(unique)
+            expected = answer(writer.events, unique)
+            assert result.events == expected
+            assert count["values"] <= len(expected) + 1  # whether there are more
+            assert count["keys"] <= n_keys
+        ids = msgspec.structs.replace(params, ids=[i.id for i in writer.events[::300]])
+        with counted(monkeypatch) as count:
+            result = await backend.query(ids)
+        assert len(result.events) == 5
+        assert count["keys"] == 0
+        assert count["values"] == (5 if order_by is OrderBy.TIMESTAMP else 10)
+
+
+def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    try:
+        event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, None)
+        commit = Commit()
+        store.stage(commit, [event], [b"\0\0\0\0"], [])
+        store.write(commit)
+        key = store.find(event.id)
+        assert key is not None
+        accepts = filters.ValueFilter(store, [lambda _: False], None)
+        for _ in range(1_000):
+            assert not accepts(key)
+        store.is_closing = True
+        with pytest.raises(ClosedError, match=r"^backend closed during a query$"):
+            all(not accepts(key) for _ in range(1_000))
+    finally:
+        store.ext_close()
