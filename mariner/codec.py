@@ -181,7 +181,8 @@ _MESSAGE: Final[_Shape] = {
     **dict.fromkeys(("register_id", "query_id", "ping_id", "server_id", "max_results")),
     **dict.fromkeys(("t_from", "t_to", "source_t_from", "source_t_to"), _TIMESTAMP),
     **dict.fromkeys(("events", "register_events"), _EVENT),
-    "last_event_id": _EVENT_ID,
+    **dict.fromkeys(("last_event_id", "ids"), _EVENT_ID),
+    "payload": {},
 }
 
 
@@ -259,6 +260,9 @@ def _query_params(query: wire.WireQuery) -> QueryParams:
                 query.order_by,
                 _max_results(query.max_results),
                 _optional(query.last_event_id),
+                _optional(query.ids),
+                _optional(query.payload),
+                query.unique_type,
             )
         case wire.Server():
             return QueryServerParams(
@@ -276,12 +280,15 @@ def _wire_query(message: QueryReq) -> dict[str, Any]:
         QueryTimeseriesParams: ("timeseries", ("order", "order_by")),
         QueryServerParams: ("server", ("server_id", "persisted")),
     }[type(params)]
+    # what is not set is left out: servers of another make do not know all of it
     properties = {i: getattr(params, i) for i in params.__struct_fields__}
     return {
         "msg_type": "query_req",
         "query_id": message.query_id,
         "query_type": name,
-        **{key: i for key, i in properties.items() if key in fixed or i is not None},
+        **{
+            key: i for key, i in properties.items() if key in fixed or not (i is None or i is False)
+        },
     }
 
 

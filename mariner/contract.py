@@ -137,6 +137,8 @@ def _reason(error: ValidationError, expected: Any) -> str:
             text = f"at least {expected}"
         case "maximum":
             text = f"at most {expected}"
+        case "maxItems":
+            text = f"at most {expected} items"
         case _:
             text = " or ".join(expected) if isinstance(expected, list) else str(expected)
     return f"expected {text}, got {_show(error.instance)}"

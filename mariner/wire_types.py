@@ -6,11 +6,12 @@ one of the ``Query`` structs, which are decoded in a second step. Unknown proper
 ignored, as the schema allows additional ones everywhere.
 """
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from eventer_bridge import limits
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -18,12 +19,14 @@ from eventer_bridge.model import (
     Int64,
     Order,
     OrderBy,
+    Payload,
     RegisterEvent,
     Status,
     Timestamp,
 )
 
 EventTypes: TypeAlias = tuple[EventType, ...]
+EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=limits.MAX_QUERY_IDS)]
 
 
 class Wire(msgspec.Struct, gc=False, tag_field="msg_type"):
@@ -142,6 +145,9 @@ class Timeseries(Query, tag="timeseries"):
     source_t_to: Timestamp | UnsetType = UNSET
     max_results: Int64 | UnsetType = UNSET
     last_event_id: EventId | UnsetType = UNSET
+    ids: EventIds | UnsetType = UNSET
+    payload: Payload | UnsetType = UNSET
+    unique_type: bool = False
 
 
 class Server(Query, tag="server"):

@@ -21,7 +21,14 @@ from eventer_bridge.model import (
 )
 from mariner.cli import output, pinging, registering
 from mariner.cli.run import ServerOptions, run, server_options, tell
-from mariner.cli.values import event_types_option, timestamp_option
+from mariner.cli.values import (
+    event_types_option,
+    parse_event_id,
+    parse_payload,
+    parse_timestamp,
+    value_option,
+    values_option,
+)
 from mariner.errors import ConnectionLostError
 
 EVERYTHING: Final[tuple[EventType, ...]] = (("*",),)
@@ -45,7 +52,7 @@ _types = click.option(
 )
 
 
-_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": timestamp_option}
+_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
 
 
 @click.command()
@@ -139,6 +146,26 @@ async def _register(
 @click.option("--source-to", **_TIME, help=f"Source timestamp at or before this. {_TIME_HELP}")
 @click.option("--order", type=click.Choice(["asc", "desc"]), help="Default: desc.")
 @click.option("--order-by", type=click.Choice(["timestamp", "source"]), help="Default: timestamp.")
+@click.option(
+    "--id",
+    "ids",
+    metavar="SERVER/SESSION/INSTANCE",
+    multiple=True,
+    callback=values_option(parse_event_id),
+    help="Only the event with this id. Can be given several times.",
+)
+@click.option(
+    "--payload",
+    metavar="JSON",
+    callback=value_option(parse_payload),
+    help="Only events with the same payload, written as register takes it (but null is the JSON"
+    " value). JSON values are compared: 1 is the same as 1.0, keys have no order.",
+)
+@click.option(
+    "--unique-type",
+    is_flag=True,
+    help="Of each type only the first event, in the order that is asked for.",
+)
 @click.option("--server-id", type=_SERVER_ID, help="Server whose events are queried.")
 @click.option("--persisted", is_flag=True, help="Only events that are persisted.")
 @click.option(
@@ -158,7 +185,8 @@ def query(
     \b
       latest      the latest event of each type: --type
       timeseries  the default; events by time: --type, --from, --to, --source-from,
-                  --source-to, --order, --order-by
+                  --source-to, --order, --order-by, --id, --payload, --unique-type
+                  (the last three: only if the server is one of ours)
       server      events of one server by id: --server-id (required), --persisted
     """  # noqa: D301  # as above
     params = _query_params(kind, options)
@@ -175,7 +203,11 @@ _TIMESERIES: Final = {
     "source_to": "source_t_to",
     "order": "order",
     "order_by": "order_by",
+    "ids": "ids",
+    "payload": "payload",
+    "unique_type": "unique_type",
 }
+_OPTIONS: Final = {"event_types": "--type", "ids": "--id"}
 _FIELDS: Final = {
     "latest": {"event_types": "event_types"},
     "timeseries": _TIMESERIES,
@@ -201,7 +233,7 @@ def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
             continue
         field = _FIELDS[kind].get(option)
         if field is None:
-            name = "--type" if option == "event_types" else "--" + option.replace("_", "-")
+            name = _OPTIONS.get(option, "--" + option.replace("_", "-"))
             raise click.UsageError(f"{name} has no meaning for a query of {kind!r}.")
         is_choice = option in {"order", "order_by"}
         fields[field] = _VALUES[value] if is_choice else value

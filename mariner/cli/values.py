@@ -6,16 +6,20 @@ ISO 8601 (UTC where it names no zone) or seconds since 1970-01-01.
 """
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 import msgspec
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
     BinaryPayload,
+    EventId,
     EventType,
     JsonPayload,
     Payload,
@@ -25,8 +29,11 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 
+T = TypeVar("T")
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NULL: Final = msgspec.Raw(b"null")
+_EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
 
 
 class _RegisterLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,6 +56,7 @@ _decode_probe: Final = msgspec.json.Decoder(_PayloadProbe).decode
 _decode_payload: Final[Callable[[bytes], Payload]] = msgspec.json.Decoder(
     JsonPayload | BinaryPayload
 ).decode
+_decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_type: Final = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -140,6 +148,32 @@ def _parse_payload(raw: msgspec.Raw) -> Payload | None:
     return JsonPayload(msgspec.Raw(data))
 
 
+def parse_payload(text: str) -> Payload:
+    """A payload, written as that of an event to register; ``null`` is the JSON value.
+
+    Raises:
+        InvalidEventError: what is wrong with it.
+    """
+    try:
+        payload = _parse_payload(_decode_raw(text))
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
+        raise InvalidEventError(f"expected JSON: {e}") from e
+    return JsonPayload(_NULL) if payload is None else payload
+
+
+def parse_event_id(text: str) -> EventId:
+    """An event id: ``server/session/instance``.
+
+    Raises:
+        InvalidEventError: it is not three integers of 64 bits.
+    """
+    match = _EVENT_ID.fullmatch(text)
+    numbers = [int(i) for i in match.groups()] if match else []
+    if not numbers or not all(INT64_MIN <= i <= INT64_MAX for i in numbers):
+        raise InvalidEventError(f"{text!r}: expected SERVER/SESSION/INSTANCE, as 1/42/1")
+    return EventId(*numbers)
+
+
 def _is_number(text: str) -> bool:
     try:
         return math.isfinite(float(text))
@@ -163,15 +197,26 @@ def event_types_option(
         raise click.BadParameter(str(e), ctx, param) from e
 
 
-def timestamp_option(
-    ctx: click.Context, param: click.Parameter, text: str | None
-) -> Timestamp | None:
-    """Callback of an option; None where it was not given.
+def value_option(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """Callback of an option that ``parse`` reads; None where it was not given."""
 
-    Raises:
-        click.BadParameter: it is no moment.
-    """
-    try:
-        return None if text is None else parse_timestamp(text)
-    except InvalidEventError as e:
-        raise click.BadParameter(str(e), ctx, param) from e
+    def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> T | None:
+        try:
+            return None if text is None else parse(text)
+        except InvalidEventError as e:
+            raise click.BadParameter(str(e), ctx, param) from e
+
+    return callback
+
+
+def values_option(parse: Callable[[str], T]) -> Callable[..., tuple[T, ...] | None]:
+    """As :func:`value_option`, of an option that can be repeated."""
+    read = value_option(parse)
+
+    def callback(
+        ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
+    ) -> tuple[T, ...] | None:
+        values = tuple(value for text in texts if (value := read(ctx, param, text)) is not None)
+        return values or None
+
+    return callback

@@ -33,7 +33,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from mariner.client import reasons
+from mariner.client import conditions, reasons
 from mariner.client.connection import Connection
 from mariner.client.notifications import Notifications
 from mariner.errors import (
@@ -211,11 +211,20 @@ class Client(aio.Resource):
     async def query(self, params: QueryParams) -> QueryResult:
         """Query events: one request, one answer; the server may cut it (``more_follows``).
 
+        Args:
+            params: which query. ``ids``, ``payload`` and ``unique_type`` of a timeseries are
+                conditions that only our servers know.
+
         Raises:
             ConnectionLostError: the connection was lost.
+            LocalProtocolError: the request cannot be sent (too many ids, for example).
+            RemoteProtocolError: the server does not know one of these conditions: the
+                answer has other events as well. The connection lives on.
         """
+        conditions.check_request(params)
         query_id = next(self._ids)
         response = await self._request(query_id, QueryReq(query_id, params), QueryRes)
+        conditions.check_answer(params, response.events)
         return QueryResult(response.events, response.more_follows)
 
     async def query_all(
@@ -231,8 +240,9 @@ class Client(aio.Resource):
             limit: at most so many events; None: all.
 
         Raises:
-            ConnectionLostError: the connection was lost.
-            RemoteProtocolError: the server announces more, but gives nothing.
+            ConnectionLostError, LocalProtocolError: as :meth:`query`.
+            RemoteProtocolError: as :meth:`query`, or the server announces more, but gives
+                nothing.
         """
         remaining = limit
         while remaining is None or remaining > 0:

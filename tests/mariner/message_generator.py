@@ -34,9 +34,9 @@ _NAMES: Final = (
     "msg_type", "client_name", "client_token", "subscriptions", "server_id", "persisted",
     "success", "status", "error", "events", "register_id", "register_events", "query_id",
     "query_type", "event_types", "t_from", "t_to", "source_t_from", "source_t_to", "order",
-    "order_by", "max_results", "last_event_id", "more_follows", "ping_id", "s", "us", "id", "type",
-    "timestamp", "source_timestamp", "payload", "payload_type", "data_type", "data", "server",
-    "session", "instance", "schema", "x",
+    "order_by", "max_results", "last_event_id", "ids", "unique_type", "more_follows", "ping_id",
+    "s", "us", "id", "type", "timestamp", "source_timestamp", "payload", "payload_type",
+    "data_type", "data", "server", "session", "instance", "schema", "x",
 )  # fmt: skip
 _KEY: Final = re.compile(r'"(\w+)": ')
 MESSAGE_TYPES: Final = (
@@ -139,6 +139,9 @@ class MessageGenerator:
             message["order_by"] = self._choose(("TIMESTAMP", "SOURCE_TIMESTAMP"))
             for name in ("t_from", "t_to", "source_t_from", "source_t_to"):
                 makers[name] = self._timestamp
+            makers["ids"] = lambda: self._list(self._event_id)
+            makers["payload"] = self._payload
+            makers["unique_type"] = self._boolean
         if kind == "server":
             message |= {"server_id": self._integer(), "persisted": self._boolean()}
         if kind != "latest":

@@ -87,5 +87,18 @@ SAMPLES: Final[dict[str, Message]] = {
 }
 """By name; each is also what hat-mariner can say (``tests/vectors``)."""
 
+EXTENDED_QUERIES: Final = (
+    QueryReq(
+        9,
+        QueryTimeseriesParams(
+            ids=(EventId(1, 2, 3), EventId(-1, 0, 1)),
+            payload=JsonPayload.of({"a": [None]}),
+            unique_type=True,
+        ),
+    ),
+    QueryReq(9, QueryTimeseriesParams(ids=(), payload=BinaryPayload("t", b"\x00"))),
+)
+"""What only we say: 002 has not all conditions of 000."""
+
 DECLINED_REGISTRATION: Final = RegisterRes(3, False, error="not allowed: a/b")
 """What only we say: hat-mariner gives no reason."""

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from eventer_bridge import limits
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
@@ -185,6 +186,53 @@ async def test_query_all_pages(server: Server) -> None:
     assert [i for i in ids if i in {event.id for event in registered}] == [
         event.id for event in registered[1:]
     ]
+
+
+async def test_conditions_of_ours(ours: Server) -> None:
+    async with await ours.connect() as conn:
+        events = [
+            (await conn.register([register_event("conditions", str(i % 3), value=i % 2)]))[0]
+            for i in range(7)
+        ]
+
+        async def query_all(**params: Any) -> list[int]:
+            query = QueryTimeseriesParams([("conditions", "?")], order=Order.ASCENDING, **params)
+            return [events.index(event) async for event in conn.query_all(query)]
+
+        assert await query_all(ids=[events[5].id, events[1].id]) == [1, 5]
+        assert await query_all(ids=[]) == []
+        assert await query_all(payload=JsonPayload.of(1.0), max_results=2) == [1, 3, 5]
+        assert await query_all(payload=BinaryPayload("t", b"1")) == []
+        assert await query_all(unique_type=True, max_results=1) == [0, 1, 2]
+        assert await query_all(unique_type=True, t_from=events[4].timestamp) == [4, 5, 6]
+        payload = JsonPayload.of(1)
+        ids = [event.id for event in events[2:]]
+        assert await query_all(unique_type=True, payload=payload, ids=ids) == [3, 5]
+        too_many = QueryTimeseriesParams(ids=[events[0].id] * (limits.MAX_QUERY_IDS + 1))
+        with pytest.raises(LocalProtocolError, match=r"^4097 ids in one query, at most 4096"):
+            await conn.query(too_many)
+        assert await conn.ping() > 0, "the connection lives on"
+
+
+async def test_a_server_that_does_not_know_the_conditions(tmp_path: Path) -> None:
+    async with running("hat", tmp_path) as theirs, await theirs.connect() as conn:
+        await conn.wait_status(Status.OPERATIONAL)
+        events = await conn.register([register_event("a", value=i) for i in range(3)])
+        refused: dict[str, dict[str, Any]] = {
+            "ids": {"ids": [events[1].id]},
+            "payload": {"payload": JsonPayload.of(1)},
+            "unique_type": {"unique_type": True},
+        }
+        text = "query_res: events that were not asked for: the server does not know '{}'"
+        for name, condition in refused.items():
+            params: Any = {"event_types": [("a",)], **condition}
+            with pytest.raises(RemoteProtocolError) as e:
+                await conn.query(QueryTimeseriesParams(**params))
+            assert str(e.value) == text.format(name)
+        # what it answers by chance as it was asked for, and what it knows
+        params = {"event_types": [("a",)], "ids": [i.id for i in events]}
+        assert len((await conn.query(QueryTimeseriesParams(**params))).events) == 3
+        assert len((await conn.query(QueryTimeseriesParams([("a",)]))).events) == 3
 
 
 async def test_closed_client(server: Server) -> None:

@@ -38,7 +38,7 @@ from mariner.messages import (
 )
 from tests.mariner.hat_messages import to_hat
 from tests.mariner.record_vectors import record
-from tests.mariner.samples import DECLINED_REGISTRATION, SAMPLES
+from tests.mariner.samples import DECLINED_REGISTRATION, EXTENDED_QUERIES, SAMPLES
 
 VECTORS = json.loads(
     (Path(__file__).parent.parent / "vectors" / "hat_mariner.json").read_text(encoding="utf-8")
@@ -95,6 +95,21 @@ def test_decode_encode(message: Message) -> None:
 
 def test_reason_of_a_declined_registration() -> None:
     assert codec.decode(codec.encode(DECLINED_REGISTRATION)) == DECLINED_REGISTRATION
+
+
+@pytest.mark.parametrize("message", EXTENDED_QUERIES)
+def test_queries_that_only_we_know(message: Message) -> None:
+    data = codec.encode(message)
+    assert codec.decode(data) == message
+    assert contract.explain(json.loads(data)) is None
+
+
+def test_conditions_that_are_not_set_are_left_out() -> None:
+    bare = {"msg_type", "query_id", "query_type", "order", "order_by"}
+    assert json.loads(codec.encode(QueryReq(5, QueryTimeseriesParams()))).keys() == bare
+    # of those that are: no event at all is not the same as every event
+    nothing = QueryReq(5, QueryTimeseriesParams(max_results=0, ids=()))
+    assert json.loads(codec.encode(nothing)).keys() == bare | {"max_results", "ids"}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +217,9 @@ def test_integers_with_a_point_in_every_place() -> None:
     query = (
         '{"msg_type":"query_req","query_id":1.0,"query_type":"timeseries","order":"ASCENDING",'
         '"order_by":"TIMESTAMP","t_from":{"s":1e3,"us":5.0},"max_results":2.0,'
-        '"last_event_id":{"server":1.0,"session":-2.0,"instance":-9223372036854775808.0}}'
+        '"last_event_id":{"server":1.0,"session":-2.0,"instance":-9223372036854775808.0},'
+        '"ids":[{"server":1.0,"session":2.0,"instance":30e-1}],'
+        '"payload":{"payload_type":"json","data":[1.0]}}'
     )
     decoded = codec.decode(query.encode())
     assert isinstance(decoded, QueryReq)
@@ -212,6 +229,8 @@ def test_integers_with_a_point_in_every_place() -> None:
     assert decoded.params.max_results == 2
     assert decoded.params.last_event_id == EventId(1, -2, INT64_MIN)
     assert all(type(i) is int for i in msgspec.structs.astuple(decoded.params.last_event_id))
+    assert decoded.params.ids == (EventId(1, 2, 3),)
+    assert decoded.params.payload == JsonPayload(msgspec.Raw(b"[1.0]"))
 
 
 @pytest.mark.parametrize(

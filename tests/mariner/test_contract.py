@@ -5,6 +5,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from eventer_bridge import limits
 from mariner import contract
 
 EVENT: dict[str, Any] = {
@@ -120,6 +121,27 @@ def test_every_reference_leads_to_a_definition() -> None:
             "/query_type",
             "is null, expected one of latest, timeseries, server",
         ),
+        (timeseries(ids=None), "/ids", "expected array, got null"),
+        (timeseries(ids=[1]), "/ids/0", "expected object, got integer 1"),
+        (
+            timeseries(ids=[EVENT["id"], EVENT["id"] | {"session": "2"}]),
+            "/ids/1/session",
+            "expected integer, got string '2'",
+        ),
+        (timeseries(ids=[EVENT["id"]] * 4097), "/ids", "expected at most 4096 items, got array"),
+        (timeseries(payload=None), "/payload", "expected object, got null"),
+        (timeseries(payload={"data": 1}), "/payload", "required property is missing: payload_type"),
+        (
+            timeseries(payload={"payload_type": "xml", "data": 1}),
+            "/payload/payload_type",
+            "expected binary or json, got string 'xml'",
+        ),
+        (
+            timeseries(payload=EVENT["payload"] | {"data": "A"}),
+            "/payload/data",
+            "expected base64, got string 'A'",
+        ),
+        (timeseries(unique_type=1), "/unique_type", "expected boolean, got integer 1"),
         (timeseries(event_types=[["a"], "b"]), "/event_types/1", "expected array, got string 'b'"),
     ],
 )
@@ -128,8 +150,14 @@ def test_reason(value: Any, pointer: str, reason: str) -> None:
     assert not jsonschema.Draft202012Validator(contract.schema()).is_valid(value)
 
 
+def test_as_many_ids_as_the_core_takes() -> None:
+    ids = contract.schema()["$defs"]["query_req_timeseries"]["properties"]["ids"]
+    assert ids["maxItems"] == limits.MAX_QUERY_IDS
+    assert contract.explain(timeseries(ids=[EVENT["id"]] * limits.MAX_QUERY_IDS)) is None
+
+
 def test_additional_properties_are_allowed_everywhere() -> None:
-    for value in (events(more=1), registration(more=1), timeseries(ids=[]), INIT | {"more": None}):
+    for value in (events(more=1), registration(more=1), timeseries(more=[]), INIT | {"more": None}):
         assert contract.explain(value) is None
 
 

@@ -428,6 +428,14 @@ async def test_server_without_reasons(tmp_path: Path) -> None:
         assert registered.values == list(range(20))
         queried = await shell.run("query", "--type", "hat", "--limit", "3")
         assert queried.values == [19, 18, 17]
+        # what it does not know is not taken for an answer
+        unknown = await shell.run("query", "--type", "hat", "--payload", "3")
+        assert unknown.code == 1
+        assert unknown.stdout == ""
+        assert unknown.stderr == (
+            "mariner: error: query_res: events that were not asked for:"
+            " the server does not know 'payload'\n"
+        )
         assert (await shell.run("ping", "--count", "1")).code == 0
         refused = await shell_for("reader", "reads", running.mariner_port).run(
             "register", '{"type": "forbidden"}'
@@ -458,6 +466,30 @@ async def test_query_bounds(shell: Shell) -> None:
     assert await query("--source-from", "1001", "--source-to", "1970-01-01T00:16:43Z") == [3, 2, 1]
     seconds = [f"{i['s']}.{i['us']:06}" for i in (first, last)]
     assert await query("--from", seconds[0], "--to", seconds[1]) == [3, 2, 1]
+
+
+async def test_query_by_id_payload_and_unique_type(shell: Shell) -> None:
+    binary = {"payload_type": "binary", "data_type": "t", "data": "AP8="}
+    payloads = [1, True, {"a": [1], "b": None}, 1.0, binary, {"payload_type": "json", "data": None}]
+    stdin = "".join(
+        json.dumps({"type": f"conditions/{i % 2}", "payload": payload}) + "\n"
+        for i, payload in enumerate(payloads)
+    )
+    registered = (await shell.run("register", stdin=stdin)).events
+    assert len(registered) == 6
+    ids = ["{server}/{session}/{instance}".format(**event["id"]) for event in registered]
+
+    async def query(*options: str) -> list[int]:
+        result = await shell.run("query", "--type", "conditions/?", "--order", "asc", *options)
+        assert result.code == 0, result.stderr
+        return [registered.index(event) for event in result.events]
+
+    assert await query("--id", ids[4], "--id", "1/1/77", "--id", ids[0]) == [0, 4]
+    assert await query("--payload", "1") == [0, 3]
+    assert await query("--payload", '{"b": null, "a": [1.0]}') == [2]
+    assert await query("--payload", json.dumps(binary)) == [4]
+    assert await query("--payload", "null") == [5]
+    assert await query("--unique-type", "--id", ids[2], "--id", ids[4]) == [2]
 
 
 async def test_query_server(shell: Shell) -> None:
@@ -495,6 +527,10 @@ async def test_query_table(shell: Shell) -> None:
         (["--type", "[1"], "Invalid value for '--type': expected a JSON array of strings"),
         (["--type", "a/*/b"], "Invalid value for '--type': "),
         (["--from", "noon"], "Invalid value for '--from': 'noon': expected ISO 8601"),
+        (["--id", "1/2"], "Invalid value for '--id': '1/2': expected SERVER/SESSION/INSTANCE"),
+        (["--payload", "{"], "Invalid value for '--payload': expected JSON: Input data was"),
+        (["latest", "--id", "1/2/3"], "--id has no meaning for a query of 'latest'."),
+        (["server", "--unique-type"], "--unique-type has no meaning for a query of 'server'."),
         (["latest", "--from", "1"], "--from has no meaning for a query of 'latest'."),
         (["server", "--type", "a"], "--type has no meaning for a query of 'server'."),
         (["server"], "A query of 'server' needs --server-id."),

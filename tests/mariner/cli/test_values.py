@@ -2,11 +2,15 @@
 
 import math
 
+import msgspec
 import pytest
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
     BinaryPayload,
+    EventId,
     EventType,
     JsonPayload,
     Payload,
@@ -16,7 +20,9 @@ from eventer_bridge.model import (
 from mariner.cli.values import (
     format_event_type,
     format_timestamp,
+    parse_event_id,
     parse_event_type,
+    parse_payload,
     parse_register_event,
     parse_timestamp,
 )
@@ -110,6 +116,54 @@ def test_payload(payload: str, expected: Payload | None) -> None:
         assert bytes(event.payload.data) == written.encode()
     else:
         assert event.payload == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("null", JsonPayload.of(None)),
+        (" 1.0 ", JsonPayload(msgspec.Raw(b"1.0"))),
+        ('{"payload_type": "json", "data": [1]}', JsonPayload.of([1])),
+        (
+            '{"payload_type": "binary", "data_type": "t", "data": "AP8="}',
+            BinaryPayload("t", b"\x00\xff"),
+        ),
+    ],
+)
+def test_payload_to_look_for(text: str, expected: Payload) -> None:
+    assert parse_payload(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "expected JSON: Input data was truncated"),
+        ("text", "expected JSON: JSON is malformed"),
+        ("1 2", "expected JSON: JSON is malformed: trailing characters"),
+        ("\udcff", "expected JSON: 'utf-8' codec can't encode"),
+        ("[" * 100_000, "expected JSON: maximum recursion depth"),
+        ('{"payload_type": "xml"}', "expected JSON: Invalid value 'xml'"),
+    ],
+)
+def test_wrong_payload_to_look_for(text: str, reason: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_payload(text)
+    assert str(e.value).startswith(reason)
+
+
+def test_event_id() -> None:
+    assert parse_event_id("1/42/1") == EventId(1, 42, 1)
+    assert parse_event_id(f"-1/{INT64_MAX}/{INT64_MIN}") == EventId(-1, INT64_MAX, INT64_MIN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "1/2", "1/2/3/4", "1/2/x", "1/2/3\n", "1/2/-", "1//3", f"1/2/{1 << 63}"],
+)
+def test_wrong_event_id(text: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        parse_event_id(text)
+    assert str(e.value) == f"{text!r}: expected SERVER/SESSION/INSTANCE, as 1/42/1"
 
 
 def test_register_event_has_defaults() -> None:

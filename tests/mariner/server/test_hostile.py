@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -21,6 +22,8 @@ QUERY = {
     "order": "DESCENDING",
     "order_by": "TIMESTAMP",
 }
+ID = {"server": 1, "session": 1, "instance": 1}
+BINARY = {"payload_type": "binary", "data_type": "t", "data": ""}
 PING = {"msg_type": "ping_req", "ping_id": 1}
 
 
@@ -103,6 +106,18 @@ async def test_a_wrong_registration_is_answered(message: Any, error: str) -> Non
         ({**QUERY, "event_types": None}, "event_types"),
         ({**QUERY, "event_types": [["*", "a"]]}, "'*'"),
         ({**QUERY, "order": "UP"}, "order"),
+        ({**QUERY, "ids": 1}, "/ids: expected array, got integer 1"),
+        ({**QUERY, "ids": [1]}, "/ids/0: expected object, got integer 1"),
+        ({**QUERY, "ids": [{**ID, "session": "1"}]}, "/ids/0/session: expected integer"),
+        ({**QUERY, "ids": [{**ID, "server": 1 << 63}]}, "/ids/0/server: expected at most"),
+        ({**QUERY, "ids": [ID] * 4097}, "/ids: expected at most 4096 items, got array"),
+        ({**QUERY, "ids": [ID] * 200_000}, "/ids: expected at most 4096 items, got array"),
+        ({**QUERY, "payload": None}, "/payload: expected object, got null"),
+        ({**QUERY, "payload": [1]}, "/payload: expected object, got array"),
+        ({**QUERY, "payload": {"payload_type": "json"}}, "required property is missing: data"),
+        ({**QUERY, "payload": {**BINARY, "data": "QQ="}}, "/payload/data: expected base64"),
+        ({**QUERY, "payload": {**BINARY, "payload_type": "sbs"}}, "/payload/payload_type"),
+        ({**QUERY, "unique_type": "yes"}, "/unique_type: expected boolean, got string 'yes'"),
         (INIT, "init_req"),
         ({"msg_type": "events", "events": []}, "events"),
         (b"[" * 100_000, ""),
@@ -121,6 +136,20 @@ async def test_what_cannot_be_answered_closes_with_the_reason_in_the_log(
         assert reason in detail
         assert record.__dict__["client"] == "app"
         await assert_alive(gateway)
+
+
+async def test_a_payload_that_nobody_can_have_is_found_nowhere(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        assert (await peer.request(register_req(1, event("a", value=[1]))))["success"]
+        query: dict[str, Any] = {**QUERY, "payload": {"payload_type": "json", "data": "DATA"}}
+        for data in "[" * 900 + "]" * 900, "1" * 100_000, "1e999999999999999999999":
+            peer.send(msgspec.json.encode(query).replace(b'"DATA"', data.encode()))
+            assert (await peer.receive())["events"] == []
+        query["payload"]["data"] = [1.0]
+        assert len((await peer.request(query))["events"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""Conditions of a query that 002 does not name, but our server knows (000, "query events").
+
+A server of another make ignores what it does not know, and answers more than it was asked for.
+The client looks at every answer, so that nobody takes that for what was asked for.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from eventer_bridge import limits
+from eventer_bridge.model import Event, Payload, QueryParams, QueryTimeseriesParams
+from eventer_bridge.payloads import same_as
+from mariner.errors import LocalProtocolError, RemoteProtocolError
+
+
+def check_request(params: QueryParams) -> None:
+    """Refuse a query that our server would close the connection for.
+
+    Raises:
+        LocalProtocolError: it asks for too many ids.
+    """
+    if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
+        n_ids = len(params.ids)
+        if n_ids > limits.MAX_QUERY_IDS:
+            raise LocalProtocolError(
+                f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
+            )
+
+
+def check_answer(params: QueryParams, events: Sequence[Event]) -> None:
+    """Refuse an answer that does not keep the conditions.
+
+    Raises:
+        RemoteProtocolError: it has events that were not asked for.
+    """
+    if not isinstance(params, QueryTimeseriesParams):
+        return
+    ignored = None
+    if params.ids is not None and not {i.id for i in events}.issubset(params.ids):
+        ignored = "ids"
+    elif params.payload is not None and not all(map(same_as(params.payload), _payloads(events))):
+        ignored = "payload"
+    elif params.unique_type and len({i.type for i in events}) < len(events):
+        ignored = "unique_type"
+    if ignored is not None:
+        raise RemoteProtocolError(
+            f"query_res: events that were not asked for: the server does not know {ignored!r}"
+        )
+
+
+def _payloads(events: Sequence[Event]) -> Iterator[Payload | None]:
+    return (i.payload for i in events)
