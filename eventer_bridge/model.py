@@ -4,8 +4,8 @@ Source: 000 (event data structure), 001 (status, queries, event ordering), 002 (
 
 All records are frozen ``msgspec.Struct`` values whose field names are those of the
 Mariner JSON Schema (002), so that the Mariner codec decodes into them directly. A JSON
-payload is kept as the raw bytes that came in (``msgspec.Raw``): the core never decodes
-it (000: "Event server doesn't decode payload").
+payload is kept as the raw bytes that came in (``msgspec.Raw``): the core does not decode
+it (000: "Event server doesn't decode payload"), unless it is asked to compare it (``payloads``).
 
 Values are immutable and may be handed between threads. They are not tracked by the
 cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
