@@ -75,3 +75,23 @@ MAX_UNCLOSED_SESSIONS: Final = 1_024
 
 CHECKED_TYPES: Final = 100_000
 """Event types that the engine remembers as checked before it begins anew."""
+
+MAX_CONTROL_LINE_BYTES: Final = 32 << 10
+"""A request to the process that has a store open: a path (4 kB) with every byte escaped."""
+
+MAX_CONTROL_CONNECTIONS: Final = 8
+"""Such requests at a time; they are answered one after the other."""
+
+CONTROL_TIMEOUT_S: Final = 10.0
+"""To connect, to send such a request and to take its answer, all on the same machine."""
+
+CHECKPOINT_TIMEOUT_S: Final = 4 * 3600.0
+"""Until a checkpoint is made. Within a file system that takes well below a second;
+copying to another at 100 MB/s, this is 1.4 TB."""
+
+MAX_HAT_UNREFERENCED: Final = 1_000_000
+"""Events of a hat-event database that its own index lacks: none, unless it is damaged.
+Their places are kept in memory, at about 0.3 kB each."""
+
+MAX_LISTED: Final = 1_000
+"""Events that could not be imported, or findings about a store, that are told one by one."""

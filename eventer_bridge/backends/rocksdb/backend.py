@@ -26,6 +26,8 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
 from eventer_bridge.backends.common import check_ids, failed, take, visible_types
+from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
@@ -73,7 +75,13 @@ async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBacke
         readers.shutdown(wait=False)
         raise
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
-    return RocksDbBackend(opened, readers, on_commit)
+    backend = RocksDbBackend(opened, readers, on_commit)
+    try:
+        backend._control = await control.listen(opened.store)
+    except BaseException:
+        await aio.uncancellable(backend.async_close())
+        raise
+    return backend
 
 
 class _Opened(NamedTuple):
@@ -85,6 +93,7 @@ class _Opened(NamedTuple):
 def _ext_open(path: Path) -> _Opened:
     store = Store(path)
     try:
+        ext_remove_scratch(path)
         types = Types(store.ext_types())
         latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
         return _Opened(store, types, LatestCache(store.ext_last_place(), latest))
@@ -114,6 +123,7 @@ class RocksDbBackend(Backend):
         self._reader = Reader(self._store, self._types.names)
         self._readers = readers
         self._on_commit = on_commit
+        self._control: control.ControlServer | None = None
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._started_s = 0.0
@@ -275,6 +285,8 @@ class RocksDbBackend(Backend):
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError):  # those who wait for a commit are told
             await self.flush()
+        if self._control is not None:
+            await self._control.async_close()
         self._store.is_closing = True
         self._jobs.put(False)
         await self._stopped

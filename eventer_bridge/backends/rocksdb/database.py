@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -68,13 +69,9 @@ def open_database(path: Path) -> Rdict:
             _refuse_strange_files(path)
     except OSError as e:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
-    try:
-        names = _family_names(path) if exists else ["default"]
-        cache = Cache(BLOCK_CACHE_BYTES)
-        families = {name: _family_options(name, cache) for name in names}
-        db = Rdict(str(path), _options(cache), families)
-    except Exception as e:
-        raise explain(path, "cannot be opened", e) from None
+    names = _family_names(path) if exists else ["default"]
+    cache = Cache(BLOCK_CACHE_BYTES)
+    db = _open(path, names, cache, AccessType.read_write())
     try:
         if not _is_known_format(path, db, names):
             _initialize(db, set(FAMILIES).difference(names), cache)
@@ -85,6 +82,37 @@ def open_database(path: Path) -> Rdict:
         db.close()
         raise explain(path, "cannot be opened", e) from None
     return db
+
+
+def open_for_reading(path: Path) -> Rdict:
+    """Open a database that nobody has open, without changing or locking it.
+
+    Raises:
+        StorageError: as :func:`open_database`; also if there is none.
+    """
+    check_exists(path)
+    names = _family_names(path)
+    # rows that are only in the log are read from it, into memory
+    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), AccessType.read_only(False))
+    try:
+        if not _is_known_format(path, db, names):
+            raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
+    except StorageError:
+        db.close()
+        raise
+    return db
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a path that is no event store.
+
+    Raises:
+        StorageError: there is nothing, or something else.
+    """
+    if not path.is_dir():
+        raise StorageError(f"{path}: no event store: no such directory")
+    if not (path / "CURRENT").exists():
+        raise StoreDamagedError(f"{path}: damaged, or not an event store: no file CURRENT")
 
 
 def explain(path: Path, what: str, error: Exception) -> StorageError:
@@ -103,6 +131,14 @@ def explain(path: Path, what: str, error: Exception) -> StorageError:
     if any(i in reason for i in ("Corruption", "No such file", "Invalid argument")):
         return StoreDamagedError(f"{path}: the event store is damaged: {reason}")
     return StorageError(f"{path}: {what}: {reason}")
+
+
+def _open(path: Path, names: Iterable[str], cache: Cache, access: AccessType) -> Rdict:
+    families = {name: _family_options(name, cache) for name in names}
+    try:
+        return Rdict(str(path), _options(cache), families, access)
+    except Exception as e:
+        raise explain(path, "cannot be opened", e) from None
 
 
 def _make_directory(path: Path) -> None:

@@ -55,6 +55,8 @@ SERVER_KEY_BYTES: Final = 16
 SESSION_KEY_BYTES: Final = 28
 PLACE_BYTES: Final = 36
 ENTRY_BYTES: Final = 12
+EVENT_KEY_BYTES: Final = 40
+SOURCE_KEY_BYTES: Final = 53
 
 HAS_SOURCE: Final = b"\x00"
 NO_SOURCE: Final = b"\x01"
@@ -74,6 +76,8 @@ _BINARY: Final = 2
 _HAS_SOURCE: Final = 4
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
 _WITHOUT_SOURCE: Final = NO_SOURCE + bytes(TIMESTAMP_BYTES)
+
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def encode_type_id(number: int) -> TypeId:
@@ -118,6 +122,12 @@ def decode_timestamp(data: bytes, offset: int = 0) -> Timestamp:
     """The opposite of :func:`encode_timestamp`."""
     s, us = _TIMESTAMP.unpack_from(data, offset)
     return Timestamp(s - _BIAS, us)
+
+
+def is_timestamp(data: bytes, offset: int = 0) -> bool:
+    """Whether :func:`decode_timestamp` would decode it."""
+    us: int = _TIMESTAMP.unpack_from(data, offset)[1]
+    return us < 1_000_000
 
 
 def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
@@ -206,6 +216,36 @@ def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) ->
         source_timestamp,
         _decode_payload(value, begin),
     )
+
+
+def check_value(value: bytes) -> None:
+    """Refuse what :func:`encode_value` cannot have made.
+
+    Raises:
+        ValueError: it says why.
+    """
+    kind = value[0] & ~_HAS_SOURCE if value else -1
+    begin = 1
+    if value and value[0] & _HAS_SOURCE:
+        begin += TIMESTAMP_BYTES
+        if len(value) < begin or not is_timestamp(value, 1):
+            raise ValueError("no source timestamp, but a flag says so")
+    if kind == _JSON:
+        try:
+            _check_json(value[begin:])
+        except RecursionError:
+            pass  # deeper than this process can follow, but so it was stored
+        except msgspec.DecodeError as e:
+            raise ValueError(f"payload: {e}") from e
+        str(value[begin:], "utf-8")
+    elif kind == _BINARY:
+        size_end = begin + _TYPE.size
+        if len(value) < size_end or len(value) < size_end + _TYPE.unpack_from(value, begin)[0]:
+            raise ValueError("payload: cut off")
+    elif kind != 0:
+        raise ValueError(f"unknown flags {value[:1].hex() or 'none'}")
+    elif len(value) > begin:
+        raise ValueError(f"no payload, but {len(value) - begin} bytes of one")
 
 
 def _decode_payload(value: bytes, begin: int) -> Payload | None:

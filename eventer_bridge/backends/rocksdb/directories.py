@@ -1,0 +1,150 @@
+"""Directories of stores: making, copying and removing them so that a crash leaves no half.
+
+Runs on threads that may block. A directory is made under a name of its own beside its
+place (or on the store's file system), synced, and renamed when it is whole.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from eventer_bridge.errors import ClosedError, StorageError
+
+PARTIAL: Final = ".partial"
+"""End of the name of a directory that is being made."""
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A directory that appears at ``path`` when the body is done, and not at all if it fails.
+
+    Yields:
+        Where to fill it: a name beside it that does not exist yet.
+
+    Raises:
+        StorageError: something is there, or it cannot be made.
+    """
+    path = path.absolute()
+    with _os_errors(path):
+        refuse_existing(path, may_be_empty=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial(path)
+    try:
+        yield partial
+        with _os_errors(path):
+            give_to_owner_of(path.parent, partial)
+            sync(partial)
+            partial.rename(path)
+            sync(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
+    """Refuse a place that is taken.
+
+    Raises:
+        StorageError: something is there; with ``may_be_empty`` other than an empty directory.
+    """
+    if not os.path.lexists(path):
+        return
+    if not may_be_empty or not path.is_dir() or path.is_symlink():
+        raise StorageError(f"{path}: exists already")
+    if any(path.iterdir()):
+        raise StorageError(f"{path}: exists already, and is not empty")
+    if path.is_mount():
+        raise StorageError(f"{path}: is a mount point: name a directory in it")
+
+
+def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
+    """Move a directory of files, to another file system too.
+
+    Args:
+        source: the directory.
+        target: a path that does not exist, in a directory that does.
+        is_stopped: asked before each file is copied.
+
+    Raises:
+        OSError: it failed.
+        ClosedError: it was stopped.
+    """
+    try:
+        source.rename(target)
+    except OSError as e:
+        if e.errno != errno.EXDEV:
+            raise
+        partial = _partial(target)
+        try:
+            copy(source, partial, is_stopped)
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(source)
+    sync(target.parent)
+
+
+def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    """Copy the files of a directory into a new one, synced; what is no file is left out.
+
+    Raises:
+        OSError: it failed.
+        ClosedError: it was stopped.
+    """
+    target.mkdir()
+    for file in sorted(source.iterdir()):
+        if is_stopped():
+            raise ClosedError("copying was stopped")
+        if file.is_file() and file.name != "LOCK":
+            shutil.copyfile(file, target / file.name)
+            sync(target / file.name)
+    sync(target)
+
+
+def sync(path: Path) -> None:
+    """Sync a file, or the names in a directory.
+
+    Raises:
+        OSError: it failed.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner_of(pattern: Path, path: Path) -> None:
+    """Give a directory of files to the owner of another, if we may (as root).
+
+    So that the gateway can use files that its operator's command made.
+
+    Raises:
+        OSError: it failed.
+    """
+    if os.geteuid() != 0:
+        return
+    owner = pattern.stat()
+    for file in (path, *path.iterdir()):
+        if (file.lstat().st_uid, file.lstat().st_gid) != (owner.st_uid, owner.st_gid):
+            os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _partial(path: Path) -> Path:
+    partial = path.with_name(path.name + PARTIAL)
+    if os.path.lexists(partial):
+        raise StorageError(
+            f"{partial}: exists already: remove it, if nobody is making {path} right now"
+        )
+    return partial
+
+
+@contextlib.contextmanager
+def _os_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be made: {e.strerror}") from e

@@ -1,0 +1,101 @@
+"""What is in a store, as far as it can be told without reading all of it.
+
+Runs on a thread that may block.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.database import FAMILIES, FORMAT
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.model import Timestamp
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What is stored of one server.
+
+    Attributes:
+        server_id: identifier of the server.
+        first_session: the least session id.
+        last_session: the greatest session id.
+        first_timestamp: of the first session.
+        last_timestamp: of the last session.
+        mark: the greatest session id that may have been given.
+    """
+
+    server_id: int
+    first_session: int
+    last_session: int
+    first_timestamp: Timestamp
+    last_timestamp: Timestamp
+    mark: int
+
+
+class StoreInfo(msgspec.Struct, frozen=True):
+    """See the module.
+
+    Attributes:
+        format: version of the layout.
+        events: stored events, an estimate (``verify`` counts them).
+        event_types: known event types, exactly.
+        first_timestamp: the least timestamp, None where there are no events.
+        last_timestamp: the greatest timestamp.
+        servers: servers with events, by id.
+        index_bytes: bytes of sorted files by column family; rows that are only in the
+            log are not in it.
+        disk_bytes: bytes of the disk that all files of the store take.
+    """
+
+    format: int
+    events: int
+    event_types: int
+    first_timestamp: Timestamp | None
+    last_timestamp: Timestamp | None
+    servers: list[ServerInfo]
+    index_bytes: dict[str, int]
+    disk_bytes: int
+
+
+def ext_info(store: Store) -> StoreInfo:
+    """Look at a store; a few reads for each server.
+
+    Raises:
+        StorageError: it could not be read.
+    """
+    sessions = store.iterator("session")
+    sessions.seek_to_first()
+    first = sessions.key() if sessions.valid() else None
+    last = store.seek_last(sessions, b"")
+    return StoreInfo(
+        format=FORMAT,
+        events=store.n_events(),
+        event_types=len(store.ext_types()),
+        first_timestamp=None if first is None else keys.decode_timestamp(first),
+        last_timestamp=None if last is None else keys.decode_timestamp(last),
+        servers=list(_servers(store)),
+        index_bytes={name: store.file_bytes(name) for name in (*FAMILIES, "default")},
+        disk_bytes=store.disk_bytes(),
+    )
+
+
+def _servers(store: Store) -> Iterator[ServerInfo]:
+    iterator = store.iterator("server")
+    iterator.seek_to_first()
+    while iterator.valid():
+        first: bytes = iterator.key()
+        server = first[: keys.INT_BYTES]
+        last = store.seek_last(iterator, server) or first
+        server_id = keys.decode_int(server)
+        yield ServerInfo(
+            server_id=server_id,
+            first_session=keys.decode_int(first[keys.INT_BYTES :]),
+            last_session=keys.decode_int(last[keys.INT_BYTES :]),
+            first_timestamp=keys.decode_timestamp(store.timestamp(first)),
+            last_timestamp=keys.decode_timestamp(store.timestamp(last)),
+            mark=store.mark(server_id).session,
+        )
+        iterator.seek(server + keys.PAST)
+    with store.errors():
+        iterator.status()

@@ -1,0 +1,340 @@
+"""Checking a whole store: every row is read, decoded and looked for in the other indexes.
+
+Runs on a thread that may block. RocksDB checks the checksum of every block that it reads.
+Memory does not depend on the size of the store, except that the event types are held.
+
+Every event must be in ``source`` and among the entries of its session, which must be in
+``server``. That nothing else is in ``source`` and ``session`` follows from the numbers of
+their rows; only if they do not fit, each row's event is looked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, pairwise
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.database import FAMILIES
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StorageError
+from eventer_bridge.model import EventType
+
+ROWS_AT_A_TIME: Final = 128
+"""Rows that are looked up together, which is faster than one by one. Those of the largest
+sessions have 0.8 MB each."""
+
+EVENTS_AT_A_TIME: Final = 8
+"""The same for events, which can be much larger, and are looked up only in a damaged store."""
+
+T = TypeVar("T")
+
+
+class Finding(NamedTuple):
+    """Something that is not as it should be.
+
+    Attributes:
+        family: column family.
+        row: which event (``server/session/instance``), session (``server/session``), event
+            type or key (``key …`` in hexadecimal digits).
+        text: what is wrong with it.
+    """
+
+    family: str
+    row: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.family}: {self.row}: {self.text}"
+
+
+class Counts(NamedTuple):
+    """What was found in a store."""
+
+    events: int
+    sessions: int
+    servers: int
+    event_types: int
+
+
+def ext_verify(
+    store: Store,
+    on_finding: Callable[[Finding], None],
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Counts:
+    """Check a store.
+
+    Args:
+        store: which nobody writes to meanwhile.
+        on_finding: called for everything that is wrong.
+        on_progress: called now and then: rows that were read, an estimate of all.
+    """
+    return _Verification(store, on_finding, on_progress).run()
+
+
+class _Verification:
+    def __init__(
+        self,
+        store: Store,
+        on_finding: Callable[[Finding], None],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self._store = store
+        self._on_finding = on_finding
+        self._on_progress = on_progress
+        self._n_done = 0
+        self._n_total = sum(map(store.n_rows, (*FAMILIES, "default")))
+        self._names: dict[TypeId, EventType] = {}
+        self._last_sessions: dict[bytes, bytes] = {}
+        self._n_findings = 0
+
+    def run(self) -> Counts:
+        self._check_types()
+        n_sessions, n_entries = self._check_sessions()
+        self._check_servers()
+        self._check_marks()
+        n_found = self._n_findings
+        n_events = self._check_events()
+        is_complete = self._n_findings == n_found
+        if not is_complete or n_entries != n_events:
+            self._find_extra_entries()
+        n_sources = self._check_sources()
+        if not is_complete or n_sources != n_events:
+            self._find_extra_sources()
+        return Counts(n_events, n_sessions, len(self._last_sessions), len(self._names))
+
+    def _check_types(self) -> None:
+        known: dict[EventType, TypeId] = {}
+        for type_id, data in self._rows("type"):
+            if len(type_id) != keys.TYPE_BYTES:
+                self._tell("type", _key(type_id), "not a key of this index")
+                continue
+            try:
+                name = self._names[type_id] = keys.decode_type(data)
+            except (ValueError, msgspec.DecodeError) as e:
+                self._tell("type", _key(type_id), f"cannot be decoded: {e}")
+                continue
+            if name in known:
+                other = _key(known[name])
+                self._tell("type", _key(type_id), f"{'/'.join(name)!a} is {other} already")
+            known[name] = type_id
+        for number, type_id in enumerate(sorted(self._names)):
+            if type_id != keys.encode_type_id(number):
+                self._tell("type", _key(keys.encode_type_id(number)), "missing: ids have a gap")
+                break
+
+    def _check_sessions(self) -> tuple[int, int]:
+        n_sessions = n_entries = 0
+        for rows in _batches(self._rows("session")):
+            good = [row for row in rows if self._is_session(*row)]
+            n_sessions += len(good)
+            n_entries += sum(len(entries) // keys.ENTRY_BYTES for _, entries in good)
+            server_keys = [key[keys.TIMESTAMP_BYTES :] for key, _ in good]
+            for (key, _), timestamp in zip(good, self._values("server", server_keys), strict=False):
+                if timestamp is None:
+                    self._tell("server", _session(key), "no row, but session has one")
+                elif timestamp != key[: keys.TIMESTAMP_BYTES]:
+                    self._tell("server", _session(key), "another timestamp than in session")
+        return n_sessions, n_entries
+
+    def _is_session(self, key: bytes, entries: bytes) -> bool:
+        if len(key) != keys.SESSION_KEY_BYTES or not keys.is_timestamp(key):
+            self._tell("session", _key(key), "not a key of this index")
+            return False
+        if not entries or len(entries) % keys.ENTRY_BYTES:
+            self._tell("session", _session(key), f"{len(entries)} bytes are no list of events")
+            return False
+        for entry, following in pairwise(_entries(entries)):
+            if entry[: keys.INT_BYTES] >= following[: keys.INT_BYTES]:
+                self._tell("session", _session(key), "its events are not in order")
+                break
+        return True
+
+    def _check_servers(self) -> None:
+        last_key = last_timestamp = b""
+        for rows in _batches(self._rows("server")):
+            good: list[tuple[bytes, bytes]] = []
+            for key, timestamp in rows:
+                if len(key) != keys.SERVER_KEY_BYTES or len(timestamp) != keys.TIMESTAMP_BYTES:
+                    self._tell("server", _key(key), "not a row of this index")
+                    continue
+                server = key[: keys.INT_BYTES]
+                if last_key[: keys.INT_BYTES] == server and timestamp < last_timestamp:
+                    self._tell("server", _id(key), f"earlier than {_id(last_key)}")
+                last_key, last_timestamp = key, timestamp
+                self._last_sessions[server] = key[keys.INT_BYTES :]
+                good.append((timestamp + key, key))
+            found = self._values("session", [session_key for session_key, _ in good])
+            for (_, key), entries in zip(good, found, strict=False):
+                if entries is None:
+                    self._tell("session", _id(key), "no row, but server has one")
+
+    def _check_marks(self) -> None:
+        for key, session in self._rows("default"):
+            if not key.startswith(keys.RESERVED_KEY):
+                continue
+            server = key.removeprefix(keys.RESERVED_KEY)
+            if len(server) != keys.INT_BYTES or len(session) != keys.INT_BYTES:
+                self._tell("default", _key(key), "not a reservation of session ids")
+            elif session < (last := self._last_sessions.get(server, b"")):
+                self._tell(
+                    "default",
+                    f"server {_id(server)}",
+                    f"session ids up to {_id(session)} are reserved, but {_id(last)} is stored",
+                )
+
+    def _check_events(self) -> int:
+        n_events = 0
+        for rows in _batches(self._event_rows()):
+            n_events += len(rows)
+            source_keys = [
+                key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
+                for key, source in rows
+                if source is not None
+            ]
+            for key, row in zip(source_keys, self._values("source", source_keys), strict=False):
+                if row is None:
+                    self._tell("source", _event(key), "no row, but event has one")
+            self._check_entries([key for key, _ in rows])
+        return n_events
+
+    def _event_rows(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys of events, and how their keys in ``source`` continue after the type."""
+        for key, value in self._rows("event"):
+            if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
+                self._tell("event", _key(key), "not a key of this index")
+                continue
+            if key[: keys.TYPE_BYTES] not in self._names:
+                type_id = _key(key[: keys.TYPE_BYTES])
+                self._tell("event", _event(key), f"unknown event type {type_id}")
+            source = None
+            try:
+                keys.check_value(value)
+                source = keys.source_of(value)
+            except ValueError as e:
+                self._tell("event", _event(key), f"cannot be decoded: {e}")
+            yield key, source
+
+    def _check_entries(self, event_keys: list[bytes]) -> None:
+        places = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]
+        session_keys = list(dict.fromkeys(place[: keys.SESSION_KEY_BYTES] for _, place in places))
+        found = self._values("session", session_keys)
+        sessions = dict(zip(session_keys, found, strict=False))
+        for type_id, place in places:
+            session_key = place[: keys.SESSION_KEY_BYTES]
+            if session_key not in sessions:  # it could not be read
+                continue
+            entries = sessions[session_key] or b""
+            known = keys.find_entry(entries, place[keys.SESSION_KEY_BYTES :])
+            if known is None:
+                self._tell("session", _event(place), "no entry, but event has a row")
+            elif known != type_id:
+                self._tell("session", _event(place), "another event type than in event")
+
+    def _check_sources(self) -> int:
+        n_sources = 0
+        for key, value in self._rows("source"):
+            n_sources += 1
+            if len(key) != keys.SOURCE_KEY_BYTES or value:
+                self._tell("source", _key(key), "not a row of this index")
+        return n_sources
+
+    def _find_extra_entries(self) -> None:
+        for rows in _batches(self._rows("session", is_again=True)):
+            wanted = [
+                entry[keys.INT_BYTES :] + key + entry[: keys.INT_BYTES]
+                for key, entries in rows
+                if len(key) == keys.SESSION_KEY_BYTES
+                for entry in _entries(entries)
+            ]
+            for some in _batches(iter(wanted), EVENTS_AT_A_TIME):
+                for key, value in zip(some, self._values("event", some), strict=False):
+                    if value is None:
+                        self._tell("event", _event(key), "no row, but session has an entry")
+
+    def _find_extra_sources(self) -> None:
+        for rows in _batches(self._rows("source", is_again=True), EVENTS_AT_A_TIME):
+            good = [key for key, _ in rows if len(key) == keys.SOURCE_KEY_BYTES]
+            wanted = [key[: keys.TYPE_BYTES] + key[-keys.PLACE_BYTES :] for key in good]
+            for key, value in zip(good, self._values("event", wanted), strict=False):
+                if value is None:
+                    self._tell("event", _event(key), "no row, but source has one")
+                elif _is_other_source(key, value):
+                    self._tell("source", _event(key), "another source timestamp than in event")
+
+    def _rows(self, family: str, *, is_again: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a column family, as far as they can be read."""
+        iterator = self._store.iterator(family)
+        iterator.seek_to_first()
+        key = b""
+        while iterator.valid():
+            key = iterator.key()
+            yield key, iterator.value()
+            if not is_again:
+                self._n_done += 1
+                if self._n_done % ROWS_AT_A_TIME == 0:
+                    self._on_progress(self._n_done, max(self._n_done, self._n_total))
+            iterator.next()
+        if not is_again:
+            self._tell_unreadable(family, f"{_key(key)} and behind", iterator.status)
+
+    def _values(self, family: str, row_keys: list[bytes]) -> list[bytes | None]:
+        """As ``Store.values``; if they cannot be read, that is told, and there are none."""
+        found: list[bytes | None] = []
+
+        def read() -> None:
+            found.extend(self._store.values(family, row_keys))
+
+        if row_keys:
+            self._tell_unreadable(family, f"{_key(row_keys[0])} and behind", read)
+        return found
+
+    def _tell_unreadable(self, family: str, row: str, read: Callable[[], None]) -> None:
+        try:
+            with self._store.errors():
+                read()
+        except StorageError as e:
+            self._tell(family, row, f"cannot be read: {e}")
+
+    def _tell(self, family: str, row: str, text: str) -> None:
+        self._n_findings += 1
+        self._on_finding(Finding(family, row, text))
+
+
+def _batches(rows: Iterator[T], n_rows: int = ROWS_AT_A_TIME) -> Iterator[list[T]]:
+    while batch := list(islice(rows, n_rows)):
+        yield batch
+
+
+def _entries(entries: bytes) -> Iterable[bytes]:
+    size = keys.ENTRY_BYTES
+    return (entries[i : i + size] for i in range(0, len(entries) - size + 1, size))
+
+
+def _is_other_source(source_key: bytes, value: bytes) -> bool:
+    try:
+        keys.check_value(value)
+    except ValueError:
+        return False  # told already
+    return source_key[keys.TYPE_BYTES : -keys.PLACE_BYTES] != keys.source_of(value)
+
+
+def _key(key: bytes) -> str:
+    return f"key {key.hex()}"
+
+
+def _id(encoded: bytes) -> str:
+    """Server, session and instance, as far as they are there."""
+    size = keys.INT_BYTES
+    parts = [encoded[i : i + size] for i in range(0, len(encoded), size)]
+    return "/".join(str(keys.decode_int(part)) for part in parts)
+
+
+def _session(session_key: bytes) -> str:
+    return _id(session_key[keys.TIMESTAMP_BYTES :])
+
+
+def _event(key: bytes) -> str:
+    """Id of the event, from a key that ends with its place."""
+    return _id(key[-keys.ID_BYTES :])
