@@ -10,8 +10,10 @@ Exit codes of every command:
 import click
 from mariner_certs.cli import certs
 
+from mariner.cli.backup import backup, restore
 from mariner.cli.client import ping, query, register, subscribe
 from mariner.cli.serve import check, serve
+from mariner.cli.store import store
 from mariner.version import __version__
 
 
@@ -21,5 +23,10 @@ def main() -> None:
     """Mariner gateway: an event gateway for Hat-style systems."""
 
 
-for command in (serve, check, ping, register, query, subscribe, certs):
+for command in (
+    *(serve, check),
+    *(ping, register, query, subscribe),
+    *(backup, restore, store),
+    certs,
+):
     main.add_command(command)

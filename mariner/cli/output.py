@@ -38,7 +38,6 @@ def write_table(events: Sequence[Event]) -> None:
     Raises:
         CommandError: as :func:`write_jsonl`.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("ID", overflow="fold")
     table.add_column("TYPE", overflow="fold")
@@ -55,6 +54,16 @@ def write_table(events: Sequence[Event]) -> None:
             _payload_text(event.payload),
         )
         table.add_row(*[Text(printable(cell)) for cell in cells])
+    write_rich(table)
+
+
+def write_rich(table: Table) -> None:
+    """Print a table; in a terminal it is folded to its width.
+
+    Raises:
+        CommandError: as :func:`write_jsonl`.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
     console = Console(width=width, force_terminal=sys.stdout.isatty())
     with console.capture() as captured:
         console.print(table)

@@ -1,0 +1,74 @@
+"""``mariner backup`` and ``mariner restore``."""
+
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from eventer_bridge.backends.rocksdb import control, directories
+from eventer_bridge.backends.rocksdb.info import ext_info
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StorageError
+from mariner.cli import output
+from mariner.cli.store_path import store_errors, store_option, take
+
+_BACKUP: Final = ("STORE", "TARGET")
+_RESTORE: Final = ("BACKUP", "STORE")
+
+
+@click.command()
+@store_option(*_BACKUP)
+def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
+    """Make a backup of a store, while the gateway runs or not.
+
+    TARGET is a new directory, in one that exists. It becomes an ordinary store, with all
+    that was acknowledged before. A running gateway makes it itself: its user must have the
+    right to write there. On the same file system it takes next to no time and space at
+    first: copy it elsewhere to have it safe.
+
+    Exit code 0: made; 1: it failed, and nothing is left of it; 2: wrong usage.
+    """
+    store, target = take(_BACKUP, conf, paths)
+    started = time.monotonic()
+    with store_errors():
+        control.checkpoint(store, target)
+    _tell("backup of", store, target, started)
+
+
+@click.command()
+@store_option(*_RESTORE)
+def restore(conf: Path | None, paths: tuple[Path, ...]) -> None:
+    """Copy a backup to where a store is to be.
+
+    STORE must not exist, or be an empty directory; run this as the gateway's user.
+    Restoring goes back in time: events that were registered after the backup are gone, and
+    their ids will be given again, to others. Whoever has seen them (replicas, exports) has to
+    go back, too.
+
+    Exit code 0: restored; 1: it failed, and nothing is left of it; 2: wrong usage.
+    """
+    source, store = take(_RESTORE, conf, paths)
+    started = time.monotonic()
+    with store_errors():
+        if store.is_dir() and control.is_served(store):
+            raise StorageError(f"{store}: is in use by a running gateway")
+        with control.reading(source):  # it is a store, and complete
+            pass
+        with directories.new_directory(store) as path:
+            try:
+                directories.copy(source, path)
+            except OSError as e:
+                raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
+            Store(path, read_only=True).ext_close()
+    _tell("restored", source, store, started)
+
+
+def _tell(what: str, source: Path, target: Path, started: float) -> None:
+    seconds = time.monotonic() - started
+    with store_errors(), control.reading(target) as made:
+        info = ext_info(made)
+    output.write_text(
+        f"{what} {source}: {target}: about {info.events} events,"
+        f" {info.disk_bytes} bytes, {seconds:.1f} s"
+    )

@@ -1,0 +1,77 @@
+"""Which store a command means, and what to say if it fails.
+
+A store is its directory, or the one that a configuration names (``--conf``).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from mariner import config
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
+
+F = TypeVar("F", bound=Callable[..., None])
+
+DIRECTORY = click.Path(path_type=Path)
+
+_conf_option = click.option(
+    "--conf",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Use the store of this configuration of the gateway.",
+)
+
+
+def store_option(*names: str) -> Callable[[F], F]:
+    """Decorator of a command that takes ``--conf`` or the store's directory.
+
+    Args:
+        names: its paths in their order, one of them ``STORE``, which is left out with
+            ``--conf``. The function gets ``conf`` and ``paths``, for :func:`take`.
+    """
+    metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
+
+    def decorate(function: F) -> F:
+        paths = click.argument("paths", nargs=-1, type=DIRECTORY, metavar=metavar)
+        return paths(_conf_option(function))
+
+    return decorate
+
+
+def take(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The paths of a command, the store's directory among them.
+
+    Raises:
+        UsageError: too few or too many.
+        CommandError: the configuration is wrong, or has no store on disk.
+    """
+    expected = [name for name in names if conf is None or name != "STORE"]
+    if len(paths) != len(expected):
+        text = f"expected {' '.join(expected)}" + (" besides --conf" if conf else "")
+        raise click.UsageError(text + ("" if conf else ", or --conf in place of STORE") + ".")
+    if conf is None:
+        return paths
+    found = iter(paths)
+    return tuple(_store_of(conf) if name == "STORE" else next(found) for name in names)
+
+
+def _store_of(conf: Path) -> Path:
+    try:
+        backend = config.load(conf).event_core.backend
+    except ConfigurationError as e:
+        raise CommandError(str(e), EXIT_USAGE) from e
+    if not isinstance(backend, config.RocksDbConfig):
+        raise CommandError(f"{conf}: event_core.backend: has no store on disk", EXIT_USAGE)
+    return backend.path
+
+
+@contextlib.contextmanager
+def store_errors() -> Iterator[None]:
+    """What goes wrong with a store becomes an exit code and a line."""
+    try:
+        yield
+    except EventerBridgeError as e:
+        raise CommandError(str(e), EXIT_FAILED) from e
