@@ -43,7 +43,9 @@ from eventer_bridge.errors import (
     NotOperationalError,
 )
 from eventer_bridge.model import (
+    INT64_MAX,
     Event,
+    EventId,
     EventType,
     JsonPayload,
     ProcessEvent,
@@ -63,6 +65,9 @@ from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
+
+REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
+"""Source of what other servers registered."""
 
 ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
 """Source of what the engine registers itself."""
@@ -200,6 +205,42 @@ class Engine(EventCore):
         if self._status is not Status.OPERATIONAL:
             raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
         return self._register(source, register_events)
+
+    def last_event_id(self, server_id: int) -> EventId | None:
+        """An id that follows every stored event of another server, and precedes its next one.
+
+        None where there is no event of that server.
+        """
+        mark = self._backend.server_mark(server_id)
+        if mark.timestamp is None:
+            return None
+        return EventId(server_id, mark.session, INT64_MAX)
+
+    def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """Keep a session of another server as it is, and tell of it. Whatever the status is.
+
+        Args:
+            events: all events of a session of that server, later than those stored.
+
+        Returns:
+            A future that is done when they are durable; never to be cancelled.
+        """
+        server_id = events[0].id.server
+        if server_id == self._server_id:
+            error = InvalidEventError(f"events of server {server_id}, which is this one")
+            return failed(self._loop.create_future(), error)
+        try:
+            self._backend.check_types({event.type for event in events})
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        commit = self._backend.register(events)
+        if commit.done() and commit.exception():
+            return commit
+        payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
+        self._pending_events += len(events)
+        self._pending_bytes += payload_bytes
+        self._track(Session(REMOTE_SOURCE, len(events), payload_bytes, commit, events), commit)
+        return commit
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
