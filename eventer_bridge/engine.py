@@ -24,8 +24,8 @@ Everything here runs on the event loop's thread.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
 
 from hat import aio
 
@@ -44,6 +44,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import (
     INT64_MAX,
+    BinaryPayload,
     Event,
     EventId,
     EventType,
@@ -55,6 +56,7 @@ from eventer_bridge.model import (
     Source,
     SourceType,
     Status,
+    Timestamp,
     check_registrable,
 )
 from eventer_bridge.modules.base import ModuleEngine
@@ -279,6 +281,9 @@ class Engine(EventCore):
                 return
             was_operational = self._status is Status.OPERATIONAL
             self._set_status(Status.STOPPING)
+            if self._runner is not None and not await _in_time(self._nothing_pending.wait()):
+                mlog.error("modules do not end their sessions, which fail now")
+                self._runner.abandon()
             await self._nothing_pending.wait()
             if was_operational and self._backend.is_open:
                 try:
@@ -286,7 +291,8 @@ class Engine(EventCore):
                 except EventerBridgeError as e:
                     mlog.error("engine could not register its end", extra={"reason": str(e)})
             if self._runner is not None:
-                await self._runner.wait_ended()
+                if not await _in_time(self._runner.wait_ended()):
+                    mlog.error("modules do not close their sessions")
                 await self._runner.async_close()
                 self._runner = None
             self._set_status(Status.STANDBY)
@@ -354,7 +360,7 @@ class Engine(EventCore):
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
-        if self._runner is None:
+        if self._runner is None or self._runner.is_abandoned:
             created, commit = self._hand_over(events)
             session = Session(source, n_events, payload_bytes, commit, created)
             self._pending_events += n_events
@@ -388,8 +394,8 @@ class Engine(EventCore):
     ) -> None:
         added = events[session.requested :]
         self.check_types(added)
-        session.events, commit = self._hand_over(events, session_id)
         added_bytes = sum([len(i.payload.data) for i in added if i.payload is not None])
+        session.events, commit = self._hand_over(events, session_id)
         session.payload_bytes += added_bytes
         self._pending_events += len(added)
         self._pending_bytes += added_bytes
@@ -459,16 +465,17 @@ class _ModuleEngine(ModuleEngine):
         return self._engine.create_source(SourceType.MODULE)
 
     def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
+        _check_fields(register_event.type, register_event.source_timestamp, register_event.payload)
         self._engine.check_types([register_event])
         return ProcessEvent(
             source, register_event.type, register_event.source_timestamp, register_event.payload
         )
 
     async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
-        if self._runner.is_processing:
+        if self._runner.is_calling:
             raise ModuleError(
-                "a module session waits for another session while it processes: return the"
-                " events instead, or register from a task of the module"
+                "a module session may not wait for another session: return the events from"
+                " process, or register from a task of the module"
             )
         if not process_events:
             return []
@@ -481,12 +488,32 @@ class _ModuleEngine(ModuleEngine):
         return await self._engine.query(params)
 
 
+async def _in_time(waiting: Awaitable[object]) -> bool:
+    """Wait ``limits.STOP_TIMEOUT_S``; whether that was enough."""
+    try:
+        async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+            await waiting
+    except TimeoutError:
+        return False
+    return True
+
+
 def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
     if error is None:
         future.set_result(None)
     else:
         future.set_exception(error)
         future.exception()  # counts as looked at: nobody has to await it
+
+
+def _check_fields(event_type: Any, source_timestamp: Any, payload: Any) -> None:
+    """Refuse values that were not decoded, and so not checked, but made by a module."""
+    if not isinstance(event_type, tuple) or not all(isinstance(i, str) for i in event_type):
+        raise TypeError(f"type {event_type!r}: expected a tuple of str")
+    if not isinstance(source_timestamp, Timestamp | None):
+        raise TypeError(f"source_timestamp {source_timestamp!r}: expected a Timestamp or None")
+    if not isinstance(payload, JsonPayload | BinaryPayload | None):
+        raise TypeError(f"payload {payload!r}: expected JsonPayload, BinaryPayload or None")
 
 
 def _check_type(event_type: EventType) -> None:

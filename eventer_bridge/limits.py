@@ -68,7 +68,23 @@ MAX_MODULE_ROUNDS: Final = 64
 endless loop of modules that answer each other."""
 
 MODULE_TIMEOUT_S: Final = 10.0
-"""Time that a module has for one call; it holds up every registration meanwhile."""
+"""Time that modules have to process one session, and one of them to close its part of it;
+they hold up every registration meanwhile."""
+
+MODULE_SLICE_S: Final = 0.001
+"""Time that sessions with modules are processed at a stretch before others get their turn."""
+
+MAX_ALARM_STATES: Final = 100_000
+"""Alarms whose state a module of thresholds keeps in memory; it asks the store for others."""
+
+assert MAX_ALARM_STATES >= MAX_SESSION_EVENTS, "those of one session are needed at once"
+
+MAX_AUDITED_CONNECTIONS: Final = 20_000
+"""Connections whose client's name an audit module remembers: twice what a server accepts."""
+
+STOP_TIMEOUT_S: Final = 5.0
+"""What modules get to end the sessions under way when the engine stops, then to hear of
+their end, then to close. Three times this is below what a gateway has to stop."""
 
 MAX_UNCLOSED_SESSIONS: Final = 1_024
 """Ended sessions that slow modules were not told of yet; with more, nothing is processed."""

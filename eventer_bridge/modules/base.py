@@ -40,24 +40,25 @@ class ModuleEngine(abc.ABC):
             register_event: type, source timestamp and payload.
 
         Raises:
+            TypeError: a field has a value of another type than ``RegisterEvent`` says.
             InvalidEventError: the type cannot be registered.
-            LimitError: the type is too long.
+            LimitError: there are too many types.
         """
 
     @abc.abstractmethod
     async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
         """Start a session of its own, and wait until it is durable.
 
-        Not while one of the module's own sessions processes: sessions are processed one
-        after the other, so that it would wait for itself. Return the events instead, or
-        register from a task of the module's group.
+        Not from ``create_session`` or a method of a module session: sessions are processed
+        one after the other, so that it would wait for itself. Return the events from
+        ``process`` instead, or register from a task of the module's group.
 
         Returns:
             The created events, without what modules added.
 
         Raises:
             NotOperationalError: the server is starting or stopping.
-            ModuleError: called by a session while it processes, or a module failed.
+            ModuleError: called by a module session, or a module failed.
             InvalidEventError: a condition does not hold.
             LimitError: a limit would be exceeded.
             StorageError: the store failed.
@@ -87,8 +88,18 @@ class ModuleSession(abc.ABC):
             New events, made by ``ModuleEngine.create_process_event``.
         """
 
-    async def async_close(self) -> None:
-        """The session ended: its events are durable, or it failed."""
+    async def async_close(self, is_committed: bool) -> None:
+        """The session ended; called once, always.
+
+        A session that fails while it is processed (a module, a condition, a limit) is
+        closed before the next one is processed, so that what a module noted of it can be
+        taken back in time. Sessions do not wait for the commits of those before: where the
+        store fails, later sessions may have been processed already, and fail as well or
+        are stored without it.
+
+        Args:
+            is_committed: whether its events are durable; if not, none of them is stored.
+        """
         return
 
 
@@ -102,7 +113,7 @@ class Module(aio.Resource):
     @property
     @abc.abstractmethod
     def subscription(self) -> Subscription:
-        """Which events its sessions are told of."""
+        """Which events its sessions are told of; asked for once, after ``create``."""
 
     @abc.abstractmethod
     async def create_session(self) -> ModuleSession:

@@ -20,6 +20,7 @@ from eventer_bridge import limits
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.modules.base import Module, ModuleEngine
 from eventer_bridge.modules.processing import NamedModule
+from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
@@ -47,11 +48,14 @@ def find(name: str) -> ModuleInfo:
         raise ModuleError(f"cannot import {name!r}: {type(e).__name__}: {e}") from e
     try:
         info = ModuleInfo(found.json_schema, found.create)
-        jsonschema.Draft202012Validator.check_schema(dict(info.json_schema))
     except AttributeError as e:
         raise ModuleError(f"{name!r} is no module of an engine: it has no {e.name}") from e
+    try:
+        jsonschema.Draft202012Validator.check_schema(dict(info.json_schema))
     except SchemaError as e:
         raise ModuleError(f"{name!r} has no valid json_schema: {e.message}") from e
+    except (TypeError, ValueError):
+        raise ModuleError(f"{name!r} has no valid json_schema: it is no mapping") from None
     return info
 
 
@@ -80,9 +84,23 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
         raise ModuleError(f"module {name}: {error.json_path}: {error.message}")
     try:
         async with asyncio.timeout(limits.MODULE_TIMEOUT_S):
-            module = await find(name).create(conf, engine)
+            module: Any = await find(name).create(conf, engine)
     except Exception as e:
-        mlog.exception("module could not be created", extra={"module": name})
-        raise ModuleError(f"module {name} failed: {type(e).__name__}: {e}") from e
-    mlog.info("module created", extra={"module": name})
-    return NamedModule(name, module)
+        raise _failure(name, e) from e
+    if not isinstance(module, Module):
+        raise ModuleError(f"module {name} failed: create gave no Module")
+    try:
+        subscription: Any = module.subscription
+    except Exception as e:
+        await module.async_close()
+        raise _failure(name, e) from e
+    if not isinstance(subscription, Subscription):
+        await module.async_close()
+        raise ModuleError(f"module {name} failed: its subscription is no Subscription")
+    mlog.info("module created", extra={"module_name": name})
+    return NamedModule(name, module, subscription)
+
+
+def _failure(name: str, error: Exception) -> ModuleError:
+    mlog.error("module could not be created", extra={"module_name": name}, exc_info=error)
+    return ModuleError(f"module {name} failed: {type(error).__name__}: {error}")

@@ -13,53 +13,49 @@ registration, and only that.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
-
-import msgspec
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from eventer_bridge import limits
 from eventer_bridge.errors import LimitError, ModuleError
 from eventer_bridge.model import EventId, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
+from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class NamedModule(NamedTuple):
-    """A module and what to call it in errors: its name in the configuration."""
+    """A module, its name in the configuration, and what it is told of."""
 
     name: str
     module: Module
+    subscription: Subscription
 
 
 class ModuleSessions:
     """The module sessions of one session; to be closed in any case.
 
     Args:
-        processing: the tasks in which a module session processes are kept in here.
+        modules: of the engine, in their order.
+        calling: the tasks in which a module session is called are kept in here.
     """
 
-    def __init__(self, processing: set[asyncio.Task[Any]]) -> None:
-        self._processing = processing
+    def __init__(
+        self, modules: Sequence[NamedModule], calling: set[asyncio.Task[Any] | None]
+    ) -> None:
+        self._modules = modules
+        self._calling = calling
         self._sessions: list[tuple[NamedModule, ModuleSession]] = []
-
-    async def open(self, modules: Sequence[NamedModule]) -> None:
-        """Tell every module that a session began.
-
-        Raises:
-            ModuleError: a module failed; those before it have sessions.
-        """
-        for named in modules:
-            if named.module.is_open:
-                session = await _call(named.name, named.module.create_session)
-                self._sessions.append((named, session))
+        self._interrupted: list[str] = []
+        self._deadline: asyncio.Timeout | None = None
 
     async def process(
         self, server: int, session: int, requested: Sequence[ProcessEvent]
     ) -> list[ProcessEvent]:
-        """Run the rounds.
+        """Tell every module that a session began, and run the rounds.
 
         Args:
             server: server id.
@@ -70,9 +66,57 @@ class ModuleSessions:
             All events of the session, with their ids.
 
         Raises:
-            ModuleError: a module failed.
+            ModuleError: a module failed, or they took too long.
             LimitError: too many rounds or events.
         """
+        try:
+            async with asyncio.timeout(limits.MODULE_TIMEOUT_S) as self._deadline:
+                for named in self._modules:
+                    if named.module.is_open:
+                        opened = await self._call(named.name, _open, named.module)
+                        self._sessions.append((named, opened))
+                return await self._rounds(server, session, requested)
+        except TimeoutError:
+            names = ", ".join(self._interrupted) or "none"
+            mlog.error("modules take too long", extra={"interrupted": names})
+            raise ModuleError(
+                f"modules took too long for a session (at most {limits.MODULE_TIMEOUT_S} s,"
+                f" less while the server stops): interrupted {names}"
+            ) from None
+        finally:
+            self._deadline = None
+
+    def interrupt(self) -> None:
+        """Let the time for processing be over now."""
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(0)
+
+    async def close(self, is_committed: bool) -> None:
+        """Tell every module that the session ended."""
+        sessions, self._sessions = self._sessions, []
+        remaining = iter(sessions)
+        named: NamedModule | None = None
+        while True:
+            try:
+                async with asyncio.timeout(limits.MODULE_TIMEOUT_S):  # one for all, usually
+                    for named, session in remaining:
+                        await self._close_one(named, session, is_committed)
+                    return
+            except TimeoutError:
+                assert named is not None
+                mlog.error("module takes too long to close", extra={"module_name": named.name})
+
+    async def _close_one(
+        self, named: NamedModule, session: ModuleSession, is_committed: bool
+    ) -> None:
+        try:
+            await self._call(named.name, session.async_close, is_committed)
+        except ModuleError:
+            return  # it is in the log; the registration is not concerned any more
+
+    async def _rounds(
+        self, server: int, session: int, requested: Sequence[ProcessEvent]
+    ) -> list[ProcessEvent]:
         events = _with_ids(server, session, 1, requested)
         new = events
         n_rounds = 0
@@ -92,22 +136,13 @@ class ModuleSessions:
             events = events + new
         return events
 
-    async def close(self) -> None:
-        """Tell every module that the session ended."""
-        sessions, self._sessions = self._sessions, []
-        for named, session in sessions:
-            try:
-                await _call(named.name, session.async_close)
-            except ModuleError:
-                continue  # it is in the log; the registration is not concerned any more
-
     async def _round(self, new: Sequence[ProcessEvent]) -> list[ProcessEvent]:
         calls: list[Awaitable[list[ProcessEvent]]] = []
         for named, session in self._sessions:
-            matches = named.module.subscription.matches
+            matches = named.subscription.matches
             offered = [event for event in new if matches(event.type)]
             if offered:
-                calls.append(self._process(named.name, session, offered))
+                calls.append(self._call(named.name, _process, session, offered))
         if len(calls) == 1:
             return await calls[0]
         # all of them have to end before the next round, or before they are closed
@@ -119,47 +154,58 @@ class ModuleSessions:
             added += result
         return added
 
-    async def _process(
-        self, name: str, session: ModuleSession, events: Sequence[ProcessEvent]
-    ) -> list[ProcessEvent]:
+    async def _call(self, name: str, function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Call code of a module.
+
+        Raises:
+            ModuleError: it raised.
+            asyncio.CancelledError: the task was cancelled.
+        """
         task = asyncio.current_task()
-        assert task is not None
-        self._processing.add(task)
+        self._calling.add(task)
         try:
-            added: Any = await _call(name, lambda: session.process(events))
+            return await function(*args)
+        except Exception as e:
+            raise _failure(name, e) from e
+        except asyncio.CancelledError as e:
+            if task is not None and task.cancelling():
+                self._interrupted.append(name)
+                raise
+            # it waited for something of its own that was cancelled
+            raise _failure(name, e) from e
         finally:
-            self._processing.discard(task)
-        if not isinstance(added, Sequence) or not all(isinstance(i, ProcessEvent) for i in added):
-            mlog.error("module returned something else than events", extra={"module": name})
-            raise ModuleError(f"module {name} returned something else than process events")
-        return list(added)
+            self._calling.discard(task)
+
+
+async def _open(module: Module) -> ModuleSession:
+    session: Any = await module.create_session()
+    if not isinstance(session, ModuleSession):
+        raise TypeError("create_session gave no ModuleSession")
+    return session
+
+
+async def _process(session: ModuleSession, events: list[ProcessEvent]) -> list[ProcessEvent]:
+    returned: Any = await session.process(events)
+    if not isinstance(returned, Sequence):
+        raise TypeError(f"process returned {type(returned).__name__}, no sequence of events")
+    added = list(returned)
+    for i in added:
+        if not isinstance(i, ProcessEvent):
+            raise TypeError(f"process returned {type(i).__name__} in place of a ProcessEvent")
+    return added
 
 
 def _with_ids(
     server: int, session: int, first_instance: int, events: Sequence[ProcessEvent]
 ) -> list[ProcessEvent]:
     return [
-        msgspec.structs.replace(event, id=EventId(server, session, instance))
-        for instance, event in enumerate(events, first_instance)
+        ProcessEvent(
+            i.source, i.type, i.source_timestamp, i.payload, EventId(server, session, instance)
+        )
+        for instance, i in enumerate(events, first_instance)
     ]
 
 
-async def _call(name: str, function: Callable[[], Awaitable[T]]) -> T:
-    try:
-        async with asyncio.timeout(limits.MODULE_TIMEOUT_S) as timeout:
-            return await function()
-    except TimeoutError as e:
-        if not timeout.expired():
-            raise _failure(name, e) from e
-        mlog.error(
-            "module takes too long",
-            extra={"module": name, "timeout_s": limits.MODULE_TIMEOUT_S},
-        )
-        raise ModuleError(f"module {name} took longer than {limits.MODULE_TIMEOUT_S} s") from None
-    except Exception as e:
-        raise _failure(name, e) from e
-
-
-def _failure(name: str, error: Exception) -> ModuleError:
-    mlog.error("module failed", extra={"module": name}, exc_info=error)
+def _failure(name: str, error: BaseException) -> ModuleError:
+    mlog.error("module failed", extra={"module_name": name}, exc_info=error)
     return ModuleError(f"module {name} failed: {type(error).__name__}")

@@ -3,10 +3,13 @@
 ::
 
     Engine.register ─▶ submit() ─▶ queue ─▶ open, rounds (processing) ─▶ commit ─▶ ended ─▶ close
+                                                   │ failed
+                                                   └─▶ close
 
 A session does not wait for the commit of the one before. Its module sessions are closed
 after its commit, in the order of the sessions; where a module takes long to close them,
-processing waits (``limits.MAX_UNCLOSED_SESSIONS``).
+processing waits (``limits.MAX_UNCLOSED_SESSIONS``). Those of a session that fails before
+its commit are closed at once, before the next session.
 
 Belongs to the event loop's thread.
 """
@@ -19,7 +22,7 @@ from typing import Any, TypeAlias
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.errors import EventerBridgeError, ModuleError
 from eventer_bridge.model import ProcessEvent, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.loading import ModuleConf, create_module
@@ -56,7 +59,9 @@ class ModuleRunner(aio.Resource):
         self._commit = commit
         self._fail = fail
         self._modules: list[NamedModule] = []
-        self._processing: set[asyncio.Task[Any]] = set()
+        self._calling: set[asyncio.Task[Any] | None] = set()
+        self._current: ModuleSessions | None = None
+        self._is_abandoned = False
         self._queue: asyncio.Queue[tuple[Session, Sequence[ProcessEvent]]] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
@@ -72,9 +77,14 @@ class ModuleRunner(aio.Resource):
         return self._async_group
 
     @property
-    def is_processing(self) -> bool:
-        """Whether the current task is one in which a module session processes."""
-        return asyncio.current_task() in self._processing
+    def is_calling(self) -> bool:
+        """Whether the current task is one in which a module session is called."""
+        return asyncio.current_task() in self._calling
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether :meth:`abandon` was called: nothing more can be submitted."""
+        return self._is_abandoned
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
         """Create the modules, in this order.
@@ -97,38 +107,68 @@ class ModuleRunner(aio.Resource):
         ]
         self._queue.put_nowait((session, process_events))
 
+    def abandon(self) -> None:
+        """Fail the session that is processed now, and those that wait for it."""
+        self._is_abandoned = True
+        if self._current is not None:
+            self._current.interrupt()
+
     async def wait_ended(self) -> None:
         """Wait until the modules were told of the end of every session so far."""
         await self._queue.join()
         await self._ended.join()
 
     async def _process_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        slice_end = loop.time()
         while True:
             session, requested = await self._queue.get()
-            sessions = ModuleSessions(self._processing)
+            sessions = self._current = ModuleSessions(self._modules, self._calling)
             try:
-                session_id = self._next_session()
-                await sessions.open(self._modules)
-                events = await sessions.process(self._server_id, session_id, requested)
-                self._commit(session, session_id, events)
+                await self._process(session, requested, sessions)
             except EventerBridgeError as e:
                 self._fail(session, e)
-            await self._ended.put((sessions, session))
+                await sessions.close(is_committed=False)
+            else:
+                await self._ended.put((sessions, session))
             self._queue.task_done()
-            await asyncio.sleep(0)  # nothing above need have waited
+            if loop.time() >= slice_end:  # nothing above need have waited
+                await asyncio.sleep(0)
+                slice_end = loop.time() + limits.MODULE_SLICE_S
+
+    async def _process(
+        self, session: Session, requested: Sequence[ProcessEvent], sessions: ModuleSessions
+    ) -> None:
+        if self._is_abandoned:
+            raise ModuleError("the server stopped before modules processed the session")
+        session_id = self._next_session()
+        events = await sessions.process(self._server_id, session_id, requested)
+        try:
+            self._commit(session, session_id, events)
+        except EventerBridgeError:
+            raise
+        except Exception as e:
+            # events that were not made by create_process_event; the loop has to go on
+            mlog.exception("events of a session with modules cannot be stored")
+            raise ModuleError(f"modules made events that cannot be stored: {e!r}") from e
 
     async def _end_loop(self) -> None:
         while True:
             sessions, session = await self._ended.get()
-            await asyncio.wait([session.committed])
-            await sessions.close()
+            if not session.committed.done():
+                await asyncio.wait([session.committed])
+            await sessions.close(is_committed=session.committed.exception() is None)
             self._ended.task_done()
 
     async def _watch(self, named: NamedModule) -> None:
         await named.module.wait_closing()
         if self.is_open:
-            mlog.error("module closed by itself", extra={"module": named.name})
+            mlog.error("module closed by itself", extra={"module_name": named.name})
 
     async def _close_modules(self) -> None:
-        for named in self._modules:
-            await named.module.async_close()
+        try:
+            async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+                await asyncio.gather(*(i.module.async_close() for i in self._modules))
+        except TimeoutError:
+            names = [i.name for i in self._modules if not i.module.is_closed]
+            mlog.error("modules do not close", extra={"waiting_for": names})
