@@ -189,6 +189,12 @@ def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
             text = f"at most {expected}"
         case "minLength":
             text = "a text that is not empty"
+        case "minItems":
+            text = f"at least {expected} in it"
+        case "maxItems":
+            text = f"at most {expected} in it"
+        case "not" if isinstance(error.schema, Mapping) and "description" in error.schema:
+            text = error.schema["description"]
         case _:
             text = f"{error.validator} {_show(expected)}"
     article = {"integer": "an ", "object": "an ", "array": "an ", "string": "a "}.get(text, "")

@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -33,6 +33,7 @@ async def gateway(
     tls: dict[str, Any] | None = None,
     backend: Literal["rocksdb", "memory"] = "rocksdb",
     http: bool = False,
+    modules: Sequence[dict[str, Any]] = (),
 ) -> AsyncIterator[Gateway]:
     """Run ``python -m mariner serve``; on the way out SIGTERM, which has to give exit code 0.
 
@@ -46,6 +47,7 @@ async def gateway(
         tls: ``mariner.tls`` of the configuration.
         backend: which store.
         http: also serve health and metrics.
+        modules: ``event_core.modules`` of the configuration.
 
     Raises:
         ChildError: it did not start, or did not end with exit code 0.
@@ -54,7 +56,7 @@ async def gateway(
         "type": "mariner",
         "name": "gateway",
         "mariner": {"host": HOST, "port": 0},
-        "event_core": {"server_id": 1, "backend": {"type": backend}},
+        "event_core": {"server_id": 1, "backend": {"type": backend}, "modules": [*modules]},
         "clients": CLIENTS if clients is None else clients,
     }
     if backend == "rocksdb":

@@ -1,0 +1,182 @@
+"""Audit: who registered what.
+
+To each session that has events it looks at, it adds one event, stored together with them:
+
+* type: ``event_type``;
+* payload: ``{"source_type": "CONNECTION", "MODULE" or "ENGINE", "source_id": …, "client": its
+  name or null, "events": how many, "types": [{"type": […], "events": …}, …], "other_events":
+  how many are of types that are not listed}``.
+
+It counts what was asked for, not what modules add to it; what modules register in sessions
+of their own is asked for by them. Source ids are unique for one execution of the server.
+
+The client's name is learned from the event that tells of the connection
+(``event/<server id>/eventer/<name>``, registered before anything that the client asks for)
+and forgotten when the connection ends. A client that may itself register such events could
+end its name early: do not give that right.
+
+Configuration::
+
+    module: eventer_bridge.modules.audit
+    subscriptions: [[plant, '*']]
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.model import (
+    EventType,
+    JsonPayload,
+    ProcessEvent,
+    RegisterEvent,
+    Source,
+    SourceType,
+)
+from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
+from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.subscription import Subscription
+
+DEFAULT_EVENT_TYPE: Final = ("audit",)
+DEFAULT_MAX_TYPES: Final = 100
+
+json_schema: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Audit",
+    "type": "object",
+    "required": ["module"],
+    "additionalProperties": False,
+    "properties": {
+        "module": {"const": "eventer_bridge.modules.audit"},
+        "subscriptions": {
+            **QUERY_TYPES,
+            "description": "query types of what is looked at; everything without",
+        },
+        "event_type": {**EVENT_TYPE, "description": "type of its events; audit without"},
+        "max_types": {
+            "description": f"types that one of its events lists; {DEFAULT_MAX_TYPES} without",
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 1_000,
+        },
+    },
+}
+
+
+async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
+    """Create the module.
+
+    Raises:
+        InvalidSubscriptionError: a subscription is wrong.
+    """
+    return Audit(conf, engine)
+
+
+class Audit(Module):
+    """See the module."""
+
+    def __init__(self, conf: ModuleConf, engine: ModuleEngine) -> None:
+        self._wanted = Subscription(map(tuple, conf.get("subscriptions", [["*"]])))
+        self._connection_types = Subscription([("event", str(engine.server_id), "eventer", "?")])
+        self._subscription = self._wanted.union(self._connection_types)
+        self._event_type: EventType = tuple(conf.get("event_type", DEFAULT_EVENT_TYPE))
+        self._max_types: int = conf.get("max_types", DEFAULT_MAX_TYPES)
+        self._engine = engine
+        self._source = engine.create_source()
+        self._clients: dict[int, str] = {}  # by id of the connection
+        self._async_group = aio.Group()
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the module's tasks, of which there are none."""
+        return self._async_group
+
+    @property
+    def subscription(self) -> Subscription:
+        """What is looked at, and what tells of connections."""
+        return self._subscription
+
+    async def create_session(self) -> ModuleSession:
+        """A session that adds one event."""
+        return _Session(self)
+
+    def audit(self, events: Sequence[ProcessEvent]) -> ProcessEvent | None:
+        """The event that tells of others.
+
+        Args:
+            events: of the same source, whose connection they may begin or end.
+        """
+        source = events[0].source
+        states = self._connection_states(events)
+        for name, state in states:
+            if state == "CONNECTED":
+                self._remember(source.id, name)
+        event = self._event(source, Counter([i.type for i in events if self._is_wanted(i)]))
+        if any(i == (self._clients.get(source.id), "DISCONNECTED") for i in states):
+            del self._clients[source.id]
+        return event
+
+    def _is_wanted(self, event: ProcessEvent) -> bool:
+        return event.source != self._source and self._wanted.matches(event.type)
+
+    def _connection_states(self, events: Sequence[ProcessEvent]) -> list[tuple[str, str]]:
+        """Names and states of clients that events of connections tell of."""
+        return [
+            (i.type[-1], state)
+            for i in events
+            if i.source.type is SourceType.CONNECTION
+            and self._connection_types.matches(i.type)
+            and (state := _text(i)) is not None
+        ]
+
+    def _remember(self, connection: int, name: str) -> None:
+        self._clients.setdefault(connection, name)  # the first is the server's
+        if len(self._clients) > limits.MAX_AUDITED_CONNECTIONS:
+            del self._clients[next(iter(self._clients))]
+
+    def _event(self, source: Source, counts: Counter[EventType]) -> ProcessEvent | None:
+        if not counts:
+            return None
+        listed = counts.most_common(self._max_types)
+        is_connection = source.type is SourceType.CONNECTION
+        payload = {
+            "source_type": source.type.value,
+            "source_id": source.id,
+            "client": self._clients.get(source.id) if is_connection else None,
+            "events": counts.total(),
+            "types": [{"type": i, "events": count} for i, count in listed],
+            "other_events": counts.total() - sum(count for _, count in listed),
+        }
+        event = RegisterEvent(self._event_type, None, JsonPayload.of(payload))
+        return self._engine.create_process_event(self._source, event)
+
+
+class _Session(ModuleSession):
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._is_done = False
+
+    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+        if self._is_done:
+            return []
+        source = events[0].source
+        event = self._audit.audit([i for i in events if i.source == source])
+        if event is None:
+            return []
+        self._is_done = True
+        return [event]
+
+
+def _text(event: ProcessEvent) -> str | None:
+    """The payload, if it is a JSON string."""
+    if not isinstance(event.payload, JsonPayload):
+        return None
+    try:
+        return msgspec.json.decode(event.payload.data, type=str)
+    except msgspec.DecodeError:
+        return None

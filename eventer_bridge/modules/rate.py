@@ -1,0 +1,173 @@
+"""Rates: how many events of each type were stored, window by window.
+
+At the end of every window it registers, in a session of its own, an event for each type
+that had events in the window, and one with count 0 for each that had some in the window
+before and has none any more:
+
+* type: ``prefix`` and the segments of the type that is counted;
+* source timestamp: the end of the window;
+* payload: ``{"count": …, "window_s": the window as it really was}``.
+
+Only what is stored counts; its own events do not. Windows that end while the server is not
+OPERATIONAL are skipped. Of two modules of this kind, neither should count the events of
+the other: they would count each other's counts.
+
+Configuration::
+
+    module: eventer_bridge.modules.rate
+    subscriptions: [[plant, '*']]
+    window_s: 60
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hat import aio
+
+from eventer_bridge.errors import EventerBridgeError, NotOperationalError
+from eventer_bridge.model import EventType, JsonPayload, ProcessEvent, RegisterEvent, Timestamp
+from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
+from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+DEFAULT_WINDOW_S: Final = 60
+DEFAULT_PREFIX: Final = ("rate",)
+DEFAULT_MAX_TYPES: Final = 1_000
+
+json_schema: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Rates",
+    "type": "object",
+    "required": ["module", "subscriptions"],
+    "additionalProperties": False,
+    "properties": {
+        "module": {"const": "eventer_bridge.modules.rate"},
+        "subscriptions": QUERY_TYPES,
+        "window_s": {
+            "description": f"seconds from count to count; {DEFAULT_WINDOW_S} without",
+            "type": "number",
+            "minimum": 0.1,
+            "maximum": 86_400,
+        },
+        "max_types": {
+            "description": "types that are counted in one window, those that come first;"
+            f" {DEFAULT_MAX_TYPES} without",
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 10_000,
+        },
+        "prefix": {
+            **EVENT_TYPE,
+            "description": "what the types of its events begin with; rate without",
+        },
+    },
+}
+
+
+async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
+    """Create the module.
+
+    Raises:
+        InvalidSubscriptionError: a subscription is wrong.
+    """
+    return Rate(conf, engine)
+
+
+class Rate(Module):
+    """See the module."""
+
+    def __init__(self, conf: ModuleConf, engine: ModuleEngine) -> None:
+        self._subscription = Subscription(map(tuple, conf["subscriptions"]))
+        self._window_s: float = conf.get("window_s", DEFAULT_WINDOW_S)
+        self._max_types: int = conf.get("max_types", DEFAULT_MAX_TYPES)
+        self._prefix: EventType = tuple(conf.get("prefix", DEFAULT_PREFIX))
+        self._engine = engine
+        self.source: Final = engine.create_source()
+        self._counts: Counter[EventType] = Counter()
+        self._n_left_out = 0
+        self._silent: set[EventType] = set()  # had events in the window before
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._window_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the module's tasks."""
+        return self._async_group
+
+    @property
+    def subscription(self) -> Subscription:
+        """Events that are counted."""
+        return self._subscription
+
+    async def create_session(self) -> ModuleSession:
+        """A session that counts its own events."""
+        return _Session(self)
+
+    def add(self, counts: Counter[EventType]) -> None:
+        """Count the events of a session."""
+        for event_type, count in counts.items():
+            if event_type in self._counts or len(self._counts) < self._max_types:
+                self._counts[event_type] += count
+            else:
+                self._n_left_out += count
+
+    async def _window_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        while True:
+            await asyncio.sleep(max(0, start + self._window_s - loop.time()))
+            start, elapsed = loop.time(), loop.time() - start
+            await self._end_window(elapsed)
+
+    async def _end_window(self, elapsed_s: float) -> None:
+        counts, self._counts = self._counts, Counter()
+        if self._n_left_out:
+            mlog.warning(
+                "events of too many types are not counted",
+                extra={"events": self._n_left_out, "max_types": self._max_types},
+            )
+            self._n_left_out = 0
+        events = [
+            event
+            for event_type in [*counts, *(self._silent - counts.keys())]
+            if (event := self._event(event_type, counts[event_type], elapsed_s)) is not None
+        ]
+        self._silent = set(counts)
+        try:
+            await self._engine.register(events)
+        except NotOperationalError as e:
+            mlog.debug("window is skipped", extra={"reason": str(e)})
+        except EventerBridgeError as e:
+            mlog.warning("window is lost", extra={"reason": str(e)})
+
+    def _event(self, event_type: EventType, count: int, elapsed_s: float) -> ProcessEvent | None:
+        payload = JsonPayload.of({"count": count, "window_s": round(elapsed_s, 3)})
+        event = RegisterEvent((*self._prefix, *event_type), Timestamp.now(), payload)
+        try:
+            return self._engine.create_process_event(self.source, event)
+        except EventerBridgeError as e:  # too long with the prefix, or one type too many
+            mlog.warning(
+                "rate cannot be registered",
+                extra={"event_type": "/".join(event_type), "reason": str(e)},
+            )
+            return None
+
+
+class _Session(ModuleSession):
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._counts: Counter[EventType] = Counter()
+
+    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+        self._counts.update([i.type for i in events if i.source != self._rate.source])
+        return []
+
+    async def async_close(self, is_committed: bool) -> None:
+        if is_committed:
+            self._rate.add(self._counts)

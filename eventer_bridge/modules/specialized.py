@@ -1,0 +1,127 @@
+"""Specialised module engine: one module that hosts several of one kind (000, "Components").
+
+Towards the engine it is one module, with the union of the subscriptions of its
+sub-modules. A sub-module is a ``Module`` like any other, with a configuration of its own.
+It costs nothing where it has nothing to do: its session is created when the first event
+comes that it wants.
+
+Sub-modules process one after the other, in their order. If one raises, the registration
+fails, and the traceback in the log has a note that says which.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.model import EventType, ProcessEvent
+from eventer_bridge.modules.base import Module, ModuleSession
+from eventer_bridge.subscription import NOTHING, Subscription
+
+mlog = logging.getLogger(__name__)
+
+
+class SpecializedModule(Module):
+    """See the module.
+
+    Closing it closes the sub-modules.
+
+    Args:
+        kind: what to call its sub-modules in errors: the key of their configurations.
+        sub_modules: the sub-modules.
+    """
+
+    def __init__(self, kind: str, sub_modules: Sequence[Module]) -> None:
+        self._kind = kind
+        self._sub_modules = list(sub_modules)
+        self._subscriptions = [i.subscription for i in sub_modules]
+        self._subscription = NOTHING.union(*self._subscriptions)
+        self._wanted_by: dict[EventType, list[int]] = {}
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._close)
+        for index, sub_module in enumerate(self._sub_modules):
+            self._async_group.spawn(self._watch, index, sub_module)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the module's tasks."""
+        return self._async_group
+
+    @property
+    def subscription(self) -> Subscription:
+        """What any of the sub-modules wants."""
+        return self._subscription
+
+    async def create_session(self) -> ModuleSession:
+        """A session of which no sub-module knows yet."""
+        return _Session(self)
+
+    def name_of(self, index: int) -> str:
+        """What to call a sub-module in errors."""
+        return f"{self._kind}[{index}]"
+
+    def sub_module(self, index: int) -> Module:
+        """A sub-module."""
+        return self._sub_modules[index]
+
+    def wanted_by(self, event_type: EventType) -> list[int]:
+        """Indices of the sub-modules whose subscription matches, rising."""
+        indices = self._wanted_by.get(event_type)
+        if indices is None:
+            indices = [i for i, j in enumerate(self._subscriptions) if j.matches(event_type)]
+            if len(self._wanted_by) >= limits.CHECKED_TYPES:
+                self._wanted_by.clear()
+            self._wanted_by[event_type] = indices
+        return indices
+
+    async def _watch(self, index: int, sub_module: Module) -> None:
+        await sub_module.wait_closing()
+        if self.is_open:
+            mlog.error("sub-module closed by itself", extra={"sub_module": self.name_of(index)})
+
+    async def _close(self) -> None:
+        for sub_module in self._sub_modules:
+            await sub_module.async_close()
+
+
+class _Session(ModuleSession):
+    def __init__(self, host: SpecializedModule) -> None:
+        self._host = host
+        self._sessions: dict[int, ModuleSession] = {}
+
+    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+        offered: dict[int, list[ProcessEvent]] = {}
+        for event in events:
+            for index in self._host.wanted_by(event.type):
+                offered.setdefault(index, []).append(event)
+        added: list[ProcessEvent] = []
+        for index in sorted(offered):
+            try:
+                session = await self._session(index)
+                if session is not None:
+                    added += await session.process(offered[index])
+            except Exception as e:
+                e.add_note(f"in {self._host.name_of(index)}")
+                raise
+        return added
+
+    async def async_close(self, is_committed: bool) -> None:
+        errors: list[Exception] = []
+        for index, session in self._sessions.items():
+            try:
+                await session.async_close(is_committed)
+            except Exception as e:  # the others are to be closed as well
+                e.add_note(f"in {self._host.name_of(index)}")
+                errors.append(e)
+        if errors:
+            raise ExceptionGroup("sub-modules failed to close their sessions", errors)
+
+    async def _session(self, index: int) -> ModuleSession | None:
+        session = self._sessions.get(index)
+        if session is None:
+            sub_module = self._host.sub_module(index)
+            if not sub_module.is_open:
+                return None
+            session = self._sessions[index] = await sub_module.create_session()
+        return session

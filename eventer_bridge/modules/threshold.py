@@ -1,0 +1,307 @@
+"""Thresholds: a number in a JSON payload above a limit raises an alarm event.
+
+Each threshold looks at the number at ``path`` in the payloads of the events that it
+subscribes to, for each event type by itself. When the number is above ``limit``, it adds
+an event to the session, and another when it is at or below ``limit - hysteresis`` again:
+
+* type: ``alarm_prefix`` and the segments of the event that caused it;
+* source timestamp: that of the cause;
+* payload: ``{"state": "RAISED" or "CLEARED", "value": …, "limit": …, "id": id of the cause}``.
+
+The alarm is stored together with its cause, or neither is. The truth about an alarm is its
+latest event in the store: that is what is continued after a restart. Payloads that have no
+number there are ignored. Alarms of the module itself are not looked at.
+
+Configuration::
+
+    module: eventer_bridge.modules.threshold
+    thresholds:
+        - {subscriptions: [[plant, '?', temperature]], path: [value], limit: 80, hysteresis: 2}
+"""
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from hat import aio, json
+
+from eventer_bridge import limits
+from eventer_bridge.errors import ModuleError
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    JsonPayload,
+    ProcessEvent,
+    QueryLatestParams,
+    RegisterEvent,
+    Source,
+)
+from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
+from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
+from eventer_bridge.modules.loading import ModuleConf
+from eventer_bridge.modules.specialized import SpecializedModule
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+DEFAULT_ALARM_PREFIX: Final = ("alarm",)
+
+json_schema: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Thresholds",
+    "type": "object",
+    "required": ["module", "thresholds"],
+    "additionalProperties": False,
+    "properties": {
+        "module": {"const": "eventer_bridge.modules.threshold"},
+        "thresholds": {
+            "description": "the thresholds",
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1_000,
+            "items": {
+                "type": "object",
+                "required": ["subscriptions", "limit"],
+                "additionalProperties": False,
+                "properties": {
+                    "subscriptions": QUERY_TYPES,
+                    "path": {
+                        "description": "keys and indices that lead to the number in the"
+                        " payload; the payload is the number without",
+                        "type": "array",
+                        "maxItems": 32,
+                        "items": {"type": ["string", "integer"]},
+                    },
+                    "limit": {"description": "above it is too much", "type": "number"},
+                    "hysteresis": {
+                        "description": "how far below the limit the alarm is cleared; 0 without",
+                        "type": "number",
+                        "minimum": 0,
+                    },
+                    "alarm_prefix": {
+                        **EVENT_TYPE,
+                        "description": "what the types of alarm events begin with; alarm without",
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
+    """Create the module.
+
+    Raises:
+        ModuleError: two thresholds would raise the same alarm.
+        InvalidSubscriptionError: a subscription is wrong.
+        StorageError: the store cannot be read.
+    """
+    alarms = _Alarms(engine)
+    source = engine.create_source()
+    thresholds = [Threshold(i, engine, source, alarms) for i in conf["thresholds"]]
+    for (i, first), (j, second) in itertools.combinations(enumerate(thresholds), 2):
+        if not first.alarm_types.isdisjoint(second.alarm_types):
+            raise ModuleError(
+                f"thresholds[{i}] and thresholds[{j}] could raise the same alarm: expected"
+                " another alarm_prefix"
+            )
+    await alarms.load_all(i.alarm_types for i in thresholds)
+    return SpecializedModule("thresholds", thresholds)
+
+
+class Threshold(Module):
+    """One threshold.
+
+    Args:
+        conf: one of ``thresholds`` of the configuration.
+        engine: what the module may use.
+        source: of the module, shared by its thresholds.
+        alarms: of the module, shared by its thresholds.
+    """
+
+    def __init__(
+        self, conf: ModuleConf, engine: ModuleEngine, source: Source, alarms: "_Alarms"
+    ) -> None:
+        self._path: list[json.Path] = list(conf.get("path", ()))
+        self._limit: float = conf["limit"]
+        self._hysteresis: float = conf.get("hysteresis", 0)
+        self._prefix: EventType = tuple(conf.get("alarm_prefix", DEFAULT_ALARM_PREFIX))
+        self._subscription = Subscription(map(tuple, conf["subscriptions"]))
+        self._engine = engine
+        self.source: Final = source
+        self.alarms: Final = alarms
+        self._async_group = aio.Group()
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the module's tasks, of which there are none."""
+        return self._async_group
+
+    @property
+    def subscription(self) -> Subscription:
+        """Events that are looked at."""
+        return self._subscription
+
+    @property
+    def alarm_types(self) -> Subscription:
+        """Types of the alarms that it could raise."""
+        return Subscription([(*self._prefix, *i) for i in self._subscription.query_types])
+
+    async def create_session(self) -> ModuleSession:
+        """A session that notes what it changed."""
+        return _Session(self)
+
+    def alarm_type(self, event: ProcessEvent) -> EventType:
+        """Type of the alarm that an event may raise."""
+        return (*self._prefix, *event.type)
+
+    def value(self, event: ProcessEvent) -> int | float | None:
+        """The number that an event brings; None: it brings none."""
+        if not isinstance(event.payload, JsonPayload):
+            return None
+        try:
+            value = json.get(event.payload.value(), self._path)
+        except (msgspec.DecodeError, RecursionError) as e:
+            reason = str(e)
+        else:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return value
+            reason = "no number at the path"
+        mlog.debug(
+            "event is ignored by a threshold",
+            extra={"event_type": "/".join(event.type), "reason": reason},
+        )
+        return None
+
+    def is_raised(self, value: float, was_raised: bool) -> bool:
+        """State of the alarm after a number."""
+        return value > (self._limit - self._hysteresis if was_raised else self._limit)
+
+    def alarm(self, cause: ProcessEvent, value: float, is_raised: bool) -> ProcessEvent:
+        """The event that tells of a new state."""
+        payload = {
+            "state": "RAISED" if is_raised else "CLEARED",
+            "value": value,
+            "limit": self._limit,
+            "id": cause.id,
+        }
+        return self._engine.create_process_event(
+            self.source,
+            RegisterEvent(self.alarm_type(cause), cause.source_timestamp, JsonPayload.of(payload)),
+        )
+
+
+class _Session(ModuleSession):
+    def __init__(self, threshold: Threshold) -> None:
+        self._threshold = threshold
+        self._changed: set[EventType] = set()
+
+    async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
+        threshold, alarms = self._threshold, self._threshold.alarms
+        causes = [
+            (event, value)
+            for event in events
+            if event.source != threshold.source and (value := threshold.value(event)) is not None
+        ]
+        await alarms.load({threshold.alarm_type(event) for event, _ in causes})
+        added: list[ProcessEvent] = []
+        for event, value in causes:
+            alarm_type = threshold.alarm_type(event)
+            was_raised = alarms.is_raised(alarm_type)
+            is_raised = threshold.is_raised(value, was_raised)
+            if is_raised != was_raised:
+                added.append(threshold.alarm(event, value, is_raised))
+                alarms.set(alarm_type, is_raised)
+                self._changed.add(alarm_type)
+        return added
+
+    async def async_close(self, is_committed: bool) -> None:
+        if not is_committed:
+            self._threshold.alarms.forget(self._changed)
+
+
+class _AlarmPayload(msgspec.Struct):
+    state: Literal["RAISED", "CLEARED"]
+
+
+class _Alarms:
+    """Which alarms are raised: what the store says, kept in memory as far as it fits.
+
+    Changes are noted while their session is processed, so that the next session sees
+    them; if the session fails, they are forgotten, and the store is asked again.
+    """
+
+    def __init__(self, engine: ModuleEngine) -> None:
+        self._engine = engine
+        self._states: dict[EventType, bool | None] = {}  # least recently used first
+        self._is_complete = False  # an alarm that is not in there was never raised
+
+    async def load_all(self, alarm_types: Iterable[Subscription]) -> None:
+        """Read the states of all alarms that match, if they fit."""
+        self._is_complete = True
+        await self._query([i for subscription in alarm_types for i in subscription.query_types])
+
+    async def load(self, alarm_types: Iterable[EventType]) -> None:
+        """Make sure that states are known, until the next await."""
+        unknown = []
+        for alarm_type in alarm_types:
+            if alarm_type in self._states:
+                self.set(alarm_type, self._states[alarm_type])  # used most recently
+            if self._state(alarm_type) is None:
+                unknown.append(alarm_type)
+        if unknown:
+            found = await self._query(unknown)
+            for alarm_type in unknown:
+                self.set(alarm_type, found.get(alarm_type, False))
+
+    def is_raised(self, alarm_type: EventType) -> bool:
+        """Whether an alarm is raised; call :meth:`load` before."""
+        state = self._state(alarm_type)
+        assert state is not None
+        return state
+
+    def set(self, alarm_type: EventType, state: bool | None) -> None:
+        """Note a state."""
+        self._states.pop(alarm_type, None)
+        self._states[alarm_type] = state
+        if len(self._states) > limits.MAX_ALARM_STATES:
+            del self._states[next(iter(self._states))]
+            self._is_complete = False
+
+    def forget(self, alarm_types: Iterable[EventType]) -> None:
+        """Let the store be asked for these states."""
+        for alarm_type in alarm_types:
+            self.set(alarm_type, None)
+
+    def _state(self, alarm_type: EventType) -> bool | None:
+        return self._states.get(alarm_type, False if self._is_complete else None)
+
+    async def _query(self, alarm_types: Sequence[EventType]) -> dict[EventType, bool]:
+        """Note the states that the store has, and return them."""
+        found: dict[EventType, bool] = {}
+        size = limits.MAX_SUBSCRIPTION_TYPES
+        for start in range(0, len(alarm_types), size):
+            params = QueryLatestParams(alarm_types[start : start + size])
+            result = await self._engine.query(params)
+            found.update((event.type, _says_raised(event)) for event in result.events)
+            if result.more_follows:
+                self._is_complete = False
+        for alarm_type, state in found.items():
+            self.set(alarm_type, state)
+        return found
+
+
+def _says_raised(event: Event) -> bool:
+    if not isinstance(event.payload, JsonPayload):
+        return False
+    try:
+        return msgspec.json.decode(event.payload.data, type=_AlarmPayload).state == "RAISED"
+    except msgspec.DecodeError:
+        mlog.warning(
+            "latest event of an alarm is none of ours",
+            extra={"event_type": "/".join(event.type)},
+        )
+        return False

@@ -1,0 +1,3 @@
+"""Cannot be imported."""
+
+_ = 1 / 0
