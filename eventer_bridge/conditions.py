@@ -56,8 +56,12 @@ class Conditions:
             ConditionError: a condition does not hold; the text says for which event and why.
         """
         for number, event in enumerate(events, 1):
-            for index, condition in self._of_type(event.type):
-                reason = _problem(condition, _Value(event.payload))
+            conditions = self._of_type(event.type)
+            if not conditions:
+                continue
+            value = _Value(event.payload)
+            for index, condition in conditions:
+                reason = _problem(condition, value)
                 if reason is not None:
                     raise ConditionError(
                         f"event {number} ({'/'.join(event.type)}) fails conditions[{index}]:"
