@@ -25,7 +25,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from hat import aio
 
@@ -39,12 +39,10 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
     LimitError,
-    ModuleError,
     NotOperationalError,
 )
 from eventer_bridge.model import (
     INT64_MAX,
-    BinaryPayload,
     Event,
     EventId,
     EventType,
@@ -56,13 +54,13 @@ from eventer_bridge.model import (
     Source,
     SourceType,
     Status,
-    Timestamp,
-    check_registrable,
 )
-from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.facade import EngineOfModules
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.numbering import Numbering
+from eventer_bridge.pending import Pending
+from eventer_bridge.registrable import check_type
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 
@@ -135,10 +133,8 @@ class Engine(EventCore):
         self._checked_types: set[EventType] = set()
         self._runner: ModuleRunner | None = None
         self._n_processing = 0  # sessions that modules have to process yet
-        self._pending_events = 0
-        self._pending_bytes = 0
+        self._pending = Pending()
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
-        self._drained_cbs: list[Callable[[], None]] = []
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
         self._starting_or_stopping = asyncio.Lock()
@@ -163,19 +159,16 @@ class Engine(EventCore):
     @property
     def pending_events(self) -> int:
         """Events that wait for modules or for their commit."""
-        return self._pending_events
+        return self._pending.events
 
     @property
     def is_full(self) -> bool:
         """See :class:`EventCore`."""
-        return (
-            self._pending_events > limits.MAX_PENDING_EVENTS
-            or self._pending_bytes > limits.MAX_PENDING_BYTES
-        )
+        return self._pending.is_full
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """See :class:`EventCore`."""
-        self._drained_cbs.append(callback)
+        self._pending.when_drained(callback)
 
     def add_observer(self, observer: Observer) -> None:
         """See :class:`EventCore`."""
@@ -239,8 +232,7 @@ class Engine(EventCore):
         if commit.done() and commit.exception():
             return commit
         payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
-        self._pending_events += len(events)
-        self._pending_bytes += payload_bytes
+        self._pending.add(len(events), payload_bytes)
         self._track(Session(REMOTE_SOURCE, len(events), payload_bytes, commit, events), commit)
         return commit
 
@@ -269,7 +261,7 @@ class Engine(EventCore):
                     self._on_processed,
                     self._on_failed,
                 )
-                engine = _ModuleEngine(self, self._runner)
+                engine = EngineOfModules(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             await self._register_status("STARTED")
             self._set_status(Status.OPERATIONAL)
@@ -326,7 +318,7 @@ class Engine(EventCore):
         if not new_types:
             return
         for event_type in new_types:
-            _check_type(event_type)
+            check_type(event_type)
         self._backend.check_types(new_types)
         if len(checked) > limits.CHECKED_TYPES:
             checked.clear()
@@ -363,13 +355,11 @@ class Engine(EventCore):
         if self._runner is None or self._runner.is_abandoned:
             created, commit = self._hand_over(events)
             session = Session(source, n_events, payload_bytes, commit, created)
-            self._pending_events += n_events
-            self._pending_bytes += payload_bytes
+            self._pending.add(n_events, payload_bytes)
             self._track(session, commit)
             return session
         session = Session(source, n_events, payload_bytes, self._loop.create_future())
-        self._pending_events += n_events
-        self._pending_bytes += payload_bytes
+        self._pending.add(n_events, payload_bytes)
         self._n_processing += 1
         self._nothing_pending.clear()
         self._runner.submit(session, events)
@@ -397,15 +387,13 @@ class Engine(EventCore):
         added_bytes = sum([len(i.payload.data) for i in added if i.payload is not None])
         session.events, commit = self._hand_over(events, session_id)
         session.payload_bytes += added_bytes
-        self._pending_events += len(added)
-        self._pending_bytes += added_bytes
+        self._pending.add(len(added), added_bytes)
         self._n_processing -= 1
         self._track(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_processing -= 1
-        self._pending_events -= session.requested
-        self._pending_bytes -= session.payload_bytes
+        self._pending.remove(session.requested, session.payload_bytes)
         failed(session.committed, error)
         self._tell_drained()
 
@@ -424,8 +412,7 @@ class Engine(EventCore):
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
         for session in sessions:
-            self._pending_events -= len(session.events)
-            self._pending_bytes -= session.payload_bytes
+            self._pending.remove(len(session.events), session.payload_bytes)
             if session.committed is not commit:
                 _resolve(session.committed, error)
             if error is None:
@@ -436,10 +423,7 @@ class Engine(EventCore):
     def _tell_drained(self) -> None:
         if not self._uncommitted and not self._n_processing:
             self._nothing_pending.set()
-        if self._drained_cbs and not self.is_full:
-            callbacks, self._drained_cbs = self._drained_cbs, []
-            for callback in callbacks:
-                callback()
+        self._pending.tell_drained()
 
     def _set_status(self, status: Status) -> None:
         if status is self._status:
@@ -448,44 +432,6 @@ class Engine(EventCore):
         mlog.info("engine status changed", extra={"status": status.name})
         for observer in self._observers:
             observer.on_status(status)
-
-
-class _ModuleEngine(ModuleEngine):
-    """The engine, as its modules see it."""
-
-    def __init__(self, engine: Engine, runner: ModuleRunner) -> None:
-        self._engine = engine
-        self._runner = runner
-
-    @property
-    def server_id(self) -> int:
-        return self._engine.server_id
-
-    def create_source(self) -> Source:
-        return self._engine.create_source(SourceType.MODULE)
-
-    def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
-        _check_fields(register_event.type, register_event.source_timestamp, register_event.payload)
-        self._engine.check_types([register_event])
-        return ProcessEvent(
-            source, register_event.type, register_event.source_timestamp, register_event.payload
-        )
-
-    async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
-        if self._runner.is_calling:
-            raise ModuleError(
-                "a module session may not wait for another session: return the events from"
-                " process, or register from a task of the module"
-            )
-        if not process_events:
-            return []
-        session = self._engine.register(process_events[0].source, process_events)
-        await asyncio.wait([session.committed])
-        session.committed.result()
-        return session.events[: session.requested]
-
-    async def query(self, params: QueryParams) -> QueryResult:
-        return await self._engine.query(params)
 
 
 async def _in_time(waiting: Awaitable[object]) -> bool:
@@ -504,27 +450,3 @@ def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
     else:
         future.set_exception(error)
         future.exception()  # counts as looked at: nobody has to await it
-
-
-def _check_fields(event_type: Any, source_timestamp: Any, payload: Any) -> None:
-    """Refuse values that were not decoded, and so not checked, but made by a module."""
-    if not isinstance(event_type, tuple) or not all(isinstance(i, str) for i in event_type):
-        raise TypeError(f"type {event_type!r}: expected a tuple of str")
-    if not isinstance(source_timestamp, Timestamp | None):
-        raise TypeError(f"source_timestamp {source_timestamp!r}: expected a Timestamp or None")
-    if not isinstance(payload, JsonPayload | BinaryPayload | None):
-        raise TypeError(f"payload {payload!r}: expected JsonPayload, BinaryPayload or None")
-
-
-def _check_type(event_type: EventType) -> None:
-    check_registrable(event_type)
-    if len(event_type) > limits.MAX_TYPE_SEGMENTS:
-        raise InvalidEventError(
-            f"event type has {len(event_type)} segments, at most {limits.MAX_TYPE_SEGMENTS}"
-            " are allowed"
-        )
-    size_bytes = sum(len(segment.encode()) for segment in event_type)
-    if size_bytes > limits.MAX_TYPE_BYTES:
-        raise InvalidEventError(
-            f"event type has {size_bytes} bytes, at most {limits.MAX_TYPE_BYTES} are allowed"
-        )

@@ -14,9 +14,10 @@ from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Commit, Store
 from eventer_bridge.backends.rocksdb.types import Types
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.hat_lmdb import HatStore, Unreadable
-from eventer_bridge.model import INT64_MAX, Event, Timestamp, check_registrable
+from eventer_bridge.model import INT64_MAX, Event, Timestamp
+from eventer_bridge.registrable import check_type
 
 MAX_COMMIT_BYTES: Final = 8 << 20
 """Payload bytes that are written at a time."""
@@ -119,7 +120,7 @@ class _Import:
                 self._refuse(Refusal(*event))
                 continue
             try:
-                _check(event)
+                check_type(event.type)
                 self._types.intern([event], self._new_types)
             except EventerBridgeError as e:
                 self._refuse(_refusal(event, str(e)))
@@ -165,18 +166,3 @@ def _session_of(event: Event) -> tuple[int, int]:
 
 def _refusal(event: Event, reason: str) -> Refusal:
     return Refusal((event.id.server, event.id.session, event.id.instance), reason)
-
-
-def _check(event: Event) -> None:
-    """Refuse what could not have been registered here.
-
-    Raises:
-        InvalidEventError: it says why.
-    """
-    check_registrable(event.type)
-    n_bytes = sum(len(segment.encode()) for segment in event.type)
-    if len(event.type) > limits.MAX_TYPE_SEGMENTS or n_bytes > limits.MAX_TYPE_BYTES:
-        raise InvalidEventError(
-            f"its type has {len(event.type)} segments and {n_bytes} bytes, at most"
-            f" {limits.MAX_TYPE_SEGMENTS} and {limits.MAX_TYPE_BYTES} are allowed"
-        )

@@ -237,7 +237,7 @@ async def test_events_that_cannot_be_stored_are_told_and_left_out(
         "1/2/1: its timestamp is before that of an earlier session",
         "1/3/1: its payload is no JSON that can be read: JSON is malformed: invalid character"
         " (byte 0)",
-        "1/4/1: its type has 65 segments and 65 bytes, at most 64 and 1024 are allowed",
+        "1/4/1: event type has 65 segments, at most 64 are allowed",
         "1/5/1: only its id is there",
         "1/6/1: its row is cut off",
         "1/6/2: its row is cut off",

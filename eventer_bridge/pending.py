@@ -1,0 +1,48 @@
+"""What a core has accepted and not finished yet, and who waits for there to be less of it.
+
+Belongs to the event loop's thread.
+"""
+
+from collections.abc import Callable
+
+from eventer_bridge import limits
+
+
+class Pending:
+    """See the module.
+
+    Attributes:
+        events: events that are under way.
+        n_bytes: bytes of their payloads.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.n_bytes = 0
+        self._drained_cbs: list[Callable[[], None]] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be handed in for now."""
+        return self.events > limits.MAX_PENDING_EVENTS or self.n_bytes > limits.MAX_PENDING_BYTES
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, as soon as it is no longer full."""
+        self._drained_cbs.append(callback)
+
+    def add(self, events: int, n_bytes: int) -> None:
+        """So much more is under way."""
+        self.events += events
+        self.n_bytes += n_bytes
+
+    def remove(self, events: int, n_bytes: int) -> None:
+        """So much is done; :meth:`tell_drained` is to be called then."""
+        self.events -= events
+        self.n_bytes -= n_bytes
+
+    def tell_drained(self) -> None:
+        """Call those who wait, if it is no longer full."""
+        if self._drained_cbs and not self.is_full:
+            callbacks, self._drained_cbs = self._drained_cbs, []
+            for callback in callbacks:
+                callback()
