@@ -39,6 +39,14 @@ MAX_COMPARED_BYTES: Final = 256 << 10
 """Bytes of a JSON payload that a query by payload decodes to compare it; a longer one is only
 compared as bytes. Decoding can take 20 ms and 10 MB for as many, and nobody else runs meanwhile."""
 
+MAX_JSON_DEPTH: Final = 128
+"""Arrays and objects inside each other in a payload. Peers decode with recursive parsers;
+1,000 levels end Python's."""
+
+MAX_NUMBER_DIGITS: Final = 1_000
+"""Digits in a row in a number of a payload. Python's JSON decoder refuses 4,300 of them, so
+that one registration could cut off all its subscribers."""
+
 MAX_RESULTS: Final = 4_096
 """Events of one answer to a timeseries or server query; the rest by paging. What
 hat-event has by default."""

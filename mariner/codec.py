@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
 
+from eventer_bridge import payload_bounds
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -35,7 +36,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Status,
 )
-from mariner import contract, payload_bounds
+from mariner import contract
 from mariner import wire_types as wire
 from mariner.errors import InvalidMessageError
 from mariner.messages import (

@@ -14,14 +14,6 @@ MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """What a client accepts: a server of another make may answer a query in one message of any
 size."""
 
-MAX_JSON_DEPTH: Final = 128
-"""Arrays and objects inside each other in a payload. Peers decode with recursive parsers;
-1,000 levels end Python's."""
-
-MAX_NUMBER_DIGITS: Final = 1_000
-"""Digits in a row in a number of a payload. Python's JSON decoder refuses 4,300 of them, so
-that one registration could cut off all its subscribers."""
-
 # --- server -------------------------------------------------------------------------------
 
 MAX_CONNECTIONS: Final = 10_000

@@ -15,7 +15,8 @@ import jsonschema
 import jsonschema_rs
 import pytest
 
-from mariner import codec, contract, limits
+from eventer_bridge import limits
+from mariner import codec, contract
 from mariner.errors import InvalidMessageError
 from mariner.messages import InitRes, RegisterReq, StatusMsg
 from tests.mariner.message_generator import MESSAGE_TYPES, MessageGenerator

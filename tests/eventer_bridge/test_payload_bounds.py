@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mariner import limits, payload_bounds
+from eventer_bridge import limits, payload_bounds
 
 DEEP = "nested deeper than 128 levels"
 LONG = "a number of more than 1000 digits in a row"

@@ -10,7 +10,7 @@ length or by a few passes at the speed of memory.
 import re
 from typing import Final
 
-from mariner import limits
+from eventer_bridge import limits
 
 HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
 """A valid JSON value that is not longer keeps all bounds."""
