@@ -7,6 +7,12 @@
     │   ├── InvalidSubscriptionError
     │   └── ConditionError         a condition of the configuration does not hold
     ├── ConfigurationError         a configuration: key, value, what was expected
+    ├── ProtocolError              a wire protocol (chatter and what it carries) was not kept
+    │   ├── LocalProtocolError     what we were about to send is not allowed now
+    │   └── RemoteProtocolError    what the peer sent is not allowed
+    │       ├── FrameError         its framing (size of the header or of the message)
+    │       └── InvalidMessageError  its message: which part, what was expected
+    ├── ConnectError               no connection to a server, or TLS was refused
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
         ├── LimitError             a limit of ``limits.py`` would be exceeded
@@ -37,6 +43,30 @@ class ConditionError(InvalidEventError):
 
 class ConfigurationError(EventerBridgeError):
     """A configuration or a file that it names cannot be used: key, value, what was expected."""
+
+
+class ProtocolError(EventerBridgeError):
+    """A wire protocol was not kept."""
+
+
+class LocalProtocolError(ProtocolError):
+    """What we were about to send is not allowed now: a mistake of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """What the peer sent is not allowed; the connection is to be closed."""
+
+
+class FrameError(RemoteProtocolError):
+    """The peer's framing is wrong or announces more than is allowed."""
+
+
+class InvalidMessageError(RemoteProtocolError):
+    """A message that cannot be decoded; the text says which part, and what was expected."""
+
+
+class ConnectError(EventerBridgeError):
+    """No connection to the server, or TLS was refused; the message says why."""
 
 
 class CoreError(EventerBridgeError):

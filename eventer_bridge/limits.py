@@ -39,6 +39,16 @@ MAX_COMPARED_BYTES: Final = 256 << 10
 """Bytes of a JSON payload that a query by payload decodes to compare it; a longer one is only
 compared as bytes. Decoding can take 20 ms and 10 MB for as many, and nobody else runs meanwhile."""
 
+MAX_RECEIVED_EVENTS: Final = 1_000_000
+"""Events of one message of a remote server. Decoded, an event without payload takes 30 times the
+memory of its 8 bytes in a message; a server of another make may not limit its answers."""
+
+REMEMBERED_ENCODINGS: Final = 20_000
+"""Event types (and seconds) whose encoding is remembered before it begins anew."""
+
+MAX_REMEMBERED_BYTES: Final = 256
+"""Bytes of an encoded event type that is remembered: nobody fills the memory with long ones."""
+
 MAX_JSON_DEPTH: Final = 128
 """Arrays and objects inside each other in a payload. Peers decode with recursive parsers;
 1,000 levels end Python's."""

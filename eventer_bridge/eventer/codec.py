@@ -1,0 +1,256 @@
+"""Eventer messages as bytes, and back (001, "Chatter messages").
+
+A message is the data of a chatter message; its type is told beside it, as
+``HatEventer.MsgRegisterReq``. The schema is ``schemas/HatEventer.sbs``.
+
+What is sent seldom is encoded by hat-sbs; events, which are the mass, by ``events``, several
+times as fast (``tests/eventer_bridge/eventer/test_speed.py`` compares). What is received may be
+hostile and is always decoded here and in ``events`` (``sbs`` says why).
+
+There are two ways to be wrong:
+
+- **malformed** (``InvalidMessageError``: the connection is to be closed): an unknown type of
+  message, data that ends too early or goes on, a length or count of more than follows, an
+  unknown choice, text that is not UTF-8, an integer of more than 64 bits; and whatever is
+  wrong in a message of a server;
+- **inadmissible** (``RefusedReq``: can be answered): a well-formed request with a timestamp out
+  of range, a payload that is not JSON or exceeds ``payload_bounds``, too many events, query
+  types or segments (``limits``), a negative ``max_results``. What follows in such a
+  request is not looked at.
+
+Wildcards in registered types, and ``*`` in the middle of query types, are left to the engine.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import hat.sbs
+
+from eventer_bridge.errors import InvalidEventError, InvalidMessageError
+from eventer_bridge.eventer import sbs
+from eventer_bridge.eventer.events import (
+    encode_events,
+    encode_register_events,
+    read_events,
+    read_register_events,
+)
+from eventer_bridge.eventer.messages import (
+    Message,
+    MsgEventsAck,
+    MsgEventsNotify,
+    MsgInitReq,
+    MsgInitRes,
+    MsgQueryReq,
+    MsgQueryRes,
+    MsgRegisterReq,
+    MsgRegisterRes,
+    MsgStatusNotify,
+    RefusedReq,
+)
+from eventer_bridge.eventer.queries import (
+    optional_to_sbs,
+    query_params_to_sbs,
+    read_query_params,
+    read_query_types,
+)
+from eventer_bridge.model import QueryResult, Status
+from eventer_bridge.resources import read_schema
+
+_STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
+
+_repository: Final = hat.sbs.Repository(read_schema("HatEventer.sbs"))
+
+
+def type_name(message_type: type[Message]) -> str:
+    """Name of a type of message in chatter: ``HatEventer.Msg…``."""
+    return f"HatEventer.{message_type.__name__}"
+
+
+# --- decoding -----------------------------------------------------------------------------
+
+
+def decode(name: str, data: bytes) -> Message | RefusedReq:
+    """Decode a message.
+
+    Args:
+        name: its type, as ``HatEventer.MsgRegisterReq``.
+        data: the message, without chatter.
+
+    Raises:
+        InvalidMessageError: it is malformed; see the module.
+    """
+    message_type = _TYPES.get(name)
+    if message_type is None:
+        raise InvalidMessageError(f"{name[:100]!r}: no message of the Eventer protocol")
+    try:
+        message, end = _READERS[message_type](data, 0)
+    except InvalidEventError as e:
+        if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq}:
+            return RefusedReq(message_type, str(e))
+        raise InvalidMessageError(f"{name}: {e}") from None
+    except InvalidMessageError as e:
+        raise InvalidMessageError(f"{name}: {e}") from None
+    except IndexError:
+        raise InvalidMessageError(f"{name}: ends too early, at byte {len(data)}") from None
+    if end != len(data):
+        raise InvalidMessageError(f"{name}: ends at byte {end}, but {len(data) - end} bytes follow")
+    return message
+
+
+def _read_init_req(data: bytes, pos: int) -> tuple[MsgInitReq, int]:
+    client_name, pos = sbs.read_string(data, pos)
+    client_token, pos = sbs.read_optional(sbs.read_string, data, pos)
+    subscriptions, pos = read_query_types(data, pos)
+    server_id, pos = sbs.read_optional(sbs.read_integer, data, pos)
+    persisted, pos = sbs.read_boolean(data, pos)
+    return MsgInitReq(client_name, client_token, subscriptions, server_id, persisted), pos
+
+
+def _read_init_res(data: bytes, pos: int) -> tuple[MsgInitRes, int]:
+    is_error, pos = sbs.read_choice(data, pos, 2)
+    if is_error:
+        error, pos = sbs.read_string(data, pos)
+        return MsgInitRes(None, error), pos
+    status, pos = sbs.read_one_of(_STATUSES, data, pos)
+    return MsgInitRes(status), pos
+
+
+def _read_status_notify(data: bytes, pos: int) -> tuple[MsgStatusNotify, int]:
+    status, pos = sbs.read_one_of(_STATUSES, data, pos)
+    return MsgStatusNotify(status), pos
+
+
+def _read_events_notify(data: bytes, pos: int) -> tuple[MsgEventsNotify, int]:
+    events, pos = read_events(data, pos)
+    return MsgEventsNotify(events), pos
+
+
+def _read_events_ack(data: bytes, pos: int) -> tuple[MsgEventsAck, int]:
+    return MsgEventsAck(), pos
+
+
+def _read_register_req(data: bytes, pos: int) -> tuple[MsgRegisterReq, int]:
+    register_events, pos = read_register_events(data, pos)
+    return MsgRegisterReq(register_events), pos
+
+
+def _read_register_res(data: bytes, pos: int) -> tuple[MsgRegisterRes, int]:
+    is_failure, pos = sbs.read_choice(data, pos, 2)
+    if is_failure:
+        return MsgRegisterRes(None), pos
+    events, pos = read_events(data, pos)
+    return MsgRegisterRes(events), pos
+
+
+def _read_query_req(data: bytes, pos: int) -> tuple[MsgQueryReq, int]:
+    params, pos = read_query_params(data, pos)
+    return MsgQueryReq(params), pos
+
+
+def _read_query_res(data: bytes, pos: int) -> tuple[MsgQueryRes, int]:
+    events, pos = read_events(data, pos)
+    more_follows, pos = sbs.read_boolean(data, pos)
+    return MsgQueryRes(QueryResult(events, more_follows)), pos
+
+
+_READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {
+    MsgInitReq: _read_init_req,
+    MsgInitRes: _read_init_res,
+    MsgStatusNotify: _read_status_notify,
+    MsgEventsNotify: _read_events_notify,
+    MsgEventsAck: _read_events_ack,
+    MsgRegisterReq: _read_register_req,
+    MsgRegisterRes: _read_register_res,
+    MsgQueryReq: _read_query_req,
+    MsgQueryRes: _read_query_res,
+}
+_TYPES: Final = {type_name(i): i for i in _READERS}
+
+
+# --- encoding -----------------------------------------------------------------------------
+
+
+def encode(message: Message) -> tuple[str, bytes]:
+    """Encode a message.
+
+    Returns:
+        Its type, as ``HatEventer.MsgRegisterReq``, and its data.
+
+    Raises:
+        InvalidEventError: a text has no UTF-8 form (a lone surrogate), or an integer has more
+            than 64 bits.
+    """
+    message_type = type(message)
+    name = type_name(message_type)
+    try:
+        if encode_hot := _ENCODERS.get(message_type):
+            return name, encode_hot(message)
+        return name, _repository.encode(name, _TO_SBS[message_type](message))
+    except (OverflowError, UnicodeEncodeError) as e:
+        raise InvalidEventError(f"{name} cannot be encoded: {e}") from None
+
+
+def encode_events_notify(events: Sequence[bytes]) -> bytes:
+    """A ``MsgEventsNotify`` of events that are encoded already."""
+    return b"".join((sbs.encode_length(len(events)), *events))
+
+
+_SUCCESS: Final = bytes((sbs.FIRST,))
+REGISTER_FAILURE: Final = bytes((sbs.SECOND,))
+"""A ``MsgRegisterRes`` that is a failure."""
+
+
+def encode_register_success(events: Sequence[bytes]) -> bytes:
+    """A ``MsgRegisterRes`` of events that are encoded already."""
+    return b"".join((_SUCCESS, sbs.encode_length(len(events)), *events))
+
+
+def _init_req_to_sbs(message: MsgInitReq) -> dict[str, Any]:
+    return {
+        "clientName": message.client_name,
+        "clientToken": optional_to_sbs(message.client_token),
+        "subscriptions": [list(i) for i in message.subscriptions],
+        "serverId": optional_to_sbs(message.server_id),
+        "persisted": message.persisted,
+    }
+
+
+def _init_res_to_sbs(message: MsgInitRes) -> tuple[str, Any]:
+    if message.status is None:
+        return "error", message.error
+    return "success", _status_to_sbs(message.status)
+
+
+def _status_to_sbs(status: Status) -> tuple[str, None]:
+    return status.name.lower(), None
+
+
+def _encode_register_res(message: MsgRegisterRes) -> bytes:
+    if message.events is None:
+        return REGISTER_FAILURE
+    return encode_register_success(encode_events(message.events))
+
+
+def _encode_query_res(message: MsgQueryRes) -> bytes:
+    events = encode_events_notify(encode_events(message.result.events))
+    return events + (sbs.TRUE if message.result.more_follows else sbs.FALSE)
+
+
+_TO_SBS: Final[dict[type[Message], Callable[[Any], Any]]] = {
+    MsgInitReq: _init_req_to_sbs,
+    MsgInitRes: _init_res_to_sbs,
+    MsgStatusNotify: lambda i: _status_to_sbs(i.status),
+    MsgEventsAck: lambda _: None,
+    MsgQueryReq: lambda i: query_params_to_sbs(i.params),
+}
+"""Values for hat-sbs, which encodes them."""
+
+_ENCODERS: Final[dict[type[Message], Callable[[Any], bytes]]] = {
+    MsgEventsNotify: lambda i: encode_events_notify(encode_events(i.events)),
+    MsgRegisterReq: lambda i: encode_register_events(i.register_events),
+    MsgRegisterRes: _encode_register_res,
+    MsgQueryRes: _encode_query_res,
+}
+"""Messages that consist of events."""

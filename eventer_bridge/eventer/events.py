@@ -1,0 +1,318 @@
+"""Events of Eventer messages as bytes, and back (001, "Chatter messages"): the hot path.
+
+What is alike in many events is encoded and decoded once: types and seconds are remembered by
+their bytes, ids and timestamps from one event to the next. No encoded value is the
+beginning of another one of its type, so bytes that were decoded once mean the same wherever they
+stand. That saves looking for the end of a type: it is guessed to be as long as the last one,
+and was guessed right if these bytes are known.
+
+A JSON payload is a String of JSON text, and stays as it is (``model.JsonPayload``).
+
+Functions that read are like those of ``sbs``. Besides, they raise ``InvalidEventError`` for
+what is well-formed, but no event: a timestamp out of range, a payload that is not JSON.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from eventer_bridge import limits, payload_bounds
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.eventer import sbs
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Payload,
+    RegisterEvent,
+    Timestamp,
+)
+
+_MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals
+_MIN_REGISTER_EVENT_BYTES: Final = 3
+_MIN_STRING_BYTES: Final = 1
+
+_SECONDS_BYTES: Final = 5
+"""Of the seconds of a timestamp from 1974 to 2514; others are not remembered."""
+
+_NONE: Final = bytes((sbs.FIRST,))
+_VALUE: Final = bytes((sbs.SECOND,))
+_BINARY: Final = bytes((sbs.SECOND, sbs.FIRST))
+_JSON: Final = bytes((sbs.SECOND, sbs.SECOND))
+_JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
+
+_decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+_types: Final[dict[bytes, EventType]] = {}
+_encoded_types: Final[dict[EventType, bytes]] = {}
+_seconds: Final[dict[bytes, int]] = {}
+_encoded_seconds: Final[dict[int, bytes]] = {}
+
+
+# --- writing ------------------------------------------------------------------------------
+
+
+def encode_events(events: Sequence[Event]) -> list[bytes]:
+    """Events of one session or answer, each by itself, to be joined to messages.
+
+    Raises:
+        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
+    """
+    encoded: list[bytes] = []
+    types = _encoded_types
+    small_integers = sbs.SMALL_INTEGERS
+    server = session = timestamp = None
+    session_id = time = b""
+    for event in events:
+        event_id = event.id
+        if event_id.session != session or event_id.server != server:
+            server, session = event_id.server, event_id.session
+            session_id = sbs.encode_integer(server) + sbs.encode_integer(session)
+        if event.timestamp is not timestamp:
+            timestamp = event.timestamp
+            time = _encode_timestamp(timestamp)
+        instance = event_id.instance
+        encoded.append(
+            b"".join(
+                (
+                    session_id,
+                    small_integers[instance]
+                    if 0 <= instance < len(small_integers)
+                    else sbs.encode_integer(instance),
+                    types.get(event.type) or _encode_type(event.type),
+                    time,
+                    *_encode_content(event.source_timestamp, event.payload),
+                )
+            )
+        )
+    return encoded
+
+
+def encode_register_events(events: Sequence[RegisterEvent]) -> bytes:
+    """An Array of RegisterEvent.
+
+    Raises:
+        UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
+    """
+    parts = [sbs.encode_length(len(events))]
+    for event in events:
+        parts.append(_encoded_types.get(event.type) or _encode_type(event.type))
+        parts += _encode_content(event.source_timestamp, event.payload)
+    return b"".join(parts)
+
+
+def _encode_type(event_type: EventType) -> bytes:
+    segments = [sbs.encode_string(i) for i in event_type]
+    encoded = sbs.encode_length(len(segments)) + b"".join(segments)
+    if len(encoded) <= limits.MAX_REMEMBERED_BYTES:
+        if len(_encoded_types) >= limits.REMEMBERED_ENCODINGS:
+            _encoded_types.clear()
+        _encoded_types[event_type] = encoded
+    return encoded
+
+
+def _encode_timestamp(timestamp: Timestamp) -> bytes:
+    s = timestamp.s
+    seconds = _encoded_seconds.get(s)
+    if seconds is None:
+        if len(_encoded_seconds) >= limits.REMEMBERED_ENCODINGS:
+            _encoded_seconds.clear()
+        seconds = _encoded_seconds[s] = sbs.encode_integer(s)
+    us = timestamp.us
+    if us < 0x2000:
+        return seconds + sbs.encode_length(us)
+    return seconds + bytes((us >> 14, us >> 7 & 0x7F, us & 0x7F | 0x80))
+
+
+def _encode_content(
+    source_timestamp: Timestamp | None, payload: Payload | None
+) -> tuple[bytes, ...]:
+    """What Event and RegisterEvent have in common at their end."""
+    source = _NONE if source_timestamp is None else _VALUE + _encode_timestamp(source_timestamp)
+    if payload is None:
+        return source, _NONE
+    size = len(payload.data)
+    if isinstance(payload, JsonPayload):
+        if size < len(_JSON_WITH_LENGTH):
+            return source, _JSON_WITH_LENGTH[size], payload.data
+        return source, _JSON, sbs.encode_integer(size), payload.data
+    data_type = sbs.encode_string(payload.data_type)
+    return source, _BINARY, data_type, sbs.encode_length(size), payload.data
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], int]:
+    """An Array of RegisterEvent; their JSON payloads keep ``payload_bounds``."""
+    count, pos = sbs.read_count(data, pos, _MIN_REGISTER_EVENT_BYTES)
+    if count > limits.MAX_SESSION_EVENTS:
+        raise InvalidEventError(f"{count} events, at most {limits.MAX_SESSION_EVENTS} are allowed")
+    events: list[RegisterEvent] = []
+    type_bytes = 0
+    try:
+        for _ in range(count):
+            end = pos + type_bytes
+            event_type = _types.get(data[pos:end])
+            if event_type is None:
+                event_type, end = read_type(data, pos)
+                type_bytes = end - pos
+            source_timestamp, payload, pos = _read_content(data, end, payload_bounds.HARMLESS_BYTES)
+            events.append(RegisterEvent(event_type, source_timestamp, payload))
+    except InvalidEventError as e:
+        raise InvalidEventError(f"event {len(events)}: {e}") from None
+    return events, pos
+
+
+def read_events(data: bytes, pos: int) -> tuple[list[Event], int]:
+    """An Array of Event. Their payloads are JSON, but need not keep ``payload_bounds``."""
+    count, pos = sbs.read_count(data, pos, _MIN_EVENT_BYTES)
+    if count > limits.MAX_RECEIVED_EVENTS:
+        raise InvalidEventError(f"{count} events, at most {limits.MAX_RECEIVED_EVENTS} are allowed")
+    events: list[Event] = []
+    server = session = type_bytes = 0
+    timestamp = None
+    session_id = time = b""
+    try:
+        for _ in range(count):
+            if session_id and data.startswith(session_id, pos):
+                pos += len(session_id)
+            else:
+                begin = pos
+                server, pos = sbs.read_integer(data, pos)
+                session, pos = sbs.read_integer(data, pos)
+                session_id = data[begin:pos]
+            instance, pos = sbs.read_integer(data, pos)
+
+            end = pos + type_bytes
+            event_type = _types.get(data[pos:end])
+            if event_type is None:
+                event_type, end = read_type(data, pos)
+                type_bytes = end - pos
+
+            if timestamp is not None and data.startswith(time, end):
+                pos = end + len(time)
+            else:
+                timestamp, pos = read_timestamp(data, end)
+                time = data[end:pos]
+            source_timestamp, payload, pos = _read_content(data, pos, len(data))
+            event_id = EventId(server, session, instance)
+            events.append(Event(event_id, event_type, timestamp, source_timestamp, payload))
+    except InvalidEventError as e:
+        raise InvalidEventError(f"event {len(events)}: {e}") from None
+    return events, pos
+
+
+def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
+    """An EventType, which may have wildcards."""
+    begin = pos
+    count, pos = sbs.read_count(data, pos, _MIN_STRING_BYTES)
+    if count > limits.MAX_TYPE_SEGMENTS + 1:
+        raise InvalidEventError(
+            f"event type has {count} segments, at most {limits.MAX_TYPE_SEGMENTS} are allowed"
+        )
+    segments = []
+    for _ in range(count):
+        segment, pos = sbs.read_string(data, pos)
+        segments.append(segment)
+    event_type = tuple(segments)
+    if pos - begin <= limits.MAX_REMEMBERED_BYTES:
+        if len(_types) >= limits.REMEMBERED_ENCODINGS:
+            _types.clear()
+        _types[data[begin:pos]] = event_type
+    return event_type, pos
+
+
+def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
+    """A Timestamp."""
+    end = pos + _SECONDS_BYTES
+    s = _seconds.get(data[pos:end])
+    if s is None:
+        s, end = sbs.read_integer(data, pos)
+        if end - pos == _SECONDS_BYTES:
+            if len(_seconds) >= limits.REMEMBERED_ENCODINGS:
+                _seconds.clear()
+            _seconds[data[pos:end]] = s
+    # inlined for speed: an integer of three bytes
+    if (
+        (first := data[end]) < 0x40
+        and (second := data[end + 1]) < 0x80
+        and (third := data[end + 2]) >= 0x80
+    ):
+        return Timestamp(s, first << 14 | second << 7 | third & 0x7F), end + 3
+    us, end = sbs.read_integer(data, end)
+    return Timestamp(s, us), end
+
+
+def _read_content(
+    data: bytes, pos: int, harmless_bytes: int
+) -> tuple[Timestamp | None, Payload | None, int]:
+    """What Event and RegisterEvent have in common at their end.
+
+    Args:
+        data: the message.
+        pos: where to read.
+        harmless_bytes: a longer JSON payload is to keep ``payload_bounds``.
+
+    Returns:
+        Source timestamp, payload, position after them.
+    """
+    source_timestamp: Timestamp | None = None
+    if data[pos] == sbs.SECOND:
+        source_timestamp, pos = read_timestamp(data, pos + 1)
+    elif data[pos] == sbs.FIRST:
+        pos += 1
+    else:
+        source_timestamp, pos = sbs.read_optional(read_timestamp, data, pos)
+
+    if data[pos] == sbs.FIRST:
+        return source_timestamp, None, pos + 1
+    if data[pos] != sbs.SECOND or data[pos + 1] != sbs.SECOND:
+        return source_timestamp, *_read_payload(data, pos, harmless_bytes)
+    # inlined for speed: JSON text with a length of one or two bytes
+    first = data[pos + 2]
+    if 0x80 <= first < 0xC0:
+        pos += 3
+        end = pos + first - 0x80
+    elif first < 0x40 and (second := data[pos + 3]) >= 0x80:
+        pos += 4
+        end = pos + (first << 7) + second - 0x80
+    else:
+        return source_timestamp, *_read_payload(data, pos, harmless_bytes)
+    if end > len(data):
+        raise IndexError
+    return source_timestamp, _json_payload(data[pos:end], end, harmless_bytes), end
+
+
+def _read_payload(data: bytes, pos: int, harmless_bytes: int) -> tuple[Payload | None, int]:
+    """Any Optional(EventPayload)."""
+    has_payload, pos = sbs.read_choice(data, pos, 2)
+    if not has_payload:
+        return None, pos
+    is_json, pos = sbs.read_choice(data, pos, 2)
+    if is_json:
+        text, pos = sbs.read_bytes(data, pos)
+        return _json_payload(text, pos, harmless_bytes), pos
+    data_type, pos = sbs.read_string(data, pos)
+    content, pos = sbs.read_bytes(data, pos)
+    return BinaryPayload(data_type, content), pos
+
+
+def _json_payload(text: bytes, end: int, harmless_bytes: int) -> JsonPayload:
+    """The payload that a String is, which ends at a position of a message."""
+    if not text.isascii():
+        sbs.decode_utf8(text, end)  # msgspec does not look at what it leaves raw
+    try:
+        payload = JsonPayload(_decode_json(text))
+    except msgspec.DecodeError as e:
+        raise InvalidEventError(f"payload is not JSON: {e}") from None
+    except RecursionError:
+        raise InvalidEventError("payload is nested too deeply") from None
+    if len(text) > harmless_bytes and (reason := payload_bounds.exceeded(text)):
+        raise InvalidEventError(f"payload: {reason}")
+    return payload

@@ -1,0 +1,119 @@
+"""The nine messages of the Eventer protocol (001, "Chatter messages").
+
+Plain values, named as in 001; ``codec`` turns them into bytes and back. Events, register
+events and query parameters are those of ``eventer_bridge.model``. Which message answers
+which is told by the chatter conversation, not by the messages.
+
+===============  ===============  ========================================
+message          direction        answered by
+===============  ===============  ========================================
+MsgInitReq       client → server  MsgInitRes
+MsgInitRes       server → client
+MsgStatusNotify  server → client
+MsgEventsNotify  server → client  MsgEventsAck, if it was not the last
+MsgEventsAck     client → server
+MsgRegisterReq   client → server  MsgRegisterRes, if it was not the last
+MsgRegisterRes   server → client
+MsgQueryReq      client → server  MsgQueryRes
+MsgQueryRes      server → client
+===============  ===============  ========================================
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryParams,
+    QueryResult,
+    RegisterEvent,
+    Status,
+)
+
+
+class MsgInitReq(msgspec.Struct, frozen=True, gc=False):
+    """Once, first: who the client is and what it wants to hear of."""
+
+    client_name: str
+    client_token: str | None
+    subscriptions: tuple[EventType, ...]
+    server_id: int | None
+    persisted: bool
+
+
+class MsgInitRes(msgspec.Struct, frozen=True, gc=False):
+    """``status`` where it succeeded; else None, and ``error``."""
+
+    status: Status | None
+    error: str = ""
+
+
+class MsgStatusNotify(msgspec.Struct, frozen=True, gc=False):
+    """The server's status changed."""
+
+    status: Status
+
+
+class MsgEventsNotify(msgspec.Struct, frozen=True, gc=False):
+    """New events of one session."""
+
+    events: Sequence[Event]
+
+
+class MsgEventsAck(msgspec.Struct, frozen=True, gc=False):
+    """The client has the events of the notification."""
+
+
+class MsgRegisterReq(msgspec.Struct, frozen=True, gc=False):
+    """Register these events in one session."""
+
+    register_events: Sequence[RegisterEvent]
+
+
+class MsgRegisterRes(msgspec.Struct, frozen=True, gc=False):
+    """The events in the order of the request; None for a failure."""
+
+    events: Sequence[Event] | None
+
+
+class MsgQueryReq(msgspec.Struct, frozen=True, gc=False):
+    """One of the three queries."""
+
+    params: QueryParams
+
+
+class MsgQueryRes(msgspec.Struct, frozen=True, gc=False):
+    """Events that satisfy a query, and whether there are more."""
+
+    result: QueryResult
+
+
+Message: TypeAlias = (
+    MsgInitReq
+    | MsgInitRes
+    | MsgStatusNotify
+    | MsgEventsNotify
+    | MsgEventsAck
+    | MsgRegisterReq
+    | MsgRegisterRes
+    | MsgQueryReq
+    | MsgQueryRes
+)
+
+
+class RefusedReq(msgspec.Struct, frozen=True, gc=False):
+    """A request that is well-formed but inadmissible: it can be answered instead of closing.
+
+    A MsgInitReq by an error, a MsgRegisterReq by a failure. For a MsgQueryReq there is no such
+    answer in 001.
+
+    Attributes:
+        message_type: which of the three requests.
+        reason: what is wrong and what was expected.
+    """
+
+    message_type: type[MsgInitReq | MsgRegisterReq | MsgQueryReq]
+    reason: str

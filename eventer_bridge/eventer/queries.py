@@ -1,0 +1,165 @@
+"""Queries of Eventer messages as SBS, and back (001, "Event querying").
+
+Functions that read are like those of ``sbs``. Besides, they raise ``InvalidEventError`` for
+what is well-formed, but inadmissible.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.eventer import sbs
+from eventer_bridge.eventer.events import read_timestamp, read_type
+from eventer_bridge.model import (
+    EventId,
+    EventType,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+
+_ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
+_ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
+_ORDER_NAMES: Final = {Order.DESCENDING: "descending", Order.ASCENDING: "ascending"}
+_ORDER_BY_NAMES: Final = {
+    OrderBy.TIMESTAMP: "timestamp",
+    OrderBy.SOURCE_TIMESTAMP: "sourceTimestamp",
+}
+
+_MIN_TYPE_BYTES: Final = 1
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+def read_query_params(data: bytes, pos: int) -> tuple[QueryParams, int]:
+    """QueryParams."""
+    kind, pos = sbs.read_choice(data, pos, len(_READERS))
+    return _READERS[kind](data, pos)
+
+
+def read_query_types(data: bytes, pos: int) -> tuple[tuple[EventType, ...], int]:
+    """An Array of EventType, of a query or a subscription."""
+    count, pos = sbs.read_count(data, pos, _MIN_TYPE_BYTES)
+    if count > limits.MAX_SUBSCRIPTION_TYPES:
+        raise InvalidEventError(
+            f"{count} query types, at most {limits.MAX_SUBSCRIPTION_TYPES} are allowed"
+        )
+    query_types = []
+    for _ in range(count):
+        query_type, pos = read_type(data, pos)
+        query_types.append(query_type)
+    return tuple(query_types), pos
+
+
+def _read_latest_params(data: bytes, pos: int) -> tuple[QueryLatestParams, int]:
+    event_types, pos = sbs.read_optional(read_query_types, data, pos)
+    return QueryLatestParams(event_types), pos
+
+
+def _read_timeseries_params(data: bytes, pos: int) -> tuple[QueryTimeseriesParams, int]:
+    event_types, pos = sbs.read_optional(read_query_types, data, pos)
+    t_from, pos = sbs.read_optional(read_timestamp, data, pos)
+    t_to, pos = sbs.read_optional(read_timestamp, data, pos)
+    source_t_from, pos = sbs.read_optional(read_timestamp, data, pos)
+    source_t_to, pos = sbs.read_optional(read_timestamp, data, pos)
+    order, pos = sbs.read_one_of(_ORDERS, data, pos)
+    order_by, pos = sbs.read_one_of(_ORDERS_BY, data, pos)
+    max_results, pos = sbs.read_optional(_read_max_results, data, pos)
+    last_event_id, pos = sbs.read_optional(_read_event_id, data, pos)
+    params = QueryTimeseriesParams(
+        event_types,
+        t_from,
+        t_to,
+        source_t_from,
+        source_t_to,
+        order,
+        order_by,
+        max_results,
+        last_event_id,
+    )
+    return params, pos
+
+
+def _read_server_params(data: bytes, pos: int) -> tuple[QueryServerParams, int]:
+    server_id, pos = sbs.read_integer(data, pos)
+    persisted, pos = sbs.read_boolean(data, pos)
+    max_results, pos = sbs.read_optional(_read_max_results, data, pos)
+    last_event_id, pos = sbs.read_optional(_read_event_id, data, pos)
+    return QueryServerParams(server_id, persisted, max_results, last_event_id), pos
+
+
+def _read_max_results(data: bytes, pos: int) -> tuple[int, int]:
+    max_results, pos = sbs.read_integer(data, pos)
+    if max_results < 0:
+        raise InvalidEventError(f"max_results is {max_results}, expected at least 0")
+    return max_results, pos
+
+
+def _read_event_id(data: bytes, pos: int) -> tuple[EventId, int]:
+    server, pos = sbs.read_integer(data, pos)
+    session, pos = sbs.read_integer(data, pos)
+    instance, pos = sbs.read_integer(data, pos)
+    return EventId(server, session, instance), pos
+
+
+_READERS: Final[tuple[sbs.Reader[QueryParams], ...]] = (
+    _read_latest_params,
+    _read_timeseries_params,
+    _read_server_params,
+)
+
+
+# --- writing ------------------------------------------------------------------------------
+
+
+def query_params_to_sbs(params: QueryParams) -> tuple[str, dict[str, Any]]:
+    """QueryParams for hat-sbs."""
+    match params:
+        case QueryLatestParams():
+            return "latest", {"eventTypes": optional_to_sbs(_types_to_sbs(params.event_types))}
+        case QueryTimeseriesParams():
+            return "timeseries", {
+                "eventTypes": optional_to_sbs(_types_to_sbs(params.event_types)),
+                "tFrom": optional_to_sbs(_timestamp_to_sbs(params.t_from)),
+                "tTo": optional_to_sbs(_timestamp_to_sbs(params.t_to)),
+                "sourceTFrom": optional_to_sbs(_timestamp_to_sbs(params.source_t_from)),
+                "sourceTTo": optional_to_sbs(_timestamp_to_sbs(params.source_t_to)),
+                "order": (_ORDER_NAMES[params.order], None),
+                "orderBy": (_ORDER_BY_NAMES[params.order_by], None),
+                "maxResults": optional_to_sbs(params.max_results),
+                "lastEventId": optional_to_sbs(_event_id_to_sbs(params.last_event_id)),
+            }
+        case QueryServerParams():
+            return "server", {
+                "serverId": params.server_id,
+                "persisted": params.persisted,
+                "maxResults": optional_to_sbs(params.max_results),
+                "lastEventId": optional_to_sbs(_event_id_to_sbs(params.last_event_id)),
+            }
+
+
+def optional_to_sbs(value: Any) -> tuple[str, Any]:
+    """An Optional for hat-sbs."""
+    return ("none", None) if value is None else ("value", value)
+
+
+def _types_to_sbs(event_types: Sequence[EventType] | None) -> list[list[str]] | None:
+    return None if event_types is None else [list(i) for i in event_types]
+
+
+def _timestamp_to_sbs(timestamp: Timestamp | None) -> dict[str, int] | None:
+    return None if timestamp is None else msgspec.structs.asdict(timestamp)
+
+
+def _event_id_to_sbs(event_id: EventId | None) -> dict[str, int] | None:
+    return None if event_id is None else msgspec.structs.asdict(event_id)
