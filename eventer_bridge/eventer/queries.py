@@ -123,11 +123,19 @@ _READERS: Final[tuple[sbs.Reader[QueryParams], ...]] = (
 
 
 def query_params_to_sbs(params: QueryParams) -> tuple[str, dict[str, Any]]:
-    """QueryParams for hat-sbs."""
+    """QueryParams for hat-sbs.
+
+    Raises:
+        InvalidEventError: it has a condition of 000 that 001 cannot express.
+    """
     match params:
         case QueryLatestParams():
             return "latest", {"eventTypes": optional_to_sbs(_types_to_sbs(params.event_types))}
         case QueryTimeseriesParams():
+            if params.ids is not None or params.payload is not None or params.unique_type:
+                raise InvalidEventError(
+                    "an Event Server cannot be asked by ids, payload or unique_type"
+                )
             return "timeseries", {
                 "eventTypes": optional_to_sbs(_types_to_sbs(params.event_types)),
                 "tFrom": optional_to_sbs(_timestamp_to_sbs(params.t_from)),

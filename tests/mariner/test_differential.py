@@ -15,11 +15,11 @@ import jsonschema
 import jsonschema_rs
 import pytest
 
-from eventer_bridge import limits
 from mariner import codec, contract
 from mariner.errors import InvalidMessageError
 from mariner.messages import InitRes, RegisterReq, StatusMsg
 from tests.mariner.message_generator import MESSAGE_TYPES, MessageGenerator
+from tests.support import json_oracle
 
 N_MESSAGES: Final = 40_000
 """Of each seed."""
@@ -34,40 +34,12 @@ RS_MISTAKE: Final = repr(-(2.0**63))
 """jsonschema-rs takes it for less than the minimum, -2**63, which it equals."""
 
 
-def parse(message: bytes) -> Any:
-    """The value of a message.
-
-    Raises:
-        ValueError: it is no UTF-8, no JSON, or has a lone surrogate.
-    """
-    text = message.decode()
-    if "\\ud" in text:  # also in what is given twice
-        everything = json.loads(text, parse_constant=_refuse, object_pairs_hook=list)
-        json.dumps(everything, ensure_ascii=False).encode()
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
 def keeps_bounds(value: Any) -> bool:
     """Whether the payloads of a registration, right by the contract, keep the codec's bounds."""
     if value["msg_type"] != "register_req":
         return True
     payloads = [i["payload"] for i in value["register_events"] if i["payload"]]
-    return all(
-        depth_and_digits_are_kept(i["data"], limits.MAX_JSON_DEPTH)
-        for i in payloads
-        if i["payload_type"] == "json"
-    )
-
-
-def depth_and_digits_are_kept(value: Any, levels: int) -> bool:
-    if isinstance(value, dict | list):
-        inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(depth_and_digits_are_kept(i, levels - 1) for i in inner)
-    return not isinstance(value, int) or len(str(abs(value))) <= limits.MAX_NUMBER_DIGITS
+    return all(json_oracle.keeps_bounds(i["data"]) for i in payloads if i["payload_type"] == "json")
 
 
 def decodes(message: bytes) -> bool:
@@ -97,7 +69,7 @@ def test_codec_and_contract_never_disagree(seed: int) -> None:
         message = generator.message()
         verdict = decodes(message)
         try:
-            value = parse(message)
+            value = json_oracle.parse(message)
         except ValueError:
             assert not verdict, message
             n_no_json += 1

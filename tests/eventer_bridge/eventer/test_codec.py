@@ -1,0 +1,259 @@
+import json
+
+import pytest
+from hat.event import common as hat_common
+from hat.sbs import Repository
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from eventer_bridge import limits
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.eventer import codec, events
+from eventer_bridge.eventer.messages import (
+    Message,
+    MsgEventsNotify,
+    MsgInitReq,
+    MsgQueryReq,
+    MsgQueryRes,
+    MsgRegisterReq,
+    MsgRegisterRes,
+)
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    Order,
+    OrderBy,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+)
+from eventer_bridge.resources import read_schema
+from tests.eventer_bridge.eventer import hat_messages
+from tests.eventer_bridge.eventer.hat_messages import to_hat
+from tests.eventer_bridge.eventer.record_vectors import VECTORS, record
+from tests.eventer_bridge.eventer.samples import SAMPLES, json_payload
+
+GOLDEN: list[dict[str, str]] = json.loads(VECTORS.read_text(encoding="utf-8"))
+
+each_sample = pytest.mark.parametrize("message", SAMPLES.values(), ids=SAMPLES)
+
+
+def register_payload(text: bytes) -> bytes:
+    """A MsgRegisterReq of one event with this JSON text."""
+    return b"\x81\x80\x80\x81\x81" + bytes((0x80 + len(text),)) + text
+
+
+# --- the package hat-event ----------------------------------------------------------------
+
+
+def test_our_schema_is_theirs() -> None:
+    ours = Repository(read_schema("HatEventer.sbs")).to_json()
+    assert ours == [i for i in hat_common.sbs_repo.to_json() if i["name"] == "HatEventer"]
+
+
+@each_sample
+def test_we_send_what_hat_event_sends(message: Message) -> None:
+    assert codec.encode(message) == hat_messages.encode(message)
+
+
+@each_sample
+def test_hat_event_understands_us(message: Message) -> None:
+    assert hat_messages.decode(*codec.encode(message)) == to_hat(message)
+
+
+@each_sample
+def test_we_understand_hat_event(message: Message) -> None:
+    assert codec.decode(*hat_messages.encode(message)) == message
+
+
+@pytest.mark.parametrize("vector", GOLDEN, ids=[i["name"] for i in GOLDEN])
+def test_golden_vectors(vector: dict[str, str]) -> None:
+    data = bytes.fromhex(vector["data"])
+    message = SAMPLES[vector["name"]]
+    assert codec.decode(vector["type"], data) == message
+    assert codec.encode(message) == (vector["type"], data)
+
+
+def test_golden_vectors_are_what_hat_event_sends() -> None:
+    assert record() == GOLDEN
+
+
+INTEGERS = st.integers(INT64_MIN, INT64_MAX) | st.integers(-10_000, 10_000)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+TIMESTAMPS = st.builds(Timestamp, INTEGERS, st.integers(0, 999_999) | st.integers(0, 100))
+TYPES = st.lists(TEXTS, max_size=4).map(tuple)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | INTEGERS
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    lambda i: st.lists(i, max_size=3) | st.dictionaries(TEXTS, i, max_size=3),
+    max_leaves=8,
+)
+EVENTS = st.builds(
+    Event,
+    st.builds(EventId, *[st.sampled_from((1, 2, 5_000, INT64_MIN)) | INTEGERS] * 3),
+    TYPES,
+    st.sampled_from((Timestamp(0, 0), Timestamp(1_700_000_000, 70))) | TIMESTAMPS,
+    st.none() | TIMESTAMPS,
+    st.none() | JSON.map(json_payload) | st.builds(BinaryPayload, TEXTS, st.binary(max_size=99)),
+)
+TYPE_LISTS = st.none() | st.lists(TYPES, max_size=3).map(tuple)
+TIMESERIES = st.builds(
+    QueryTimeseriesParams,
+    event_types=TYPE_LISTS,
+    t_from=st.none() | TIMESTAMPS,
+    t_to=st.none() | TIMESTAMPS,
+    source_t_from=st.none() | TIMESTAMPS,
+    source_t_to=st.none() | TIMESTAMPS,
+    order=st.sampled_from(Order),
+    order_by=st.sampled_from(OrderBy),
+    max_results=st.none() | st.integers(0, INT64_MAX),
+    last_event_id=st.none() | st.builds(EventId, INTEGERS, INTEGERS, INTEGERS),
+)
+
+
+def check(message: Message) -> None:
+    """It is on the wire what hat-event makes of it, and comes back."""
+    name, data = codec.encode(message)
+    assert (name, data) == hat_messages.encode(message)
+    assert codec.decode(name, data) == message
+
+
+@given(st.lists(EVENTS, max_size=5))
+def test_any_events(found: list[Event]) -> None:
+    check(MsgEventsNotify(found))
+    check(MsgRegisterRes(found))
+    check(MsgQueryRes(QueryResult(found, bool(len(found) % 2))))
+    check(MsgRegisterReq([RegisterEvent(i.type, i.source_timestamp, i.payload) for i in found]))
+
+
+@given(
+    st.builds(
+        MsgInitReq,
+        TEXTS,
+        st.none() | TEXTS,
+        st.lists(TYPES, max_size=3).map(tuple),
+        st.none() | INTEGERS,
+        st.booleans(),
+    )
+)
+def test_any_init_request(message: MsgInitReq) -> None:
+    check(message)
+
+
+@given(TIMESERIES)
+def test_any_timeseries_query(params: QueryTimeseriesParams) -> None:
+    check(MsgQueryReq(params))
+
+
+@pytest.mark.parametrize("size", [2, 63, 64, 2_047, 2_048, 8_191, 8_192, 100_000])
+def test_payloads_about_every_size_of_a_length(size: int) -> None:
+    payloads = (json_payload("x" * (size - 2)), BinaryPayload("x" * size, bytes(size)))
+    check(MsgRegisterReq([RegisterEvent((), None, i) for i in payloads]))
+
+
+# --- parts of messages --------------------------------------------------------------------
+
+
+def test_messages_are_joined_of_events_that_are_encoded_once() -> None:
+    sample = SAMPLES["query_res"]
+    assert isinstance(sample, MsgQueryRes)
+    found = list(sample.result.events)
+    encoded = events.encode_events(found)
+    for n in (0, 1, 3, len(found)):
+        notify = codec.encode_events_notify(encoded[:n])
+        assert notify == hat_messages.encode(MsgEventsNotify(found[:n]))[1]
+        success = codec.encode_register_success(encoded[:n])
+        assert success == hat_messages.encode(MsgRegisterRes(found[:n]))[1]
+    assert hat_messages.encode(MsgRegisterRes(None))[1] == codec.REGISTER_FAILURE
+
+
+# --- what is remembered -------------------------------------------------------------------
+
+
+def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED_ENCODINGS", 3)
+    monkeypatch.setattr(limits, "MAX_REMEMBERED_BYTES", 5)
+    many = [
+        RegisterEvent((str(i % 7), "x" * (i % 5)), Timestamp(1_600_000_000 + i % 6, i), None)
+        for i in range(200)
+    ]
+    for _ in range(2):
+        check(MsgRegisterReq(many))
+    check(
+        MsgEventsNotify(
+            [Event(EventId(1, 1, 1), i.type, Timestamp(1, 1), None, None) for i in many]
+        )
+    )
+
+
+def test_a_type_is_not_taken_for_another_one_that_is_known() -> None:
+    """Not even where it begins with it."""
+    types = [("a",), ("a", ""), ("", "a"), (), ("",), ("\x01a",), ("a\x80",), ("aa",)]
+    for first in types:
+        for second in types:
+            check(
+                MsgRegisterReq(
+                    [RegisterEvent(i, None, None) for i in (first, first, second, first)]
+                )
+            )
+
+
+def test_types_of_unusual_encoding_are_sent_as_usual() -> None:
+    """A peer may write more zeros than it needs to; nobody else is to hear of it."""
+    decoded = codec.decode("HatEventer.MsgRegisterReq", bytes.fromhex("8100810083717879 8080"))
+    expected = MsgRegisterReq([RegisterEvent(("qxy",), None, None)])
+    assert decoded == expected
+    check(expected)
+
+
+# --- JSON payloads ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["1.0", "1e400", '{"a":1.0,"a":2}', '"\\ud83d\\ude00"', '{ "ž" : [ ] }']
+)
+def test_payload_is_kept_as_it_came(text: str) -> None:
+    data = register_payload(f" {text}\n".encode())
+    decoded = codec.decode("HatEventer.MsgRegisterReq", data)
+    assert decoded == MsgRegisterReq([RegisterEvent((), None, JsonPayload(Raw(text.encode())))])
+    assert codec.encode(decoded)[1] == register_payload(text.encode())
+
+
+# --- what cannot be encoded ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (
+            MsgRegisterReq([RegisterEvent(("\ud800",), None, None)]),
+            "HatEventer.MsgRegisterReq cannot be encoded: 'utf-8' codec can't encode character"
+            " '\\ud800' in position 0: surrogates not allowed",
+        ),
+        (
+            MsgQueryReq(QueryServerParams(1 << 63)),
+            "HatEventer.MsgQueryReq cannot be encoded: int too big to convert",
+        ),
+        *[
+            (
+                MsgQueryReq(QueryTimeseriesParams(**i)),
+                "an Event Server cannot be asked by ids, payload or unique_type",
+            )
+            for i in ({"ids": ()}, {"payload": JsonPayload.of(1)}, {"unique_type": True})
+        ],
+    ],
+)
+def test_what_cannot_be_encoded(message: Message, text: str) -> None:
+    with pytest.raises(InvalidEventError) as e:
+        codec.encode(message)
+    assert str(e.value) == text

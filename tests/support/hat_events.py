@@ -1,0 +1,76 @@
+"""Events and queries of ours as those of the package hat-event."""
+
+from typing import Any
+
+from hat.event import common as event_common
+
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    Payload,
+    QueryLatestParams,
+    QueryParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+)
+
+
+def query_params(params: QueryParams) -> Any:
+    """``hat.event.common.QueryParams``."""
+    types = None
+    if isinstance(params, QueryLatestParams | QueryTimeseriesParams):
+        types = None if params.event_types is None else list(params.event_types)
+        if isinstance(params, QueryLatestParams):
+            return event_common.QueryLatestParams(types)
+        return event_common.QueryTimeseriesParams(
+            types,
+            _timestamp(params.t_from),
+            _timestamp(params.t_to),
+            _timestamp(params.source_t_from),
+            _timestamp(params.source_t_to),
+            event_common.Order[params.order.name],
+            event_common.OrderBy[params.order_by.name],
+            params.max_results,
+            _event_id(params.last_event_id),
+        )
+    return event_common.QueryServerParams(
+        params.server_id, params.persisted, params.max_results, _event_id(params.last_event_id)
+    )
+
+
+def _timestamp(timestamp: Timestamp | None) -> Any:
+    return timestamp and event_common.Timestamp(timestamp.s, timestamp.us)
+
+
+def _event_id(event_id: EventId | None) -> Any:
+    return event_id and event_common.EventId(event_id.server, event_id.session, event_id.instance)
+
+
+def _payload(payload: Payload | None) -> Any:
+    match payload:
+        case BinaryPayload(data_type, data):
+            return event_common.EventPayloadBinary(data_type, data)
+        case JsonPayload():
+            return event_common.EventPayloadJson(payload.value())
+    return None
+
+
+def register_event(event: RegisterEvent) -> Any:
+    """``hat.event.common.RegisterEvent``."""
+    return event_common.RegisterEvent(
+        event.type, _timestamp(event.source_timestamp), _payload(event.payload)
+    )
+
+
+def event(event: Event) -> Any:
+    """``hat.event.common.Event``."""
+    return event_common.Event(
+        _event_id(event.id),
+        event.type,
+        _timestamp(event.timestamp),
+        _timestamp(event.source_timestamp),
+        _payload(event.payload),
+    )
