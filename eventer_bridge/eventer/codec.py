@@ -5,7 +5,7 @@ A message is the data of a chatter message; its type is told beside it, as
 
 What is sent seldom is encoded by hat-sbs. Events, which are the mass, are encoded by
 ``events``, for a whole registration three times as fast as with hat-sbs
-(``tests/eventer_bridge/eventer/test_speed.py``). What is received may be hostile, and is
+(``tests/perf/test_eventer_codec.py``). What is received may be hostile, and is
 always decoded by our own readers (``sbs`` says why).
 
 There are two ways to be wrong:
