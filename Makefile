@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check bench clean
+.PHONY: help setup run demo test check bench torture clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
@@ -35,6 +35,9 @@ check: $(READY)  ## lint, format and type check
 
 bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side by side
 	$(BIN)/python -m tests.perf
+
+torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks that jump back
+	$(BIN)/python -m tests.torture
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

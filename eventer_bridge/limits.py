@@ -73,6 +73,10 @@ LATEST_CACHE_TYPES: Final = 10_000
 READER_THREADS: Final = 2
 """Threads that answer queries; a third slow query waits, registrations do not."""
 
+STORE_RETRY_PERIOD_S: Final = 1.0
+"""After a failed commit the store is opened again so often, until it works. Each try that
+gets as far as that costs about as much as a start."""
+
 assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     "a session has at least one event, so that what is pending must never outrun the ids"
     " that are already reserved on disk"

@@ -10,10 +10,10 @@ that the backend owns; functions that run there are named ``ext_…``.
 
 import abc
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from hat import aio
+from hat import aio, util
 
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.subscription import Subscription
@@ -50,11 +50,35 @@ class Backend(aio.Resource, abc.ABC):
     """Storage of events.
 
     Closing it (``async_close``) first commits everything that was accepted.
+
+    A commit that fails (a full disk, for example) does not close it: until the cause is
+    gone, which the backend finds out by itself, :attr:`failure` says what it is, and
+    registrations and reservations fail at once. Queries are answered as far as that is
+    possible. What was committed is kept; what failed may be found stored all the same
+    afterwards, but only whole sessions. A store that is found damaged closes the backend.
     """
+
+    @property
+    @abc.abstractmethod
+    def failure(self) -> str | None:
+        """Why nothing can be stored now; None while it can."""
+
+    @abc.abstractmethod
+    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """Call ``cb`` on the loop's thread whenever :attr:`failure` changed.
+
+        Returns:
+            A handle; ``cancel`` ends it.
+        """
 
     @abc.abstractmethod
     def server_mark(self, server_id: int) -> ServerMark:
-        """Where the ids and the clock of a server continue."""
+        """Where the ids and the clock of a server continue.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
 
     @abc.abstractmethod
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
@@ -88,8 +112,8 @@ class Backend(aio.Resource, abc.ABC):
         Returns:
             A future, which may be shared by sessions that are committed together, so that
             nobody may cancel it (wait with ``asyncio.wait`` or ``asyncio.shield`` where
-            that could happen). It fails with ``StorageError`` if the commit failed (the backend
-            closes itself then) and with ``ClosedError`` if the backend was closed.
+            that could happen). It fails with ``StorageError`` if the commit failed or
+            :attr:`failure` is set, and with ``ClosedError`` if the backend was closed.
         """
 
     @abc.abstractmethod
@@ -130,7 +154,11 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Wait until everything that was handed to :meth:`register` is durable."""
+        """Wait until everything that was handed to :meth:`register` is durable.
+
+        Raises:
+            StorageError: it could not be made durable.
+        """
 
     @abc.abstractmethod
     def stats(self) -> StoreStats:

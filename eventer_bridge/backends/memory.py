@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from operator import itemgetter
 
-from hat import aio
+from hat import aio, util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
@@ -52,6 +52,15 @@ class MemoryBackend(Backend):
     def async_group(self) -> aio.Group:
         """Group of the backend's tasks (it has none)."""
         return self._async_group
+
+    @property
+    def failure(self) -> None:
+        """See :class:`Backend`; memory does not fail."""
+        return None
+
+    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """See :class:`Backend`; ``cb`` is never called."""
+        return util.RegisterCallbackHandle(lambda: None)
 
     def server_mark(self, server_id: int) -> ServerMark:
         """See :class:`Backend`."""

@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -34,6 +34,10 @@ async def gateway(
     backend: Literal["rocksdb", "memory"] = "rocksdb",
     http: bool = False,
     modules: Sequence[dict[str, Any]] = (),
+    store: Path | None = None,
+    wrapper: Sequence[str] = (),
+    program: str = "mariner",
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Gateway]:
     """Run ``python -m mariner serve``; on the way out SIGTERM, which has to give exit code 0.
 
@@ -48,6 +52,10 @@ async def gateway(
         backend: which store.
         http: also serve health and metrics.
         modules: ``event_core.modules`` of the configuration.
+        store: where the store is, if not in ``directory``.
+        wrapper: see ``process.child``.
+        program: module that is run in place of ``mariner``, with its arguments.
+        environment: see ``process.child``.
 
     Raises:
         ChildError: it did not start, or did not end with exit code 0.
@@ -60,7 +68,7 @@ async def gateway(
         "clients": CLIENTS if clients is None else clients,
     }
     if backend == "rocksdb":
-        conf["event_core"]["backend"]["path"] = str(directory / "events")
+        conf["event_core"]["backend"]["path"] = str(store or directory / "events")
     if tls is not None:
         conf["mariner"]["tls"] = tls
     if http:
@@ -71,7 +79,13 @@ async def gateway(
     output.unlink(missing_ok=True)
 
     async with processes.child(
-        "mariner", "serve", "--conf", str(conf_path), output=output
+        program,
+        "serve",
+        "--conf",
+        str(conf_path),
+        output=output,
+        wrapper=wrapper,
+        environment=environment,
     ) as process:
         ports = await _wait_ports(process, output, http)
         yield Gateway(HOST, ports["mariner"], ports.get("http"), process.pid, process, output)

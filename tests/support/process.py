@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,13 +28,21 @@ class ChildError(RuntimeError):
 
 
 @contextlib.asynccontextmanager
-async def child(module: str, *args: str, output: Path) -> AsyncIterator[Process]:
+async def child(
+    module: str,
+    *args: str,
+    output: Path,
+    wrapper: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Process]:
     """Run ``python -m module args``; on the way out end it with SIGTERM.
 
     Args:
         module: what to run, in the interpreter (and so the environment) of the tests.
         args: its arguments.
         output: file that its standard output and error go to.
+        wrapper: command that is put in front, and has to replace itself by what follows.
+        environment: variables that are set besides those of the tests.
 
     Raises:
         ChildError: it did not end in time after SIGTERM, or with another exit code than 0.
@@ -42,6 +51,7 @@ async def child(module: str, *args: str, output: Path) -> AsyncIterator[Process]
     """
     with output.open("ab") as sink:
         process = await asyncio.create_subprocess_exec(
+            *wrapper,
             sys.executable,
             "-m",
             module,
@@ -49,6 +59,7 @@ async def child(module: str, *args: str, output: Path) -> AsyncIterator[Process]
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
+            env={**os.environ, **environment} if environment else None,
         )
     try:
         yield process

@@ -6,10 +6,15 @@ Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a 
 
     register() ─▶ encode into the gathering group ─▶ write ─▶ storage thread: sync ─▶ future done
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
+
+When a commit fails, everything that waits for one fails with it, and the storage thread
+opens the database again, every ``limits.STORE_RETRY_PERIOD_S``, until it can be written.
+What is known in memory (types, latest events) is then read anew.
 """
 
 import asyncio
 import contextlib
+import enum
 import logging
 import queue
 import threading
@@ -19,21 +24,25 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from hat import aio
+from hat import aio, util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
 from eventer_bridge.backends.common import check_ids, failed, take, visible_types
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import LatestCache
+from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
-from eventer_bridge.backends.rocksdb.store import Commit, Store
-from eventer_bridge.backends.rocksdb.types import Types
-from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
+from eventer_bridge.backends.rocksdb.store import Commit
+from eventer_bridge.errors import (
+    ClosedError,
+    EventerBridgeError,
+    StorageError,
+    StoreDamagedError,
+    StoreFormatError,
+)
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -70,7 +79,7 @@ async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBacke
     loop = asyncio.get_running_loop()
     readers = ThreadPoolExecutor(limits.READER_THREADS, "store-reader")
     try:
-        opened = await loop.run_in_executor(readers, _ext_open, path)
+        opened = await loop.run_in_executor(readers, ext_open, path)
     except BaseException:
         readers.shutdown(wait=False)
         raise
@@ -84,22 +93,12 @@ async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBacke
     return backend
 
 
-class _Opened(NamedTuple):
-    store: Store
-    types: Types
-    latest: LatestCache
+class _Job(enum.Enum):
+    """What the storage thread is to do."""
 
-
-def _ext_open(path: Path) -> _Opened:
-    store = Store(path)
-    try:
-        ext_remove_scratch(path)
-        types = Types(store.ext_types())
-        latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
-        return _Opened(store, types, LatestCache(store.ext_last_place(), latest))
-    except BaseException:
-        store.ext_close()
-        raise
+    SYNC = enum.auto()
+    REOPEN = enum.auto()
+    STOP = enum.auto()
 
 
 class _Group:
@@ -116,11 +115,12 @@ class RocksDbBackend(Backend):
     """See the module and :class:`Backend`. Made by :func:`create`."""
 
     def __init__(
-        self, opened: _Opened, readers: ThreadPoolExecutor, on_commit: CommitCb | None
+        self, opened: Opened, readers: ThreadPoolExecutor, on_commit: CommitCb | None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
         self._reader = Reader(self._store, self._types.names)
+        self._stats = StoreStats(0, 0, 0)
         self._readers = readers
         self._on_commit = on_commit
         self._control: control.ControlServer | None = None
@@ -128,7 +128,8 @@ class RocksDbBackend(Backend):
         self._is_committing = False
         self._started_s = 0.0
         self._failure: str | None = None
-        self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()  # true: sync, false: stop
+        self._failure_cbs = util.CallbackRegistry()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
         self._thread.start()
@@ -140,24 +141,39 @@ class RocksDbBackend(Backend):
         """Group of the backend's tasks."""
         return self._async_group
 
+    @property
+    def failure(self) -> str | None:
+        """See :class:`Backend`."""
+        return self._failure
+
+    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """See :class:`Backend`."""
+        return self._failure_cbs.register(cb)
+
     def stats(self) -> StoreStats:
         """See :class:`Backend`; takes well below a millisecond.
+
+        While the store cannot be read, it is what it was before.
 
         Raises:
             ClosedError: the backend is closed.
         """
         self._check_open()
-        return StoreStats(self._store.n_events(), len(self._types), self._store.disk_bytes())
+        with contextlib.suppress(StorageError), self._store.in_use():
+            n_events, n_bytes = self._store.n_events(), self._store.disk_bytes()
+            self._stats = StoreStats(n_events, len(self._types), n_bytes)
+        return self._stats
 
     def server_mark(self, server_id: int) -> ServerMark:
         """See :class:`Backend`. Two short reads on the loop's thread."""
         self._check_open()
-        return self._store.mark(server_id)
+        with self._store.in_use():
+            return self._store.mark(server_id)
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
         try:
-            self._check_open()
+            self._check_writable()
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         group = self._gather(0)
@@ -172,7 +188,7 @@ class RocksDbBackend(Backend):
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
         new_types: list[tuple[TypeId, bytes]] = []
         try:
-            self._check_open()
+            self._check_writable()
             type_ids = self._types.intern(events, new_types)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
@@ -188,7 +204,8 @@ class RocksDbBackend(Backend):
         check_ids(params)
         types = visible_types(params, subscription)
         if not (isinstance(params, QueryServerParams) and params.persisted):
-            await self.flush()
+            with contextlib.suppress(StorageError):  # what failed is not to be found
+                await self.flush()
         ids = None if types is None or types.is_everything else self._types.resolve(types)
         if ids is not None and not ids:
             return QueryResult([], False)
@@ -199,26 +216,33 @@ class RocksDbBackend(Backend):
                 return await self._read(self._reader.ext_timeseries, params, ids)
             case QueryServerParams():
                 result = await self._read(self._reader.ext_server, params, ids)
-                if params.persisted and self._is_committing:
-                    # rows can be read a moment before the log that holds them is synced
-                    await asyncio.shield(self._groups[0].future)
+                if params.persisted:
+                    await self._ensure_durable()
                 return result
 
     async def flush(self) -> None:
-        """See :class:`Backend`.
-
-        Raises:
-            StorageError: a commit failed.
-        """
+        """See :class:`Backend`."""
         if self._failure is not None:
             raise StorageError(self._failure)
         if self._groups:
             # shared with others: who gives up waiting must not cancel it for them
             await asyncio.shield(self._groups[-1].future)
 
+    async def _ensure_durable(self) -> None:
+        """Rows can be read before the log that holds them is synced, or if that failed."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        if self._is_committing:
+            await asyncio.shield(self._groups[0].future)
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise ClosedError(f"{self._store.path}: the event store is closed")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._failure is not None:
+            raise StorageError(self._failure)
 
     def _gather(self, n_events: int) -> _Group:
         """The group that so many events are to join."""
@@ -242,13 +266,13 @@ class RocksDbBackend(Backend):
         except StorageError as e:
             self._on_synced(e)
         else:
-            self._jobs.put(True)
+            self._jobs.put(_Job.SYNC)
 
     def _on_synced(self, error: StorageError | None) -> None:
         group = self._groups.popleft()
         self._is_committing = False
         if error is not None:
-            self._on_failure(group, str(error))
+            self._on_failure(group, error)
             return
         seconds = time.perf_counter() - self._started_s
         if self._groups:
@@ -259,14 +283,39 @@ class RocksDbBackend(Backend):
         if self._on_commit:
             self._on_commit(group.commit.n_events, seconds)
 
-    def _on_failure(self, group: _Group, reason: str) -> None:
-        mlog.error("event store failed and closes", extra={"reason": reason})
-        self._failure = reason
-        self.close()
+    def _on_failure(self, group: _Group, error: StorageError) -> None:
+        self._set_failure(str(error))
         for unsaved in (group, *self._groups):
             if not unsaved.future.done():
-                failed(unsaved.future, StorageError(reason))
+                failed(unsaved.future, StorageError(str(error)))
         self._groups.clear()
+        self._retry(error)
+
+    def _retry(self, error: StorageError) -> None:
+        if isinstance(error, (StoreDamagedError, StoreFormatError)):
+            mlog.error("event store closes for good", extra={"reason": str(error)})
+            self.close()
+        if self.is_open:
+            self._loop.call_later(limits.STORE_RETRY_PERIOD_S, self._jobs.put, _Job.REOPEN)
+
+    def _on_reopened(self, opened: Opened | StorageError) -> None:
+        if isinstance(opened, StorageError):
+            self._set_failure(str(opened))
+            self._retry(opened)
+            return
+        _, self._types, self._latest = opened
+        self._reader = Reader(self._store, self._types.names)
+        self._set_failure(None)
+
+    def _set_failure(self, failure: str | None) -> None:
+        if failure == self._failure:
+            return
+        self._failure = failure
+        if failure is None:
+            mlog.info("event store can be written again", extra={"path": str(self._store.path)})
+        else:
+            mlog.error("event store cannot be written", extra={"reason": failure})
+        self._failure_cbs.notify()
 
     async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult:
         names = self._types.names
@@ -280,7 +329,11 @@ class RocksDbBackend(Backend):
 
     async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
         self._check_open()
-        return await self._loop.run_in_executor(self._readers, ext_fn, *args)
+        return await self._loop.run_in_executor(self._readers, self._ext_read, ext_fn, *args)
+
+    def _ext_read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
+        with self._store.in_use():
+            return ext_call(ext_fn, *args)
 
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError):  # those who wait for a commit are told
@@ -288,21 +341,33 @@ class RocksDbBackend(Backend):
         if self._control is not None:
             await self._control.async_close()
         self._store.is_closing = True
-        self._jobs.put(False)
+        self._jobs.put(_Job.STOP)
         await self._stopped
         self._thread.join()
 
     def _ext_run(self) -> None:
-        while self._jobs.get():
-            error: StorageError | None = None
-            try:
-                self._store.ext_sync()
-            except StorageError as e:
-                error = e
-            self._loop.call_soon_threadsafe(self._on_synced, error)
+        while (job := self._jobs.get()) is not _Job.STOP:
+            if job is _Job.SYNC:
+                self._loop.call_soon_threadsafe(self._on_synced, self._ext_sync())
+            else:
+                self._loop.call_soon_threadsafe(self._on_reopened, self._ext_reopen())
         self._readers.shutdown()
         try:
             self._store.ext_close()
         except StorageError as e:
             mlog.error("event store failed while it closed", extra={"reason": str(e)})
         self._loop.call_soon_threadsafe(self._stopped.set_result, None)
+
+    def _ext_sync(self) -> StorageError | None:
+        try:
+            self._store.ext_sync()
+        except StorageError as e:
+            return e
+        return None
+
+    def _ext_reopen(self) -> Opened | StorageError:
+        try:
+            self._store.ext_reopen()
+            return ext_call(ext_load, self._store)
+        except StorageError as e:
+            return e

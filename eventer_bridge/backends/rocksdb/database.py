@@ -1,9 +1,15 @@
 """Opening of the RocksDB database: directory, options, format, and what to say if it fails.
 
-Runs on a thread that may block. RocksDB itself locks the directory, notices files that
-are missing or too short when it opens, and damaged blocks (by checksum) when it reads.
+Runs on a thread that may block. What damage is noticed, and by whom:
+
+- sorted files (``.sst``): RocksDB, missing or too short when it opens, damaged blocks (by
+  checksum) when it reads them.
+- after a proper end, everything else: by its seal (``seal``).
+- after a crash, the log: ``log_files`` and RocksDB. That a log lost its end exactly
+  between two records, or the list of files (MANIFEST) did, nobody can notice.
 """
 
+import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +26,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY
+from eventer_bridge.backends.rocksdb.log_files import check_log
+from eventer_bridge.backends.rocksdb.seal import break_seal, check_seal
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -30,6 +39,9 @@ from eventer_bridge.errors import (
 
 FORMAT: Final = 1
 """Version of the layout in ``keys``; raised when older versions would misread it."""
+
+COMMIT: Final = "commit failed"
+"""What failed, for :func:`explain`."""
 
 FAMILIES: Final = ("event", "source", "session", "server", "type")
 """Column families besides ``default``."""
@@ -53,25 +65,61 @@ _CREATION = ("IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "rocksdict-", "
 """How names begin that may stand in a new store before there is a CURRENT file."""
 
 
-def open_database(path: Path) -> Rdict:
-    """Open the database, and create it where there is none.
+def lock_directory(path: Path) -> int:
+    """Make the directory of a store, where there is none, and lock it.
+
+    RocksDB locks it as well, but only when it opens; it is to be checked before that.
+
+    Returns:
+        A file descriptor; closing it unlocks.
 
     Raises:
-        StoreLockedError: another process has it open.
+        StoreLockedError: it is locked already.
+        StorageError: it cannot be used.
+    """
+    try:
+        _make_directory(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        os.close(descriptor)
+        if isinstance(e, BlockingIOError):
+            raise StoreLockedError(
+                f"{path}: the event store is in use by another process, or by this one already"
+            ) from e
+        raise StorageError(f"{path}: cannot be locked: {e.strerror}") from e
+    return descriptor
+
+
+def open_database(path: Path, *, create: bool = True) -> Rdict:
+    """Open the database of a directory that is locked (:func:`lock_directory`).
+
+    Args:
+        path: of the store.
+        create: make a new one where there is none.
+
+    Raises:
+        StoreLockedError: another program has it open.
         StoreFormatError: it was written in a format that is not known here.
         StoreDamagedError: it is damaged, or is something else.
         StorageError: it cannot be opened or created for another reason.
     """
     try:
-        _make_directory(path)
+        break_seal(path)
         exists = (path / "CURRENT").exists()
-        if not exists:
+        if not exists and create:
             _refuse_strange_files(path)
+        check_log(path, is_repaired=True)
     except OSError as e:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
+    if not exists and not create:
+        raise StorageError(f"{path}: the event store is not there any more")
     names = _family_names(path) if exists else ["default"]
     cache = Cache(BLOCK_CACHE_BYTES)
-    db = _open(path, names, cache, AccessType.read_write())
+    db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
     try:
         if not _is_known_format(path, db, names):
             _initialize(db, set(FAMILIES).difference(names), cache)
@@ -84,6 +132,23 @@ def open_database(path: Path) -> Rdict:
     return db
 
 
+def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
+    """Write to new, synced files what was read from the log, and check that writing works.
+
+    After a failed sync the kernel may show in the log what the disk does not have.
+
+    Args:
+        db: a database that was just opened.
+        families: its column families.
+
+    Raises:
+        Exception: RocksDB's, for :func:`explain`.
+    """
+    for family in (db, *families):
+        family.flush(True)
+    db.put(FORMAT_KEY, str(FORMAT).encode(), _synced())
+
+
 def open_for_reading(path: Path) -> Rdict:
     """Open a database that nobody has open, without changing or locking it.
 
@@ -91,9 +156,15 @@ def open_for_reading(path: Path) -> Rdict:
         StorageError: as :func:`open_database`; also if there is none.
     """
     check_exists(path)
+    try:
+        check_seal(path)
+        check_log(path, is_repaired=False)
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be read: {e.strerror}") from e
     names = _family_names(path)
-    # rows that are only in the log are read from it, into memory
-    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), AccessType.read_only(False))
+    # rows that are only in the log are read from it, into memory; a torn end is left there
+    access, mode = AccessType.read_only(False), DBRecoveryMode.tolerate_corrupted_tail_records()
+    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
     try:
         if not _is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
@@ -128,15 +199,18 @@ def explain(path: Path, what: str, error: Exception) -> StorageError:
         return StoreLockedError(f"{path}: the event store is in use by this process already")
     if "While lock file" in reason and "temporarily unavailable" in reason:
         return StoreLockedError(f"{path}: the event store is in use by another process")
-    if any(i in reason for i in ("Corruption", "No such file", "Invalid argument")):
+    signs = ["Corruption"] if what == COMMIT else ["Corruption", "No such file", "Invalid argument"]
+    if any(i in reason for i in signs):
         return StoreDamagedError(f"{path}: the event store is damaged: {reason}")
     return StorageError(f"{path}: {what}: {reason}")
 
 
-def _open(path: Path, names: Iterable[str], cache: Cache, access: AccessType) -> Rdict:
+def _open(
+    path: Path, names: Iterable[str], cache: Cache, access: AccessType, mode: DBRecoveryMode
+) -> Rdict:
     families = {name: _family_options(name, cache) for name in names}
     try:
-        return Rdict(str(path), _options(cache), families, access)
+        return Rdict(str(path), _options(cache, mode), families, access)
     except Exception as e:
         raise explain(path, "cannot be opened", e) from None
 
@@ -145,11 +219,7 @@ def _make_directory(path: Path) -> None:
     missing = [i for i in (path, *path.parents) if not i.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for made in missing:  # a power cut must not take back the directory of a synced file
-        descriptor = os.open(made.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        directories.sync(made.parent)
 
 
 def _refuse_strange_files(path: Path) -> None:
@@ -191,25 +261,29 @@ def _is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
 def _has_rows(family: Rdict) -> bool:
     iterator = family.iter()
     iterator.seek_to_first()
+    iterator.status()
     return iterator.valid()
 
 
 def _initialize(db: Rdict, missing: Iterable[str], cache: Cache) -> None:
     for name in missing:
         db.create_column_family(name, _family_options(name, cache)).close()
-    synced = WriteOptions()
-    synced.sync = True
-    db.put(FORMAT_KEY, str(FORMAT).encode(), synced)
+    db.put(FORMAT_KEY, str(FORMAT).encode(), _synced())
 
 
-def _options(cache: Cache) -> Options:
+def _synced() -> WriteOptions:
+    options = WriteOptions()
+    options.sync = True
+    return options
+
+
+def _options(cache: Cache, mode: DBRecoveryMode) -> Options:
     options = _family_options("default", cache)
     options.create_if_missing(True)
-    # What was acknowledged was synced, and is never dropped silently. A power cut may
-    # leave the last record of the log incomplete: it was not acknowledged, and is dropped.
-    # Any other damage of the log refuses to open. The default of RocksDB (point in time)
-    # would go on without everything that follows the damage.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    # What was acknowledged was synced, and is never dropped silently: any damage of the log
+    # refuses to open. A torn write at its end was cut off before (``log_files``). The
+    # default of RocksDB would go on without everything that follows the damage.
+    options.set_wal_recovery_mode(mode)
     options.set_max_total_wal_size(MAX_WAL_BYTES)
     options.set_db_write_buffer_size(ALL_WRITE_BUFFERS_BYTES)
     options.set_max_open_files(MAX_OPEN_FILES)

@@ -31,6 +31,7 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
+from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -125,7 +126,12 @@ class Reader:
         return self._take(found, max_results)
 
     def _take(self, found: Sequence[bytes], max_events: int) -> QueryResult:
-        return take(decode_rows(self._rows(found), self._names), max_events)
+        try:
+            return take(decode_rows(self._rows(found), self._names), max_events)
+        except KeyError as e:
+            raise StoreDamagedError(
+                f"{self._store.path}: the event store is damaged: there is no type {e}"
+            ) from None
 
     def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
         for n_rows, key in enumerate(found, 1):

@@ -5,6 +5,9 @@
 Rows are never changed or deleted (but for the reservation marks), and a commit is atomic
 over all column families. Therefore one iterator, which sees the moment at which it was
 made, is all the snapshot that a query needs: the rows that its keys lead to exist.
+
+Everything but committing happens inside ``in_use``, as ``Database`` asks for. Every commit
+goes through the log, one at a time: ``log_files`` relies on it.
 """
 
 import contextlib
@@ -25,14 +28,10 @@ from rocksdict import (
 
 from eventer_bridge.backends.base import ServerMark
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.database import (
-    FAMILIES,
-    explain,
-    open_database,
-    open_for_reading,
-)
+from eventer_bridge.backends.rocksdb.database import COMMIT, explain
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
+from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, EventType
 
@@ -62,7 +61,7 @@ class Commit:
         self.n_events = 0
 
 
-class Store:
+class Store(Database):
     """See the module.
 
     Args:
@@ -78,33 +77,26 @@ class Store:
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.path = path
+        super().__init__(path, read_only=read_only)
         self.is_closing = False
-        self._db = open_for_reading(path) if read_only else open_database(path)
-        self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
-        self._event, self._session, self._server = (
-            self._families[name] for name in ("event", "session", "server")
-        )
-        self._handles = [self._db.get_column_family_handle(name) for name in FAMILIES]
-
-    def ext_close(self) -> None:
-        """Close. Nothing may be under way; afterwards others can open the directory.
-
-        Raises:
-            StorageError: buffered rows could not be written; they are in the log.
-        """
-        # the lock is held until the last of these references is gone
-        self._handles.clear()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self.errors("closing failed"))
-            for db in (self._db, *self._families.values()):
-                stack.callback(db.close)
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
-        """The types that are stored."""
+        """The types that are stored.
+
+        Raises:
+            StoreDamagedError: one is missing.
+        """
+        iterator = self.iterator("type")
+        types: list[tuple[TypeId, EventType]] = []
+        iterator.seek_to_first()
+        while iterator.valid():
+            types.append((iterator.key(), keys.decode_type(iterator.value())))
+            iterator.next()
         with self.errors():
-            rows: Any = self._families["type"].items()
-            return [(type_id, keys.decode_type(data)) for type_id, data in rows]
+            iterator.status()  # raises if it is not the end, but a failure
+        if any(type_id != keys.encode_type_id(n) for n, (type_id, _) in enumerate(types)):
+            raise StoreDamagedError(f"{self.path}: the event store is damaged: a type is missing")
+        return types
 
     def ext_last_place(self) -> bytes:
         """A place (see ``keys``) behind every stored one; empty where there is none."""
@@ -169,7 +161,7 @@ class Store:
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        with self.errors("commit failed"):
+        with self.errors(COMMIT):
             self._db.write(commit.batch)
 
     def ext_sync(self) -> None:
@@ -178,7 +170,7 @@ class Store:
         Raises:
             StorageError: as :meth:`write`.
         """
-        with self.errors("commit failed"):
+        with self.errors(COMMIT):
             self._db.flush_wal(True)
 
     def ext_checkpoint(self, path: Path) -> None:
@@ -190,7 +182,7 @@ class Store:
         Raises:
             StorageError: it failed.
         """
-        with self.errors("checkpoint failed"):
+        with self.in_use(), self.errors("checkpoint failed"):
             # RocksDB writes what is in memory to files first, and rocksdict keeps the
             # interpreter's lock meanwhile (80 ms for 100,000 rows). When it only flushes it
             # does not. So that is done before, again and again, until little is left.
@@ -231,15 +223,15 @@ class Store:
             StorageError: it could not be read.
             StoreDamagedError: it is not there.
         """
-        return self._get(self._event, key)
+        return self._get("event", key)
 
     def entries(self, session_key: bytes) -> bytes:
         """Instances and types of a session that exists; raises as :meth:`value`."""
-        return self._get(self._session, session_key)
+        return self._get("session", session_key)
 
     def timestamp(self, server_key: bytes) -> bytes:
         """Timestamp of a session that exists; raises as :meth:`value`."""
-        return self._get(self._server, server_key)
+        return self._get("server", server_key)
 
     def values(self, family: str, row_keys: Iterable[bytes]) -> list[bytes | None]:
         """Values of many rows, None where there is no such row; raises ``StorageError``."""
@@ -259,7 +251,7 @@ class Store:
         for (server, session), ids in groupby(event_ids, lambda i: (i.server, i.session)):
             server_key = keys.encode_int(server) + keys.encode_int(session)
             with self.errors():
-                timestamp: bytes | None = self._server.get(server_key)
+                timestamp: bytes | None = self._family("server").get(server_key)
             if timestamp is None:
                 continue
             session_key = timestamp + server_key
@@ -311,23 +303,12 @@ class Store:
                 size += entry.stat().st_blocks * 512
         return size
 
-    @contextlib.contextmanager
-    def errors(self, what: str = "read failed") -> Iterator[None]:
-        """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
-        try:
-            yield
-        except Exception as e:
-            raise explain(self.path, what, e) from None
-
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
 
-    def _family(self, name: str) -> Rdict:
-        return self._db if name == "default" else self._families[name]
-
-    def _get(self, family: Rdict, key: bytes) -> bytes:
+    def _get(self, family: str, key: bytes) -> bytes:
         try:  # not errors(): this is called for every row
-            value: bytes | None = family.get(key)
+            value: bytes | None = self._families[family].get(key)
         except Exception as e:
             raise explain(self.path, "read failed", e) from None
         if value is None:

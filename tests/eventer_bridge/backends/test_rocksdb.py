@@ -1,11 +1,8 @@
-"""The RocksDB backend: the contract, naive answers, reopening, refusing, failing, caching."""
+"""The RocksDB backend: the contract, naive answers, reopening, refusing, caching."""
 
 import asyncio
-import contextlib
-import gc
-import resource
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -16,11 +13,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.rocksdb import latest, scan
-from eventer_bridge.errors import (
-    ClosedError,
-    LimitError,
-    StorageError,
-)
+from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
     EventId,
     JsonPayload,
@@ -204,49 +197,3 @@ async def test_a_large_latest_event_is_left_to_the_store(tmp_path: Path) -> None
             await writer.session(draft("a", payload=payload))
             result = await backend.query(QueryLatestParams([("a",)]))
             assert result.events == writer.events[-1:]
-
-
-# failing commits
-
-
-@contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """Let the kernel refuse every write of this process to a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-async def test_a_failed_commit_closes_the_backend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    unheard: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 2)
-    backend = await rocksdb.create(tmp_path)
-    writer = Writer(backend)
-    await writer.session(draft())
-    events = [writer.make(draft()) for _ in range(5)]
-    with full_disk():
-        futures = [backend.register(i) for i in events[:-1]]
-        waiting = asyncio.ensure_future(backend.query(UPWARDS))
-        for future in futures[:-1]:
-            with pytest.raises(StorageError, match=f"{tmp_path}: commit failed: .*too large"):
-                await future
-        with pytest.raises((StorageError, ClosedError)):
-            await waiting
-    assert not backend.is_open
-    with pytest.raises(ClosedError):
-        await backend.register(events[-1])
-    with pytest.raises(StorageError):
-        await backend.flush()
-    await backend.async_close()
-    assert "event store failed and closes" in caplog.text
-    del futures, future, waiting
-    gc.collect()
-    assert unheard == []
-    async with await rocksdb.create(tmp_path) as again:
-        assert (await again.query(UPWARDS)).events == writer.events[:1]

@@ -13,16 +13,17 @@ import pytest
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.base import ServerMark
+from eventer_bridge.backends.rocksdb.seal import SEAL
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
     StoreFormatError,
     StoreLockedError,
 )
-from eventer_bridge.model import EventId, JsonPayload, Order, QueryTimeseriesParams, Timestamp
+from eventer_bridge.model import JsonPayload, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
+IN_USE = "the event store is in use by another process, or by this one already"
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
 
@@ -73,10 +74,10 @@ def another_process_has_it_open(path: Path) -> Iterator[None]:
 async def test_a_store_in_use(tmp_path: Path) -> None:
     with another_process_has_it_open(tmp_path):
         message = await opening_fails(tmp_path, StoreLockedError)
-        assert message == "the event store is in use by another process"
+        assert message == IN_USE
     async with await rocksdb.create(tmp_path):
         message = await opening_fails(tmp_path, StoreLockedError)
-        assert message == "the event store is in use by this process already"
+        assert message == IN_USE
 
 
 async def test_a_newer_format(tmp_path: Path) -> None:
@@ -87,6 +88,7 @@ async def test_a_newer_format(tmp_path: Path) -> None:
     # a newer version may well have more column families
     db.create_column_family("newer", Options(raw_mode=True)).close()
     db.close()
+    (tmp_path / SEAL).unlink()
     for _ in range(2):  # and refusing does not keep it locked
         message = await opening_fails(tmp_path, StoreFormatError)
         assert message == "the event store has format 2, this version knows format 1 only"
@@ -144,6 +146,17 @@ def garble(path: Path) -> None:
     path.write_bytes(data)
 
 
+def garble_data(path: Path) -> None:
+    """Damage the first block, which has rows."""
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"x")
+
+
 def halve(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
@@ -159,7 +172,7 @@ def halve(path: Path) -> None:
         ("MANIFEST-*", halve, "the event store is damaged: .*MANIFEST"),
         ("*.sst", remove, "the event store is damaged: .*No such file"),
         ("*.sst", halve, "the event store is damaged: .*Sst file size mismatch"),
-        ("*.log", garble, "the event store is damaged: Corruption"),
+        ("*.log", garble, "the event store is damaged: "),
     ],
 )
 async def test_damaged_files(
@@ -172,19 +185,45 @@ async def test_damaged_files(
     assert re.search(reason, message)
 
 
-async def test_a_record_that_a_power_cut_left_incomplete_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    await make_store(path)
-    log = largest(path, "*.log")
-    log.write_bytes(log.read_bytes()[:-3])
-    async with await rocksdb.create(path) as backend:
-        # the last session is gone, whole: it cannot have been acknowledged
-        found = [i.id for i in (await backend.query(UPWARDS)).events]
-        assert found == [EventId(1, 1, 1), EventId(1, 1, 2), EventId(1, 2, 1), EventId(1, 2, 2)]
-        assert backend.server_mark(1) == ServerMark(2, Timestamp(2, 0))
-        for query_type in "a", "b", "c":
-            events = (await backend.query(QueryTimeseriesParams([(query_type,)]))).events
-            assert all(i.id.session <= 2 for i in events)
+async def test_a_store_that_was_closed_has_to_be_as_it_was(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft())
+    for pattern in "MANIFEST-*", "CURRENT", "*.log", SEAL:
+        file = largest(tmp_path, pattern)
+        before = file.read_bytes()
+        for damage in (grow, remove) if not before else (grow, remove, garble, halve):
+            if file.name == SEAL and damage is remove:
+                continue
+            damage(file)
+            for _ in range(2):  # and refusing does not change it
+                message = await opening_fails(tmp_path, StoreDamagedError)
+                assert re.match(
+                    "the event store is damaged, or was changed by something else since it was"
+                    rf" closed: .*{file.name}",
+                    message,
+                )
+            file.write_bytes(before)
+    async with await rocksdb.create(tmp_path) as backend:
+        assert (await backend.query(UPWARDS)).events
+        assert not (tmp_path / SEAL).exists()
+
+
+async def test_without_its_seal_a_store_is_not_compared(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft())
+    grow(largest(tmp_path, "*.log"))
+    (tmp_path / SEAL).unlink()
+    async with await rocksdb.create(tmp_path) as backend:
+        assert (await backend.query(UPWARDS)).events
+
+
+async def test_damaged_event_types_are_noticed(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(*numbered(*(f"type{i}" for i in range(1000))))
+    for file in tuple(tmp_path.glob("*.sst")):  # noqa: ASYNC240
+        garble_data(file)
+    message = await opening_fails(tmp_path, StoreDamagedError)
+    assert re.search("the event store is damaged: .*checksum", message)
 
 
 async def test_a_damaged_block_fails_the_query_that_reads_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from rocksdict import Options, Rdict
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.database import FAMILIES
+from eventer_bridge.backends.rocksdb.seal import SEAL
 from eventer_bridge.backends.rocksdb.store import Store
 from mariner.cli import main
 from tests.support.gateway import gateway
@@ -170,6 +171,7 @@ async def test_info_verify_and_compact(tmp_path: Path, monkeypatch: pytest.Monke
     assert (await run("store", "verify", store)).code == 0
 
     families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
+    (store / SEAL).unlink()
     db = Rdict(str(store), Options(raw_mode=True), families)
     sources = db.get_column_family("source")
     n_rows = 0

@@ -1,0 +1,147 @@
+"""The database of a store while it is open: used, opened again after a failure, closed.
+
+After a commit failed, the owner opens the database again (:meth:`Database.ext_reopen`), in
+the same object. Everything but committing therefore happens inside :meth:`Database.in_use`,
+and nothing that was made inside (an iterator, for example) is kept beyond it.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from rocksdict import ColumnFamily, Rdict
+
+from eventer_bridge.backends.rocksdb.database import (
+    FAMILIES,
+    explain,
+    lock_directory,
+    make_durable,
+    open_database,
+    open_for_reading,
+)
+from eventer_bridge.backends.rocksdb.probe import probe_disk
+from eventer_bridge.backends.rocksdb.seal import write_seal
+from eventer_bridge.errors import StorageError
+
+
+class Database:
+    """See the module. May be used from any thread.
+
+    Args:
+        path: directory; created where there is none.
+        read_only: look at a database that nobody has open; nothing is created or changed.
+
+    Raises:
+        StorageError: one of its branches, see ``database.open_database``.
+
+    Attributes:
+        path: as given.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self._gate = threading.Condition()
+        self._n_users = 0
+        self._unusable: str | None = None  # why, while the database is not open
+        self._lock: int | None = None
+        self._db: Rdict
+        self._families: dict[str, Rdict]
+        self._handles: list[ColumnFamily]
+        if read_only:
+            self._take(open_for_reading(path))
+            return
+        self._lock = lock_directory(path)
+        try:
+            self._take(open_database(path))
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Use the database: it stays open meanwhile. Does not wait.
+
+        Raises:
+            StorageError: it is being opened again, or could not be.
+        """
+        with self._gate:
+            if self._unusable is not None:
+                raise StorageError(self._unusable)
+            self._n_users += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._n_users -= 1
+                self._gate.notify_all()
+
+    def ext_reopen(self) -> None:
+        """Close and open the database, after a commit failed; takes commits afterwards.
+
+        Waits until nobody uses it. Everything that was committed is there then; what was
+        not, may be, and what is there is durable.
+
+        Raises:
+            StorageError: the disk still fails. The database can be read as before, unless
+                it could be closed, but not opened.
+            StoreDamagedError: the store was damaged.
+        """
+        probe_disk(self.path)
+        with self._gate:
+            was_open = self._unusable is None
+            self._unusable = f"{self.path}: the event store is being opened again"
+            self._gate.wait_for(lambda: not self._n_users)
+        if was_open:
+            with contextlib.suppress(StorageError):  # it failed already; the log has it all
+                self._close()
+        try:
+            self._take(open_database(self.path, create=False))
+        except StorageError as e:
+            self._unusable = str(e)
+            raise
+        self._unusable = None
+        with self.errors("cannot be written"):
+            make_durable(self._db, self._families.values())
+
+    def ext_close(self) -> None:
+        """Close. Nothing may be under way; afterwards others can open the directory.
+
+        Raises:
+            StorageError: buffered rows could not be written; they are in the log.
+        """
+        try:
+            if self._unusable is None:
+                self._close()
+                if self._lock is not None:
+                    write_seal(self.path)
+        except OSError as e:
+            raise StorageError(f"{self.path}: closing failed: {e.strerror}") from e
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+
+    @contextlib.contextmanager
+    def errors(self, what: str = "read failed") -> Iterator[None]:
+        """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
+        try:
+            yield
+        except Exception as e:
+            raise explain(self.path, what, e) from None
+
+    def _take(self, db: Rdict) -> None:
+        self._db = db
+        self._families = {name: db.get_column_family(name) for name in FAMILIES}
+        self._handles = [db.get_column_family_handle(name) for name in FAMILIES]
+
+    def _close(self) -> None:
+        # RocksDB's lock is held until the last of these references is gone
+        self._handles.clear()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.errors("closing failed"))
+            for db in (self._db, *self._families.values()):
+                stack.callback(db.close)
+
+    def _family(self, name: str) -> Rdict:
+        return self._db if name == "default" else self._families[name]

@@ -1,0 +1,54 @@
+"""What a backend knows of its store from the start, read when it is opened, and opened again."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
+from eventer_bridge.backends.rocksdb.latest import LatestCache
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.errors import EventerBridgeError
+
+T = TypeVar("T")
+
+
+class Opened(NamedTuple):
+    """An open store, its event types, and its latest events."""
+
+    store: Store
+    types: Types
+    latest: LatestCache
+
+
+def ext_open(path: Path) -> Opened:
+    """Open a store; raises as :class:`Store` does."""
+    store = Store(path)
+    try:
+        ext_remove_scratch(path)
+        return ext_call(ext_load, store)
+    except BaseException:
+        store.ext_close()
+        raise
+
+
+def ext_load(store: Store) -> Opened:
+    """Read what is to be known.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    types = Types(store.ext_types())
+    latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
+    return Opened(store, types, LatestCache(store.ext_last_place(), latest))
+
+
+def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
+    """Call it; what it raises does not keep its iterators, and so the database, alive."""
+    try:
+        return ext_fn(*args)
+    except EventerBridgeError as e:
+        e.__context__ = e.__cause__ = None
+        raise e.with_traceback(None) from None

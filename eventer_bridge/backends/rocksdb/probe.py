@@ -1,0 +1,42 @@
+"""Whether a store can be opened for writing again, found out without touching it."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from eventer_bridge.errors import StorageError
+
+MARGIN_BYTES: Final = 1 << 20
+"""What opening writes besides the rows of the log: the list of files, options, its own log."""
+
+_NAME: Final = "PROBE.dbtmp"
+
+
+def probe_disk(path: Path) -> None:
+    """Check that the store is there, and as much can be written as opening it writes.
+
+    Runs on a thread that may block.
+
+    Args:
+        path: directory of the store.
+
+    Raises:
+        StorageError: it cannot; the text says why.
+    """
+    file = path / _NAME
+    if not (path / "CURRENT").exists():  # an unmounted file system, for example
+        raise StorageError(f"{path}: the event store is not there any more")
+    try:
+        n_bytes = MARGIN_BYTES + sum(i.stat().st_size for i in path.glob("*.log"))
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, n_bytes)
+            os.write(descriptor, bytes(4096))
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+            file.unlink()
+    except OSError as e:
+        raise StorageError(
+            f"{path}: the event store cannot be written: {e.strerror} ({n_bytes} bytes tried)"
+        ) from e

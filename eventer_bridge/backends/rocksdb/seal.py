@@ -1,0 +1,95 @@
+"""The seal of a store that was closed: what its small files were like then.
+
+RocksDB cannot notice that its list of files (MANIFEST) or its log lost their end: it would
+open the store without what stood there, and delete files that it does not know of any
+more. A store that was closed properly is not to change until it is opened again; so its
+last act is to note sizes and checksums in the file ``CLOSED``, which is compared and
+removed when it is opened. After a crash there is none, and nothing is compared.
+"""
+
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.backends.rocksdb import directories
+from eventer_bridge.errors import StoreDamagedError
+
+SEAL: Final = "CLOSED"
+
+_CHUNK_BYTES: Final = 1 << 20
+
+_Files = dict[str, tuple[int, int]]
+"""Size in bytes and CRC-32 of files, by name."""
+
+
+def write_seal(path: Path) -> None:
+    """Seal a store that was just closed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path / f"{SEAL}.dbtmp"
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(_files(path)))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path / SEAL)
+    directories.sync(path)
+
+
+def check_seal(path: Path) -> None:
+    """Compare the files with the seal, if there is one.
+
+    Raises:
+        StoreDamagedError: they differ.
+        OSError: they cannot be read.
+    """
+    seal = path / SEAL
+    try:
+        noted = _decode(seal.read_bytes())
+        found = _files(path)
+    except FileNotFoundError:
+        return  # or a process opens the store right now
+    different = sorted(i for i in noted.keys() | found.keys() if noted.get(i) != found.get(i))
+    if different and seal.exists():
+        raise StoreDamagedError(
+            f"{path}: the event store is damaged, or was changed by something else since it was"
+            f" closed: {', '.join(different)} (the file {SEAL} in it notes how it was; without"
+            " that file it is not compared)"
+        )
+
+
+def break_seal(path: Path) -> None:
+    """Compare as :func:`check_seal`, and remove the seal.
+
+    Raises:
+        StoreDamagedError: the files differ.
+        OSError: they cannot be read, or it cannot be removed.
+    """
+    check_seal(path)
+    (path / SEAL).unlink(missing_ok=True)
+    directories.sync(path)
+
+
+def _decode(data: bytes) -> _Files:
+    try:
+        return msgspec.json.decode(data, type=_Files)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {SEAL: (0, 0)}  # damaged itself: differs from whatever is found
+
+
+def _files(path: Path) -> _Files:
+    names = ["CURRENT", *(i.name for i in (*path.glob("MANIFEST-*"), *path.glob("*.log")))]
+    return {name: _measure(path / name) for name in names if (path / name).exists()}
+
+
+def _measure(file: Path) -> tuple[int, int]:
+    size = checksum = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            checksum = zlib.crc32(chunk, checksum)
+    return size, checksum

@@ -1,0 +1,282 @@
+"""A store whose commits fail: everybody is told, and it goes on when the disk does."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge import engine, limits
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import ClosedError, CoreError, LimitError, StorageError
+from eventer_bridge.model import (
+    EventId,
+    Order,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Source,
+    SourceType,
+)
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+
+UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
+
+
+@pytest.fixture(autouse=True)
+def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[RocksDbBackend]:
+    backend = await rocksdb.create(tmp_path / "store")
+    yield backend
+    await backend.async_close()
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Let the kernel refuse every write of this process to a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def failing_sync() -> Iterator[None]:
+    """Rows are written, but that they are on the disk cannot be had."""
+
+    def ext_sync(store: Store) -> None:
+        raise StorageError(f"{store.path}: commit failed: IO error: While fdatasync")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "ext_sync", ext_sync)
+        yield
+
+
+async def changed(backend: RocksDbBackend) -> str | None:
+    """Wait for the next change of ``failure``."""
+    happened = asyncio.Event()
+    with backend.register_failure_cb(happened.set):
+        await happened.wait()
+    return backend.failure
+
+
+async def recovered(backend: RocksDbBackend) -> None:
+    while backend.failure is not None:
+        await changed(backend)
+
+
+async def refused(backend: RocksDbBackend, writer: Writer, *names: str) -> str:
+    """Register what cannot be stored; returns why."""
+    known = len(writer.events)
+    with pytest.raises(StorageError) as caught:
+        await writer.session(*numbered(*names))
+    del writer.events[known:]
+    return str(caught.value)
+
+
+async def test_all_who_wait_are_told_and_then_it_goes_on(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 2)
+    writer = Writer(backend)
+    await writer.session(draft())
+    lost = [writer.make(draft()) for _ in range(4)]
+    with full_disk():
+        futures = [backend.register(i) for i in lost]
+        waiting = asyncio.ensure_future(backend.query(UPWARDS))
+        for future in futures:
+            with pytest.raises(StorageError, match=r"store: commit failed: .*too large"):
+                await future
+        assert backend.failure is not None
+        # asked before the failure or after it: what is there is answered
+        assert (await waiting).events == writer.events[:1]
+        assert (await backend.query(UPWARDS)).events == writer.events[:1]
+        assert len((await backend.query(QueryLatestParams())).events) == 1
+        with pytest.raises(StorageError, match="commit failed"):
+            await backend.query(QueryServerParams(1, persisted=True))
+        with pytest.raises(StorageError, match="commit failed"):
+            await backend.flush()
+        # refused at once: without a round of the loop
+        for refusal in backend.register(lost[0]), backend.reserve(1, 1000):
+            assert isinstance(refusal.exception(), StorageError)
+        assert backend.server_mark(1).session == 1
+        assert backend.stats().event_types == 1
+        tried = await changed(backend)
+        assert tried is not None
+        assert "the event store cannot be written: File too large (" in tried
+    await recovered(backend)
+    del writer.events[1:]
+    await writer.session(draft(), time=9)
+    assert (await backend.query(UPWARDS)).events == writer.events
+    result = await backend.query(QueryServerParams(1, persisted=True))
+    assert result.events == writer.events
+    assert [(i.levelno, i.getMessage()) for i in caplog.records] == [
+        (logging.ERROR, "event store cannot be written"),  # the commit
+        (logging.ERROR, "event store cannot be written"),  # the first try, and as all others
+        (logging.INFO, "event store can be written again"),
+    ]
+    del futures, future, waiting, refusal
+    gc.collect()
+    assert unheard == []
+
+
+async def test_types_of_what_failed_do_not_shift_others(
+    backend: RocksDbBackend, tmp_path: Path
+) -> None:
+    writer = Writer(backend)
+    await writer.session(*numbered("a", "b"))
+    with full_disk():
+        await refused(backend, writer, "never", "stored")
+    await recovered(backend)
+    assert backend.stats().event_types == 2
+    await writer.session(*numbered("stored", "c", "a"), time=5)
+    await backend.async_close()
+    async with await rocksdb.create(tmp_path / "store") as again:
+        assert (await again.query(UPWARDS)).events == writer.events
+        for name in "a", "stored", "c", "never":
+            found = (
+                await again.query(QueryTimeseriesParams([(name,)], order=Order.ASCENDING))
+            ).events
+            assert found == [i for i in writer.events if i.type == (name,)]
+
+
+async def test_what_was_written_but_not_synced_is_there_whole(
+    backend: RocksDbBackend, tmp_path: Path
+) -> None:
+    writer = Writer(backend)
+    await writer.session(*numbered("a", "b"))
+    with failing_sync():
+        future = backend.register(writer.make(*numbered("a", "new")))
+        with pytest.raises(StorageError, match="While fdatasync"):
+            await future
+    await recovered(backend)
+    # it was in the log, so it is stored now; the cache of latest events knows it, too
+    assert (await backend.query(UPWARDS)).events == writer.events
+    latest = (await backend.query(QueryLatestParams([("a",), ("new",)]))).events
+    assert sorted(i.id for i in latest) == [EventId(1, 2, 1), EventId(1, 2, 2)]
+    assert backend.server_mark(1).session == 2
+    # and durable: nothing of it is left to the log, whose pages the kernel may have lost
+    assert [i.stat().st_size for i in (tmp_path / "store").glob("*.sst")]
+    for log in (tmp_path / "store").glob("*.log"):
+        assert b'["new"]' not in log.read_bytes()
+
+
+async def test_it_fails_again_and_again(backend: RocksDbBackend, tmp_path: Path) -> None:
+    writer = Writer(backend)
+    for n in range(5):
+        await writer.session(*numbered("a", f"t{n}"), time=n)
+        fault = full_disk() if n % 2 else failing_sync()
+        stored_all_the_same = writer.make(*numbered("a"), time=n)
+        with fault, pytest.raises(StorageError):
+            await backend.register(stored_all_the_same)
+        if n % 2:
+            writer.events.remove(stored_all_the_same[0])
+        await recovered(backend)
+    await backend.async_close()
+    async with await rocksdb.create(tmp_path / "store") as again:
+        assert (await again.query(QueryServerParams(1))).events == writer.events
+
+
+async def test_queries_under_way_do_not_keep_it_from_going_on(backend: RocksDbBackend) -> None:
+    writer = Writer(backend)
+    await writer.session(*numbered(*["a"] * 2000))
+    queries = [asyncio.ensure_future(backend.query(UPWARDS)) for _ in range(20)]
+    with failing_sync():
+        await refused(backend, writer, "a")
+    await recovered(backend)
+    for query in queries:
+        with contextlib.suppress(StorageError):  # while it was being opened
+            assert (await query).events[:2000] == writer.events
+    assert (await backend.query(UPWARDS)).events[:2000] == writer.events
+
+
+async def test_a_store_that_is_gone_is_waited_for_and_not_made_anew(
+    backend: RocksDbBackend, tmp_path: Path
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+    path, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    with failing_sync():
+        path.rename(elsewhere)  # as when its file system is unmounted
+        path.mkdir()
+        await refused(backend, writer, "a")
+    while backend.failure != f"{path}: the event store is not there any more":
+        await changed(backend)
+    assert not list(path.iterdir())
+    path.rmdir()
+    elsewhere.rename(path)
+    await recovered(backend)
+    await writer.session(draft(), time=5)
+    stored = (await backend.query(UPWARDS)).events
+    assert [i for i in stored if i.id.session != 2 or i in writer.events] == writer.events
+
+
+async def test_a_store_that_is_found_damaged_closes_for_good(
+    backend: RocksDbBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+    with failing_sync():
+        (tmp_path / "store" / "CURRENT").write_text("nonsense")
+        await refused(backend, writer, "a")
+        await backend.wait_closed()
+    assert [i.getMessage() for i in caplog.records][-1] == "event store closes for good"
+    assert "the event store is damaged: " in vars(caplog.records[-1])["reason"]
+    with pytest.raises(ClosedError):
+        await backend.register(writer.make(draft()))
+
+
+async def test_closing_while_it_fails(backend: RocksDbBackend, tmp_path: Path) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+    with full_disk():
+        await refused(backend, writer, "a")
+        await backend.async_close()
+    async with await rocksdb.create(tmp_path / "store") as again:
+        assert (await again.query(UPWARDS)).events == writer.events
+
+
+async def test_ids_that_run_out_meanwhile_come_again(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 8)
+    core = await engine.create(backend, 1)
+    source = Source(SourceType.CONNECTION, 1)
+    event = RegisterEvent(("a",), None, None)
+    await core.register(source, [event]).committed
+    with full_disk():
+        reasons = []
+        for _ in range(20):
+            try:
+                await core.register(source, [event]).committed
+            except CoreError as e:
+                reasons.append(str(e))
+        assert len(reasons) == 20
+        assert "commit failed" in reasons[0]
+    await recovered(backend)
+    for _ in range(20):
+        try:
+            await core.register(source, [event]).committed
+        except LimitError:  # while they are being reserved
+            await backend.flush()
+    await core.async_close()
+    stored = (await backend.query(QueryServerParams(1))).events
+    ids = [i.id.session for i in stored]
+    assert ids == sorted(set(ids))
+    assert len(ids) >= 19

@@ -1,0 +1,229 @@
+"""The log after a crash: a torn end is cut off, damage is refused, whatever it hits."""
+
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb import RocksDbBackend, control, directories
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.model import BinaryPayload, Event, JsonPayload, QueryServerParams
+from tests.eventer_bridge.backends.oracle import Writer, draft
+
+PAGE = 4096
+TORN = "the event store's log ends in a torn write, which nobody was told is stored: it is cut off"
+
+Ends = list[int]
+"""Size of the log after each session."""
+
+
+class Crashed:
+    """A store as after kill -9: a session for every entry of ``sizes``, all in the log.
+
+    Attributes:
+        path: its directory.
+        events: of all sessions.
+        ends: size of the (only) log after each session.
+    """
+
+    def __init__(self, path: Path, events: list[Event], ends: Ends) -> None:
+        self.path = path
+        self.events = events
+        self.ends = ends
+
+    @property
+    def log(self) -> Path:
+        return max(self.path.glob("*.log"))
+
+    def change(self, change: Callable[[bytearray], bytes | bytearray]) -> None:
+        self.log.write_bytes(change(bytearray(self.log.read_bytes())))
+
+
+async def crash(tmp_path: Path, *sizes: int) -> Crashed:
+    """Make a store with payloads of these sizes, one session each."""
+    live, path = tmp_path / "live", tmp_path / "store"
+    ends: Ends = []
+    chance = random.Random(1)
+    async with await rocksdb.create(live) as backend:
+        writer = Writer(backend)
+        for size in sizes:
+            text = chance.randbytes(size // 2).hex()
+            await writer.session(*(draft(payload=JsonPayload.of(text)) for _ in range(2)))
+            ends.append(max(live.glob("*.log")).stat().st_size)
+        directories.copy(live, path)
+    return Crashed(path, writer.events, ends)
+
+
+async def stored(backend: RocksDbBackend) -> list[Event]:
+    return list((await backend.query(QueryServerParams(1))).events)
+
+
+async def opened(path: Path) -> list[Event]:
+    async with await rocksdb.create(path) as backend:
+        return await stored(backend)
+
+
+async def damaged(path: Path) -> str:
+    with pytest.raises(StoreDamagedError) as caught:
+        await rocksdb.create(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: the event store is damaged: ")
+    return message
+
+
+SIZES = (100, 3000, 200, 40_000, 100, 500)
+
+
+async def test_a_whole_log_is_replayed(tmp_path: Path) -> None:
+    crashed = await crash(tmp_path, *SIZES)
+    assert await opened(crashed.path) == crashed.events
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (*SIZES, 70_000)])
+async def test_an_incomplete_last_record_is_cut_off_and_said(
+    tmp_path: Path, sizes: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    crashed = await crash(tmp_path, *sizes)
+    begin, end = crashed.ends[-2:]
+    for cut in {begin + 1, begin + 6, begin + 7, begin + 30, (begin + end) // 2, end - 1}:
+        caplog.clear()
+        path = tmp_path / f"cut{cut}"
+        shutil.copytree(crashed.path, path)
+        log = path / crashed.log.name
+        log.write_bytes(log.read_bytes()[:cut])
+        assert await opened(path) == crashed.events[:-2]
+        warning = next(i for i in caplog.records if i.getMessage() == TORN)
+        assert warning.levelno == logging.WARNING
+        assert vars(warning)["bytes"] == cut - begin
+
+
+@pytest.mark.parametrize("part", ["tail", "first page", "page within", "last page"])
+async def test_pages_that_never_reached_the_disk_are_a_torn_write(
+    tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    crashed = await crash(tmp_path, *SIZES, 70_000)
+    begin, end = crashed.ends[-2:]
+    next_page = (begin // PAGE + 1) * PAGE
+    low, high = {
+        "tail": (begin, end),
+        "first page": (begin, next_page),
+        "page within": (next_page + 2 * PAGE, next_page + 3 * PAGE),
+        "last page": (end // PAGE * PAGE, end),
+    }[part]
+
+    def lose(data: bytearray) -> bytearray:
+        data[low:high] = bytes(high - low)
+        return data
+
+    crashed.change(lose)
+    assert await opened(crashed.path) == crashed.events[:-2]
+    assert any(i.getMessage() == TORN for i in caplog.records) == (part != "tail")
+
+
+async def test_zeros_after_the_end_are_no_damage(tmp_path: Path) -> None:
+    crashed = await crash(tmp_path, *SIZES)
+    crashed.change(lambda data: data + bytes(5000))
+    assert await opened(crashed.path) == crashed.events
+
+
+async def test_pages_of_zeros_that_were_registered_are_no_damage(tmp_path: Path) -> None:
+    live, path = tmp_path / "live", tmp_path / "store"
+    async with await rocksdb.create(live) as backend:
+        writer = Writer(backend)
+        await writer.session(draft())
+        await writer.session(draft(payload=BinaryPayload("zeros", bytes(5 * PAGE))))
+        directories.copy(live, path)
+    assert await opened(path) == writer.events
+
+
+async def test_any_damaged_byte_is_noticed(tmp_path: Path) -> None:
+    """Every byte of the first and last records, and some of each other."""
+    crashed = await crash(tmp_path, *SIZES)
+    whole = crashed.log.read_bytes()
+    begins = [0, *crashed.ends]
+    chance = random.Random(2)
+    offsets = {begin + i for begin in begins[:-1] for i in range(7)}  # fragment headers
+    offsets |= {chance.randrange(len(whole)) for _ in range(60)}
+    for offset in sorted(offsets):
+        data = bytearray(whole)
+        data[offset] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
+        crashed.log.write_bytes(data)
+        await damaged(crashed.path)
+    crashed.log.write_bytes(whole)
+    assert await opened(crashed.path) == crashed.events
+
+
+async def test_damaged_lengths_near_the_end_are_told_from_a_torn_write(tmp_path: Path) -> None:
+    """RocksDB takes each of these for an incomplete record, and drops what follows."""
+    crashed = await crash(tmp_path, *SIZES)
+    whole = crashed.log.read_bytes()
+    for begin in crashed.ends[-3:-1]:
+        for bit in range(16):
+            data = bytearray(whole)
+            data[begin + 4 + bit // 8] ^= 1 << bit % 8
+            crashed.log.write_bytes(data)
+            await damaged(crashed.path)
+
+
+async def make_two_logs(tmp_path: Path) -> tuple[Path, list[Event], list[Path]]:
+    """A crashed store with two logs, of which both are needed."""
+    live, path = tmp_path / "live", tmp_path / "store"
+    stores: list[Store] = []
+    with pytest.MonkeyPatch.context() as patch:
+        opening = Store.__init__
+
+        def remember(store: Store, path: Path) -> None:
+            opening(store, path)
+            stores.append(store)
+
+        patch.setattr(Store, "__init__", remember)
+        backend = await rocksdb.create(live)
+    writer = Writer(backend)
+    for _ in range(3):
+        await writer.session(draft("a"), draft("b"))
+    stores[0]._families["event"].flush(True)  # a new log begins, the others still need the old
+    for _ in range(3):
+        await writer.session(draft("a"), draft("b"))
+    directories.copy(live, path)
+    stores.clear()
+    await backend.async_close()
+    logs = sorted(i for i in path.glob("*.log") if i.stat().st_size)
+    assert len(logs) == 2
+    return path, writer.events, logs
+
+
+async def test_a_log_that_misses_its_end_although_another_follows(tmp_path: Path) -> None:
+    """RocksDB goes on with the log that follows, and loses rows of some families only."""
+    path, events, (first, _) = await make_two_logs(tmp_path)
+    whole = first.read_bytes()
+    first.write_bytes(whole[:-5])
+    assert "it ends within a record, at" in await damaged(path)
+    n_bytes = len(whole) // 3  # at the end of a record
+    while True:
+        first.write_bytes(whole[:n_bytes])
+        if "operations are missing before it" in await damaged(path):
+            break
+        n_bytes += 1
+    first.write_bytes(whole)
+    assert await opened(path) == events
+
+
+async def test_who_only_looks_cuts_nothing_off(tmp_path: Path) -> None:
+    crashed = await crash(tmp_path, *SIZES)
+    crashed.change(lambda data: data[:-3])
+    torn = crashed.log.read_bytes()
+    with control.reading(crashed.path) as store:
+        assert len(store.ext_types()) == 1
+        assert store.mark(1).session == len(SIZES) - 1
+    assert crashed.log.read_bytes() == torn
+    crashed.change(lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    with (
+        pytest.raises(StoreDamagedError, match="the event store is damaged"),
+        control.reading(crashed.path),
+    ):
+        pass

@@ -1,0 +1,95 @@
+"""``python -m tests.torture`` (``make torture``): all faults in full, and a table of them."""
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tests.torture import clock, damage, failing_disk, full_disk, kill, sync_order
+from tests.torture.ledger import ViolationError
+from tests.torture.report import Progress as OnProgress
+from tests.torture.report import UnavailableError
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+class Scenario(NamedTuple):
+    """One kind of fault.
+
+    Attributes:
+        run: called with a directory, rounds, chance, and what to tell of its progress.
+        rounds: how many by default.
+    """
+
+    run: Callable[[Path, int, random.Random, OnProgress], Coroutine[None, None, str]]
+    rounds: int
+
+
+SCENARIOS: Final = {
+    "kill": Scenario(kill.run, 200),
+    "full-disk": Scenario(full_disk.run, 20),
+    "sync-errors": Scenario(failing_disk.run_errors, 20),
+    "sync-delays": Scenario(failing_disk.run_delays, 20),
+    "sync-order": Scenario(sync_order.run, 20),
+    "damage": Scenario(damage.run, 20),
+    "clock": Scenario(clock.run, 10),
+}
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Repeatable.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Of each; else as many as it needs.")
+@click.option("--seed", type=int, help="Of what is random; else another one each time.")
+def main(only: tuple[str, ...], rounds: int | None, seed: int | None) -> None:
+    """Fail on purpose, and check that nothing is lost that was acknowledged."""
+    if seed is None:
+        seed = random.SystemRandom().randrange(1 << 32)
+    console = Console()
+    console.print(f"seed {seed}")
+    table = Table("fault", "result", "what was done", title="Faults")
+    n_failed = 0
+    for name in only or SCENARIOS:
+        result, facts = _run(name, rounds, seed, console)
+        n_failed += result == "FAILED"
+        table.add_row(name, result, facts)
+    console.print(table)
+    sys.exit(1 if n_failed else 0)
+
+
+def _run(name: str, rounds: int | None, seed: int, console: Console) -> tuple[str, str]:
+    scenario = SCENARIOS[name]
+    # on the disk of the checkout: a temporary directory may be memory, where a sync is free
+    parent = ROOT / "var"
+    parent.mkdir(exist_ok=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with (
+        tempfile.TemporaryDirectory(prefix=f"torture-{name}-", dir=parent) as directory,
+        Progress(*columns, TimeElapsedColumn(), console=console) as bar,
+    ):
+        task = bar.add_task(name, total=rounds or scenario.rounds)
+
+        def on_progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        chance = random.Random(f"{seed}:{name}")
+        try:
+            facts = asyncio.run(
+                scenario.run(Path(directory), rounds or scenario.rounds, chance, on_progress)
+            )
+        except UnavailableError as e:
+            return "not here", str(e)
+        except ViolationError as e:
+            return "FAILED", f"{e} (seed {seed})"
+    return "as it must", facts
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m tests.torture")

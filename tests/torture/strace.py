@@ -1,0 +1,76 @@
+"""A gateway under strace: system calls that fail or are slow, and a record of them."""
+
+import functools
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.torture.report import UnavailableError
+
+_LINE: Final = re.compile(r"^(\d+) +(.*)$")
+_RESUMED: Final = re.compile(r"^<\.\.\. (\w+) resumed>(.*)$", re.DOTALL)
+_UNFINISHED: Final = " <unfinished ...>"
+
+
+class Call(NamedTuple):
+    """A system call of one thread.
+
+    Attributes:
+        begin: position of its beginning among all that was recorded.
+        end: of its end.
+        text: name, arguments, result.
+    """
+
+    begin: int
+    end: int
+    text: str
+
+
+@functools.cache
+def require_strace() -> None:
+    """Check that processes can be traced here.
+
+    Raises:
+        UnavailableError: they cannot; it says why.
+    """
+    try:
+        done = subprocess.run(
+            ["strace", "-D", "-f", "-e", "trace=none", "true"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UnavailableError("there is no strace") from None
+    if done.returncode != 0:
+        raise UnavailableError(f"strace cannot trace here: {done.stderr.strip()}")
+
+
+def strace(output: Path, *arguments: str) -> Sequence[str]:
+    """A wrapper for ``gateway``, which stays the process that was started (``-D``).
+
+    Args:
+        output: file of the record.
+        arguments: of strace.
+    """
+    return ("strace", "-D", "-f", "-o", str(output), *arguments, "--")
+
+
+def read_record(output: Path) -> Iterator[Call]:
+    """System calls of a record, in the order in which they ended."""
+    begun: dict[str, tuple[int, str]] = {}
+    for position, line in enumerate(output.read_text(errors="replace").splitlines()):
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        thread, text = match.groups()
+        if text.endswith(_UNFINISHED):
+            begun[thread] = position, text.removesuffix(_UNFINISHED)
+        elif resumed := _RESUMED.match(text):
+            begin, head = begun.pop(thread)
+            yield Call(begin, position, head + resumed[2])
+        else:
+            yield Call(position, position, text)

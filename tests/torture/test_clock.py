@@ -1,0 +1,12 @@
+"""A clock that jumps back, in small."""
+
+import random
+from pathlib import Path
+
+from tests.torture import clock
+from tests.torture.report import no_progress
+
+
+async def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
+    outcome = await clock.run(tmp_path, 1, random.Random(4), no_progress)
+    assert outcome.startswith("4 jumps of an hour back: ")
