@@ -16,7 +16,8 @@ waiting for the commit of the one before.
 Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers
 the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
 makes it STOPPING, ends the sessions under way, registers STOPPED, closes the modules and
-makes it STANDBY again. Registrations fail unless it is OPERATIONAL; queries do not mind.
+makes it STANDBY again. While the backend cannot write (``Backend.failure``), it is STANDBY
+meanwhile. Registrations fail unless it is OPERATIONAL; queries do not mind.
 
 Everything here runs on the event loop's thread.
 """
@@ -126,7 +127,8 @@ class Engine(EventCore):
         self._conditions = conditions
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
-        self._status = Status.STANDBY
+        self._phase = Status.STANDBY
+        self._told_status = Status.STANDBY
         self._observers: list[Observer] = []
         self._numbering = Numbering(backend, server_id)
         self._source_ids = itertools.count(1)
@@ -138,6 +140,7 @@ class Engine(EventCore):
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
         self._starting_or_stopping = asyncio.Lock()
+        self._failure_handle = backend.register_failure_cb(self._tell_status)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
 
@@ -154,7 +157,9 @@ class Engine(EventCore):
     @property
     def status(self) -> Status:
         """See :class:`EventCore`."""
-        return self._status
+        if self._phase is Status.OPERATIONAL and self._backend.failure is not None:
+            return Status.STANDBY
+        return self._phase
 
     @property
     def pending_events(self) -> int:
@@ -197,8 +202,8 @@ class Engine(EventCore):
             StorageError: the store failed.
             ClosedError: the store is closed.
         """
-        if self._status is not Status.OPERATIONAL:
-            raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
+        if self._phase is not Status.OPERATIONAL:
+            raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
         return self._register(source, register_events)
 
     def last_event_id(self, server_id: int) -> EventId | None:
@@ -250,9 +255,9 @@ class Engine(EventCore):
             ModuleError: a module could not be created.
         """
         async with self._starting_or_stopping:
-            if self._status is not Status.STANDBY or not self.is_open:
+            if self._phase is not Status.STANDBY or not self.is_open:
                 return
-            self._set_status(Status.STARTING)
+            self._enter(Status.STARTING)
             await self._numbering.reserve()
             if self._module_confs:
                 self._runner = ModuleRunner(
@@ -264,15 +269,15 @@ class Engine(EventCore):
                 engine = EngineOfModules(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             await self._register_status("STARTED")
-            self._set_status(Status.OPERATIONAL)
+            self._enter(Status.OPERATIONAL)
 
     async def stop(self) -> None:
         """Become STANDBY, whatever it is. Queries are answered until it is closed."""
         async with self._starting_or_stopping:
-            if self._status is Status.STANDBY:
+            if self._phase is Status.STANDBY:
                 return
-            was_operational = self._status is Status.OPERATIONAL
-            self._set_status(Status.STOPPING)
+            was_operational = self._phase is Status.OPERATIONAL
+            self._enter(Status.STOPPING)
             if self._runner is not None and not await _in_time(self._nothing_pending.wait()):
                 mlog.error("modules do not end their sessions, which fail now")
                 self._runner.abandon()
@@ -287,7 +292,7 @@ class Engine(EventCore):
                     mlog.error("modules do not close their sessions")
                 await self._runner.async_close()
                 self._runner = None
-            self._set_status(Status.STANDBY)
+            self._enter(Status.STANDBY)
 
     def create_source(self, source_type: SourceType) -> Source:
         """See :class:`EventCore`."""
@@ -326,6 +331,7 @@ class Engine(EventCore):
 
     async def _close(self) -> None:
         await self.stop()
+        self._failure_handle.cancel()
         if not self._backend.is_open:
             return
         try:
@@ -425,10 +431,15 @@ class Engine(EventCore):
             self._nothing_pending.set()
         self._pending.tell_drained()
 
-    def _set_status(self, status: Status) -> None:
-        if status is self._status:
+    def _enter(self, phase: Status) -> None:
+        self._phase = phase
+        self._tell_status()
+
+    def _tell_status(self) -> None:
+        status = self.status
+        if status is self._told_status:
             return
-        self._status = status
+        self._told_status = status
         mlog.info("engine status changed", extra={"status": status.name})
         for observer in self._observers:
             observer.on_status(status)

@@ -24,7 +24,9 @@ from eventer_bridge.model import (
     RegisterEvent,
     Source,
     SourceType,
+    Status,
 )
+from eventer_bridge.session import Session
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -280,3 +282,36 @@ async def test_ids_that_run_out_meanwhile_come_again(
     ids = [i.id.session for i in stored]
     assert ids == sorted(set(ids))
     assert len(ids) >= 19
+
+
+async def test_the_engine_is_standby_until_the_disk_is_back(backend: RocksDbBackend) -> None:
+    core = await engine.create(backend, 1)
+    recorder = StatusRecorder()
+    core.add_observer(recorder)
+    source = core.create_source(SourceType.CONNECTION)
+    wanted = [RegisterEvent(("a",), None, None)]
+    with full_disk():
+        session = core.register(source, wanted)
+        await asyncio.wait([session.committed])
+        assert isinstance(session.committed.exception(), StorageError)
+        assert core.status is Status.STANDBY
+        with pytest.raises(StorageError, match="commit failed"):
+            core.register(source, wanted)
+    await recovered(backend)
+    assert recorder.statuses == [Status.STANDBY, Status.OPERATIONAL]
+    await core.register(source, wanted).committed
+    await core.async_close()
+    assert recorder.statuses[2:] == [Status.STOPPING, Status.STANDBY]
+
+
+class StatusRecorder:
+    """An observer of the status only."""
+
+    def __init__(self) -> None:
+        self.statuses: list[Status] = []
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        pass
+
+    def on_status(self, status: Status) -> None:
+        self.statuses.append(status)
