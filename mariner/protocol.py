@@ -24,8 +24,15 @@ from typing import Any, Final
 
 import msgspec
 
-from mariner import codec, framing, limits
-from mariner.errors import InvalidMessageError, LocalProtocolError, RemoteProtocolError
+from eventer_bridge import framing
+from eventer_bridge.errors import FrameError as BridgeFrameError
+from mariner import codec, limits
+from mariner.errors import (
+    FrameError,
+    InvalidMessageError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from mariner.messages import (
     EventsMsg,
     InitReq,
@@ -131,7 +138,9 @@ class Protocol:
         self._set_state(State.CONNECTING)
         self._has_ended = False
         self._max_frame_bytes = max_frame_bytes
-        self._decoder = framing.FrameDecoder(max_init_frame_bytes)
+        self._decoder = framing.FrameDecoder(
+            max_init_frame_bytes, content="a JSON message", max_length_bytes=8
+        )
 
     @property
     def state(self) -> State:
@@ -158,6 +167,9 @@ class Protocol:
         self._has_ended = True
         try:
             self._check_end()
+        except BridgeFrameError as e:
+            self._set_state(State.CLOSED)
+            raise FrameError(str(e)) from None
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
@@ -184,6 +196,9 @@ class Protocol:
                 return RefusedRegister(e.register_id, str(e))
             self._set_state(State.CLOSED)
             raise
+        except BridgeFrameError as e:
+            self._set_state(State.CLOSED)
+            raise FrameError(str(e)) from None
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from hat import aio
 
+from eventer_bridge import connection_errors
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -301,7 +302,9 @@ class Client(aio.Resource):
                 ssl_shutdown_timeout=CLOSE_TIMEOUT_S if ssl else None,
             )
         except OSError as e:
-            raise ConnectError(f"{self._address}: {reasons.refused(e, server_name)}") from e
+            raise ConnectError(
+                f"{self._address}: {connection_errors.refused(e, server_name)}"
+            ) from e
 
     async def _init(self, init_req: InitReq) -> None:
         self._connection.send(init_req)

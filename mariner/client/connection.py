@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from typing import cast
 
+from eventer_bridge import connection_errors
 from mariner.client import reasons
 from mariner.errors import LocalProtocolError, RemoteProtocolError
 from mariner.messages import Message, PingReq, PingRes
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
             self._is_reading_paused = False
             self._process()
         if self.close_reason is None:
-            self.close_reason = reasons.lost(exc)
+            self.close_reason = connection_errors.lost(exc)
         self._on_lost()
 
     def pause_writing(self) -> None:

@@ -31,6 +31,7 @@ from typing import Any, Final, cast
 
 from hat import aio
 
+from eventer_bridge import framing
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.fanout import Fanout, Filter
@@ -38,7 +39,7 @@ from eventer_bridge.model import QueryParams, Source, Status
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
-from mariner import codec, framing, limits, tls
+from mariner import codec, limits, tls
 from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
     InitReq,

@@ -5,8 +5,9 @@ Runs on the event loop's thread.
 
 from collections.abc import Sequence
 
+from eventer_bridge import framing
 from eventer_bridge.session import Session
-from mariner import codec, framing
+from mariner import codec
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from eventer_bridge.framing import encode_frame
 from mariner import codec, limits
 from mariner.errors import (
     FrameError,
@@ -12,7 +13,6 @@ from mariner.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from mariner.framing import encode_frame
 from mariner.messages import (
     EventsMsg,
     InitReq,

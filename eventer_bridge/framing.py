@@ -1,11 +1,10 @@
-"""Framing of 002 ("Transport"): a header byte m, m bytes of length k, k bytes of message.
+"""Framing of 002 and 003: a header byte m, m bytes of length k, k bytes of message.
 
-Sans I/O. ``k`` is big-endian; m is from 1 to 8. Headers longer than needed are accepted.
+Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A message has at
+least one byte, and so has its length.
 """
 
-from mariner.errors import FrameError
-
-_MAX_HEADER_BYTES = 8
+from eventer_bridge.errors import FrameError
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -25,14 +24,29 @@ class FrameDecoder:
     than is allowed is refused as soon as its header is there. Each byte is copied a bounded
     number of times, however the stream is cut.
 
+    Args:
+        max_frame_bytes: the largest message that is accepted, in bytes.
+        content: what a message is, for the text of errors ("a JSON message").
+        max_length_bytes: the largest m that is accepted: 8 (002) or 255 (003).
+
     Attributes:
-        max_frame_bytes: the largest message that is accepted; may be changed at any time.
+        max_frame_bytes: may be changed at any time.
     """
 
-    __slots__ = ("_buffer", "_frame_begin", "_frame_end", "_position", "max_frame_bytes")
+    __slots__ = (
+        "_buffer",
+        "_content",
+        "_frame_begin",
+        "_frame_end",
+        "_max_length_bytes",
+        "_position",
+        "max_frame_bytes",
+    )
 
-    def __init__(self, max_frame_bytes: int) -> None:
+    def __init__(self, max_frame_bytes: int, *, content: str, max_length_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._content = content
+        self._max_length_bytes = max_length_bytes
         self._buffer = bytearray()
         self._position = 0  # up to here the buffer was taken
         self._frame_begin = 0  # of the message that is waited for
@@ -94,8 +108,10 @@ class FrameDecoder:
         if len(buffer) <= begin:
             return False
         size = buffer[begin]
-        if not 1 <= size <= _MAX_HEADER_BYTES:
-            raise FrameError(f"frame header: first byte is {size}, expected 1 to 8")
+        if not 1 <= size <= self._max_length_bytes:
+            raise FrameError(
+                f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
+            )
         if len(buffer) <= begin + size:
             return False
         if size == 2:  # most messages; spares a copy
@@ -107,7 +123,7 @@ class FrameDecoder:
                 f"frame of {length} bytes announced, at most {self.max_frame_bytes} are allowed"
             )
         if length == 0:
-            raise FrameError("empty frame, expected a JSON message")
+            raise FrameError(f"empty frame, expected {self._content}")
         self._frame_begin = begin + 1 + size
         self._frame_end = self._frame_begin + length
         return True
