@@ -133,3 +133,74 @@ Their places are kept in memory, at about 0.3 kB each."""
 
 MAX_LISTED: Final = 1_000
 """Events that could not be imported, or findings about a store, that are told one by one."""
+
+# --- chatter ------------------------------------------------------------------------------
+
+MAX_FIRST_FRAME_BYTES: Final = 64 << 10
+"""A message before the peer's first that is no ping was handled: names, a token and
+subscriptions, nothing large. After it, whoever listens knows who the peer is."""
+
+MAX_FRAME_BYTES: Final = 16 << 20
+"""Any later message that a listener accepts: thousands of events in one registration."""
+
+MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
+"""The same where we connected: a server of another make may answer a query in one message
+of any size."""
+
+MAX_PEER_CONVERSATIONS: Final = 1_024
+"""Conversations of a peer that wait for us; with so many, it is not read from. And those
+that the peer began and does not go on with; with more, it is closed."""
+
+MAX_OWN_CONVERSATIONS: Final = 65_536
+"""Conversations that we began and the peer did not end, at about 0.3 kB each. A peer that
+left so many unanswered will not answer the next one."""
+
+MAX_CONNECTIONS: Final = 10_000
+"""Open connections of a listener; the next one is closed at once. Keeps below the usual
+limits of open files."""
+
+LISTEN_BACKLOG: Final = 1_024
+"""Connections that the kernel holds until they are accepted."""
+
+CONNECT_TIMEOUT_S: Final = 10.0
+"""For TCP and TLS, until there is a connection."""
+
+FIRST_MESSAGE_TIMEOUT_S: Final = 10.0
+"""From the connection (and for the TLS handshake) to the first message that is no ping. A
+listener cannot ping before: it does not know the peer's dialect."""
+
+CONVERSATION_TIMEOUT_S: Final = 5.0
+"""How long the peer may take to go on with a conversation (003's default)."""
+
+PING_DELAY_S: Final = 30.0
+"""A peer that was not heard for so long is pinged (003's default)."""
+
+PING_TIMEOUT_S: Final = 30.0
+"""A pinged peer that is not heard for so long is closed (003's default). Not a
+conversation's 5 s: a component that is busy for longer is not dead."""
+
+SEND_HIGH_WATER_BYTES: Final = 1 << 20
+"""Bytes that a peer was sent and has not read, above which a listener reads nothing from
+it, and senders are to wait."""
+
+MAX_SEND_BUFFER_BYTES: Final = 32 << 20
+"""The same, above which a peer that is sent yet another message is closed. One message, of
+whatever size, is never the reason."""
+
+WRITE_STALL_TIMEOUT_S: Final = 30.0
+"""Above the high-water mark with nothing leaving for so long: the connection is closed."""
+
+TCP_USER_TIMEOUT_S: Final = 60.0
+"""What was sent and is not acknowledged by the peer's kernel for so long ends a connection."""
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""What a closing connection gets to deliver its last bytes."""
+
+SWEEP_PERIOD_S: Final = 1.0
+"""How often deadlines of connections are looked at."""
+
+MAX_LOG_CHARACTERS: Final = 500
+"""Of a reason that a peer's data is part of."""
+
+assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
+assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES

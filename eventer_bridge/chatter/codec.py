@@ -1,0 +1,202 @@
+"""``Msg``, the envelope of every chatter message (003), in its two dialects; without I/O.
+
+=========  ==========================================  ==============================
+dialect    ``data`` of the record                      ping service
+=========  ==========================================  ==============================
+CURRENT    ``{type: String, data: Bytes}``             HatChatter.Ping, HatChatter.Pong
+CLASSIC    ``{module: Optional(String), type, data}``  HatPing.MsgPing, HatPing.MsgPong
+=========  ==========================================  ==============================
+
+Everybody above sees one form of a type, the full name: "HatEventer.MsgInitReq".
+
+The schemas are ``schemas/HatChatter.sbs`` and ``schemas/Hat.sbs``. This is by hand, because
+every message passes here: hat-sbs takes three times as long to encode it, and what it
+decodes would have to be checked again (it wraps integers, and ignores what follows).
+"""
+
+import enum
+import functools
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.errors import InvalidMessageError
+from eventer_bridge.sbs import encode_integer, read_integer
+
+_NONE: Final = 0x80  # choice indices of an Optional
+_VALUE: Final = 0x81
+
+
+class Dialect(enum.Enum):
+    """See the module."""
+
+    CURRENT = "current"
+    CLASSIC = "classic"
+
+
+PING_TYPES: Final = {Dialect.CURRENT: "HatChatter.Ping", Dialect.CLASSIC: "HatPing.MsgPing"}
+PONG_TYPES: Final = {Dialect.CURRENT: "HatChatter.Pong", Dialect.CLASSIC: "HatPing.MsgPong"}
+
+
+class Msg(msgspec.Struct, frozen=True, gc=False):
+    """A message as it is on the wire; the properties are those of 003.
+
+    Attributes:
+        id: identifier, counted by its sender.
+        first: identifier of the message that began the conversation.
+        owner: whether its sender began the conversation.
+        token: whether its sender hands the turn over.
+        last: whether the conversation ends with it.
+        type: full name of the type of the data.
+        data: SBS of that type.
+    """
+
+    id: int
+    first: int
+    owner: bool
+    token: bool
+    last: bool
+    type: str
+    data: bytes
+
+
+def encode(msg: Msg, dialect: Dialect) -> bytes:
+    """SBS of a message, without framing.
+
+    Raises:
+        ValueError: the type has no form in this dialect, or not in UTF-8.
+    """
+    is_current = dialect is Dialect.CURRENT
+    encode_type = _encode_current_type if is_current else _encode_classic_type
+    encoded_id = encode_integer(msg.id)
+    return b"".join(
+        (
+            encoded_id,
+            encoded_id if msg.first == msg.id else encode_integer(msg.first),
+            _FLAGS_ENCODED[msg.owner, msg.token, msg.last],
+            encode_type(msg.type),
+            encode_integer(len(msg.data)),
+            msg.data,
+        )
+    )
+
+
+def decode(message: bytes, dialect: Dialect) -> Msg:
+    """Message of its SBS.
+
+    Raises:
+        InvalidMessageError: it is not; the text names the property.
+    """
+    part = "id"
+    try:
+        msg_id, position = read_integer(message, 0)
+        if message.startswith(message[:position], position):
+            first, position = msg_id, 2 * position  # the first of its conversation
+        else:
+            part = "first"
+            first, position = read_integer(message, position)
+        part = "owner, token, last"
+        flags = _FLAGS_DECODED.get(message[position : position + 3])
+        if flags is None:
+            raise InvalidMessageError(_flags_problem(message[position : position + 3]))
+        position += 3
+        if dialect is Dialect.CURRENT:
+            part = "type"
+            if message[position] in (_NONE, _VALUE):
+                size = message[position] - _NONE
+                raise InvalidMessageError(f"expected a name with its module, got {size} bytes")
+            msg_type, position = _read_string(message, position)
+        else:
+            part = "module and type"
+            msg_type, position = _read_module_and_type(message, position)
+        part = "data"
+        size, position = read_integer(message, position)
+        if size != len(message) - position:
+            raise InvalidMessageError(
+                f"of {size} bytes, but {len(message) - position} bytes are left in the message"
+            )
+    except IndexError:
+        raise InvalidMessageError(f"{part}: the message ends in the middle of it") from None
+    except UnicodeDecodeError as e:
+        raise InvalidMessageError(f"{part}: expected UTF-8: {e}") from None
+    except InvalidMessageError as e:
+        raise InvalidMessageError(f"{part}: {e}") from None
+    return Msg(msg_id, first, *flags, msg_type, message[position:])
+
+
+def recognise(message: bytes) -> Dialect:
+    """Dialect of a peer's first message.
+
+    After ``last``, CLASSIC goes on with a choice index of 0 or 1, and CURRENT with the
+    length of a type name, which is never so short.
+
+    Raises:
+        InvalidMessageError: it ends before that, or an identifier is no integer.
+    """
+    try:
+        position = read_integer(message, read_integer(message, 0)[1])[1] + 3
+        is_classic = message[position] in (_NONE, _VALUE)
+    except IndexError:
+        raise InvalidMessageError("the message ends before its type") from None
+    return Dialect.CLASSIC if is_classic else Dialect.CURRENT
+
+
+# of the types that we send, of which there are few
+@functools.lru_cache(maxsize=256)
+def _encode_current_type(msg_type: str) -> bytes:
+    if len(msg_type.encode()) < 2:
+        raise ValueError(f"type {msg_type!r}: expected a name with its module")
+    return _encode_string(msg_type)
+
+
+@functools.lru_cache(maxsize=256)
+def _encode_classic_type(msg_type: str) -> bytes:
+    module, dot, name = msg_type.rpartition(".")
+    if not name:
+        raise ValueError(f"type {msg_type!r}: expected a name")
+    encoded_module = b"%c%b" % (_VALUE, _encode_string(module)) if dot else b"%c" % _NONE
+    return encoded_module + _encode_string(name)
+
+
+def _encode_string(text: str) -> bytes:
+    data = text.encode()
+    return encode_integer(len(data)) + data
+
+
+def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:
+    choice = message[position]
+    if choice == _VALUE:
+        module, position = _read_string(message, position + 1)
+        name, position = _read_string(message, position)
+        full_name = f"{module}.{name}"
+    elif choice == _NONE:
+        name, position = _read_string(message, position + 1)
+        full_name = name
+    else:
+        raise InvalidMessageError(f"expected 80 (no module) or 81, got {choice:02x}")
+    if not name:
+        raise InvalidMessageError("expected the name of a type, got ''")
+    return full_name, position
+
+
+def _read_string(message: bytes, position: int) -> tuple[str, int]:
+    size, position = read_integer(message, position)
+    end = position + size
+    if size < 0:
+        raise InvalidMessageError(f"a length of {size}")
+    if end > len(message):
+        raise IndexError
+    return message[position:end].decode(), end
+
+
+_FLAG_VALUES: Final = [
+    (i, j, k) for i in (False, True) for j in (False, True) for k in (False, True)
+]
+_FLAGS_ENCODED: Final = {flags: bytes(flags) for flags in _FLAG_VALUES}
+_FLAGS_DECODED: Final = {bytes(flags): flags for flags in _FLAG_VALUES}
+
+
+def _flags_problem(flags: bytes) -> str:
+    if len(flags) < 3:
+        return "the message ends in the middle of it"
+    return f"expected bytes that are 00 or 01, got {flags.hex(' ')}"

@@ -1,0 +1,431 @@
+"""One chatter connection: the asyncio shell around the protocol state (003).
+
+Messages go to a :class:`Handler`, synchronously and in order; what it sends meanwhile
+leaves in one piece. Nothing here grows without bound. A connection is not read from while
+
+* its user says so (:meth:`Connection.pause_reading`),
+* too many conversations of the peer wait for us,
+* we listen, and what the peer was sent has not left. Who connected goes on reading then:
+  if both stopped, neither would ever go on.
+
+Everything that depends on time (first message, conversations, ping, stalled writes) is
+looked at by :meth:`Connection.sweep`, once a second.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, cast
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.chatter.codec import Dialect
+from eventer_bridge.chatter.conversation import Conversation
+from eventer_bridge.chatter.handler import Handler, Settings
+from eventer_bridge.chatter.liveness import Liveness, Verdict
+from eventer_bridge.chatter.protocol import Protocol
+from eventer_bridge.errors import ClosedError, RemoteProtocolError
+
+mlog = logging.getLogger(__name__)
+
+# why a connection is not read from, besides what its user says
+_CONVERSATIONS_FULL: Final = "conversations full"
+_WRITE_BLOCKED: Final = "write blocked"
+
+
+P = ParamSpec("P")
+
+
+class Connection(aio.Resource, asyncio.Protocol):
+    """See the module. Made by ``connect`` and ``listen``."""
+
+    def __init__(
+        self,
+        make_handler: "Callable[[Connection], Handler]",
+        settings: Settings,
+        connections: "set[Connection] | None" = None,
+    ) -> None:
+        self._make_handler = make_handler
+        self._settings = settings
+        # those of the listener; None where we connected
+        self._connections = connections
+        self._protocol = Protocol(
+            settings.dialect,
+            max_frame_bytes=settings.max_frame_bytes,
+            conversation_timeout_s=settings.conversation_timeout_s,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._handler: Handler | None = None
+        self._peer = "unknown"
+        self._pauses: set[str] = set()
+        self._was_paused = False
+        self._is_processing = False
+        self._is_flush_scheduled = False
+        self._has_ended = False
+        self._close_reason: str | None = None
+        self._linger_s = 0.0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._stall_deadline = 0.0
+        self._written_bytes = 0
+        self._last_left_bytes = 0
+        self._begin_deadline = time.monotonic() + settings.first_message_timeout_s
+        self._liveness = Liveness(settings.ping_delay_s, settings.ping_timeout_s)
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._async_group = aio.Group()
+
+    # --- what the user calls ------------------------------------------------------------
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the connection; it closes when the connection does."""
+        return self._async_group
+
+    @property
+    def handler(self) -> Handler | None:
+        """What gets its messages; None if it could not be made."""
+        return self._handler
+
+    @property
+    def peer(self) -> str:
+        """Address of the peer, as logs name it."""
+        return self._peer
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """What is spoken; None until the peer's first message tells."""
+        return self._protocol.dialect
+
+    @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """TLS of the connection, for the peer's certificate; None without."""
+        return cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why it is closed; None while it is open."""
+        return self._close_reason
+
+    @property
+    def is_write_blocked(self) -> bool:
+        """Whether senders are to wait, see :meth:`drain`."""
+        return not self._writable.is_set()
+
+    def send(
+        self,
+        msg_type: str,
+        data: bytes,
+        *,
+        conversation: Conversation | None = None,
+        last: bool = True,
+        token: bool = True,
+        timeout_s: float | None = None,
+    ) -> Conversation:
+        """Send a message: to begin a conversation, to go on with it, or to end it.
+
+        It leaves when the handler returns, or with what else is sent in this turn of the
+        loop. A peer that reads so slowly that too much of it waits is closed.
+
+        Args:
+            msg_type: full name of the data's type, as "HatEventer.MsgQueryReq".
+            data: SBS of that type.
+            conversation: what it belongs to; None begins a new one.
+            last: whether the conversation ends with it: no answer is expected.
+            token: whether it is the peer's turn then.
+            timeout_s: how long the peer may take then, before ``Handler.on_timeout``;
+                None: what the connection has for all; ``math.inf``: for ever.
+
+        Returns:
+            The conversation.
+
+        Raises:
+            ClosedError: the connection is closed.
+            LocalProtocolError: it may not be sent now.
+            LimitError: too many conversations of ours are open.
+        """
+        if self._close_reason is not None:
+            raise ClosedError(f"{self._peer}: {self._close_reason}")
+        is_too_slow = self.is_write_blocked and self._buffered_bytes() > (
+            limits.MAX_SEND_BUFFER_BYTES
+        )
+        conversation = self._protocol.send(
+            msg_type, data, conversation=conversation, last=last, token=token, timeout_s=timeout_s
+        )
+        if is_too_slow:
+            self.abort("slow consumer", detail=f"{self._buffered_bytes()} bytes are not read")
+        elif self._protocol.unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
+            self._flush()
+        elif not self._is_processing and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        if not self._protocol.is_full and _CONVERSATIONS_FULL in self._pauses:
+            self._loop.call_soon(self.resume_reading, _CONVERSATIONS_FULL)
+        if self._has_ended:
+            self._close_if_answered()
+        return conversation
+
+    async def drain(self) -> None:
+        """Wait until the peer has read enough of what was sent.
+
+        Raises:
+            ClosedError: the connection is closed.
+        """
+        self._flush()
+        while self._close_reason is None:
+            if self._writable.is_set():
+                return
+            await self._writable.wait()
+        raise ClosedError(f"{self._peer}: {self._close_reason}")
+
+    def pause_reading(self, reason: str) -> None:
+        """Read no more, so that the peer is held back; messages stop coming at once.
+
+        Args:
+            reason: what :meth:`resume_reading` is to be called with. It is read again when
+                there is no reason left.
+        """
+        if not self._pauses and self._is_readable():
+            self._transport.pause_reading()
+        self._was_paused = True
+        self._pauses.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """Take back a reason of :meth:`pause_reading`."""
+        if reason not in self._pauses:
+            return
+        self._pauses.remove(reason)
+        if not self._pauses and self._is_readable():
+            self._transport.resume_reading()
+            self._process()
+
+    def close(
+        self,
+        reason: str = "closed by this side",
+        *,
+        detail: str | None = None,
+        level: int = logging.DEBUG,
+        linger_s: float = 0.0,
+    ) -> None:
+        """Close after what was sent has left, or was given time to.
+
+        Args:
+            reason: what ``Handler.on_closed`` and the log get; the first one holds.
+            detail: more of it, for the log.
+            level: of the log record.
+            linger_s: give the peer so long to close first; what it sends is dropped.
+        """
+        if self._close_reason is not None:
+            return
+        self._close_reason = reason
+        extra = {"peer": self._peer, "reason": reason}
+        if detail is not None:
+            extra["detail"] = detail[: limits.MAX_LOG_CHARACTERS]
+        mlog.log(level, "closing connection", extra=extra)
+        self._flush()
+        self._writable.set()
+        if linger_s and not self._has_ended:
+            self._linger_s = linger_s
+            if self._pauses:
+                self._transport.resume_reading()  # only so is it noticed that the peer closes
+        else:
+            self._transport.close()
+        self._async_group.close()
+
+    def abort(self, reason: str, *, detail: str | None = None) -> None:
+        """Close at once; what has not left yet is dropped."""
+        self.close(reason, detail=detail, level=logging.WARNING)
+        self._transport.abort()
+
+    # --- asyncio.Protocol ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """There is a connection (over TLS: the handshake is done)."""
+        # uvloop's transports are no subclasses of asyncio.Transport
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
+        if name := transport.get_extra_info("peername"):
+            self._peer = f"{name[0]}:{name[1]}"
+        if tcp := transport.get_extra_info("socket"):
+            # gives up on a peer whose kernel no longer answers
+            milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+        if self._connections is None:
+            self._async_group.spawn(self._sweep_loop)
+        else:
+            self._connections.add(self)
+            if len(self._connections) > limits.MAX_CONNECTIONS:
+                self.abort("too many connections")
+                return
+        self._guard(self._create_handler)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came in."""
+        if self._close_reason is not None:
+            return
+        self._liveness.has_heard = True
+        self._protocol.receive_data(data)
+        if not self._pauses:
+            self._process()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. What it sent before is heard, and answered if possible."""
+        if self._close_reason is not None:
+            return False
+        self._has_ended = True
+        self._guard(self._protocol.receive_eof)
+        self._process()
+        # TLS has no connections that are closed one way only
+        if self.ssl_object is not None:
+            self.close("peer closed")
+        return self._close_reason is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        if self._close_reason is None:
+            detail = str(exc) if exc else None
+            self.close("connection lost" if exc else "peer closed", detail=detail)
+        assert self._close_reason is not None
+        if self._connections is not None:
+            self._connections.discard(self)
+        self._lost.set_result(None)
+        if self._handler is not None:
+            self._guard(self._handler.on_closed, self._close_reason)
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as it is sent to."""
+        self._writable.clear()
+        self._last_left_bytes = self._left_bytes()
+        self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
+        if self._connections is not None:
+            self.pause_reading(_WRITE_BLOCKED)
+
+    def resume_writing(self) -> None:
+        """What waited has left."""
+        self._writable.set()
+        self.resume_reading(_WRITE_BLOCKED)
+
+    # --- messages -----------------------------------------------------------------------
+
+    def _create_handler(self) -> None:
+        self._handler = self._make_handler(self)
+
+    def _process(self) -> None:
+        # also called by what the handler calls: then the loop that called it goes on
+        if not self._is_processing:
+            self._is_processing = True
+            try:
+                self._guard(self._handle_messages)
+            finally:
+                self._is_processing = False
+                self._flush()
+        if self._has_ended:
+            self._close_if_answered()
+
+    def _handle_messages(self) -> None:
+        protocol, next_message = self._protocol, self._protocol.next_message
+        assert self._handler is not None
+        on_message = self._handler.on_message
+        # what came before the peer's end is heard in any case: there is not much of it
+        while self._close_reason is None and (not self._pauses or self._has_ended):
+            message = next_message()
+            if message is None:
+                break
+            on_message(message)
+            if protocol.is_full:
+                self.pause_reading(_CONVERSATIONS_FULL)
+
+    def _guard(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call what may raise because of the peer, or because of our user."""
+        try:
+            function(*args, **kwargs)
+        except RemoteProtocolError as e:
+            self.close("protocol error", detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            # what it was about to send is of no use any more
+            if not (isinstance(e, ClosedError) and self._close_reason is not None):
+                mlog.exception("handler failed", extra={"peer": self._peer})
+                self.close("internal error", detail=str(e), level=logging.ERROR)
+
+    def _is_readable(self) -> bool:
+        is_open = self._close_reason is None and not self._transport.is_closing()
+        return is_open and not self._has_ended
+
+    def _close_if_answered(self) -> None:
+        if not self._protocol.owed:
+            self.close("peer closed")
+
+    # --- writing and closing ------------------------------------------------------------
+
+    def _buffered_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() + self._protocol.unsent_bytes
+
+    def _left_bytes(self) -> int:
+        return self._written_bytes - self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self._protocol.unsent_bytes and not self._transport.is_closing():
+            data = self._protocol.data_to_send()
+            self._written_bytes += len(data)
+            self._transport.write(data)
+
+    async def _stop(self) -> None:
+        self.close()  # where the group was closed by its user
+        if self._linger_s:
+            await asyncio.wait([self._lost], timeout=self._linger_s)
+            self._transport.close()
+        await asyncio.wait([self._lost], timeout=limits.CLOSE_TIMEOUT_S)
+        if not self._lost.done():
+            self._transport.abort()
+            await self._lost
+
+    # --- what depends on time -----------------------------------------------------------
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            self.sweep(time.monotonic())
+
+    def sweep(self, now: float) -> None:
+        """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
+        for check in (self._check_stalled, self._check_late, self._check_alive):
+            if self._close_reason is None:
+                check(now)
+
+    def _check_stalled(self, now: float) -> None:
+        if not self.is_write_blocked:
+            return
+        if self._left_bytes() > self._last_left_bytes:
+            self._stall_deadline = now + limits.WRITE_STALL_TIMEOUT_S
+            self._last_left_bytes = self._left_bytes()
+        elif now > self._stall_deadline:
+            self.abort("write stalled", detail=f"{self._buffered_bytes()} bytes are not read")
+
+    def _check_late(self, now: float) -> None:
+        if self._was_paused:
+            # who is not read from is not late
+            self._was_paused = bool(self._pauses)
+            self._liveness.has_heard = True
+            return
+        if now > self._begin_deadline and not self._protocol.has_begun:
+            self.close("no first message", level=logging.WARNING)
+        for conversation in self._protocol.expire():
+            if self._handler is not None and self._close_reason is None:
+                self._guard(self._handler.on_timeout, conversation)
+
+    def _check_alive(self, now: float) -> None:
+        if self._protocol.dialect is None:  # nothing can be sent yet
+            return
+        verdict = self._liveness.check(now)
+        if verdict is Verdict.DEAD:
+            self.close("ping timeout", level=logging.WARNING)
+        elif verdict is Verdict.SILENT:
+            self._protocol.ping()
+            self._flush()

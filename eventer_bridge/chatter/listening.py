@@ -1,0 +1,118 @@
+"""Listening for chatter peers (003).
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.chatter.address import Address
+from eventer_bridge.chatter.connection import Connection
+from eventer_bridge.chatter.handler import Handler, Settings
+from eventer_bridge.errors import ConfigurationError
+
+
+async def listen(
+    address: Address,
+    make_handler: Callable[[Connection], Handler],
+    *,
+    tls: ssl.SSLContext | None = None,
+    first_message_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
+    ping_delay_s: float | None = limits.PING_DELAY_S,
+    ping_timeout_s: float = limits.PING_TIMEOUT_S,
+    conversation_timeout_s: float = limits.CONVERSATION_TIMEOUT_S,
+    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+) -> "Listener":
+    """Listen for peers of either dialect.
+
+    Args:
+        address: where; port 0 takes a free one (see :attr:`Listener.address`).
+        make_handler: called with each new connection; what it returns gets its messages.
+        tls: TLS context with a certificate; for an address of ``ssl+sbs``, and only for it.
+        first_message_timeout_s: a peer that sends nothing but pings for so long is closed.
+        ping_delay_s: ping a peer when it was silent for so long; None: never.
+        ping_timeout_s: how long it may then stay silent before it is closed.
+        conversation_timeout_s: how long a peer may take to go on with a conversation.
+        max_frame_bytes: largest message that is accepted (64 KiB before a peer's first).
+
+    Raises:
+        OSError: the address cannot be listened on.
+        ConfigurationError: TLS and the address do not go together.
+    """
+    if address.is_tls is (tls is None):
+        expected = "ssl+sbs with TLS, or tcp+sbs without"
+        raise ConfigurationError(f"{address}: expected an address of {expected}")
+    settings = Settings(
+        dialect=None,
+        max_frame_bytes=max_frame_bytes,
+        first_message_timeout_s=first_message_timeout_s,
+        ping_delay_s=ping_delay_s,
+        ping_timeout_s=ping_timeout_s,
+        conversation_timeout_s=conversation_timeout_s,
+    )
+    connections: set[Connection] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(make_handler, settings, connections),
+        address.host,
+        address.port,
+        ssl=tls,
+        ssl_handshake_timeout=first_message_timeout_s if tls else None,
+        ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls else None,
+        backlog=limits.LISTEN_BACKLOG,
+    )
+    port = server.sockets[0].getsockname()[1]
+    return Listener(server, address._replace(port=port), connections)
+
+
+class Listener(aio.Resource):
+    """Accepts connections. Made by :func:`listen`.
+
+    Closing it stops accepting and closes the connections, which is bounded in time.
+    """
+
+    def __init__(
+        self, server: asyncio.Server, address: Address, connections: set[Connection]
+    ) -> None:
+        self._server = server
+        self._address = address
+        self._connections = connections
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+        self._async_group.spawn(self._sweep_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the listener's tasks."""
+        return self._async_group
+
+    @property
+    def address(self) -> Address:
+        """What is listened on, with the port that was taken."""
+        return self._address
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """Connections that are not gone yet."""
+        return frozenset(self._connections)
+
+    def stop_accepting(self) -> None:
+        """Accept no new connections; those that there are go on."""
+        self._server.close()
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            now = time.monotonic()
+            for connection in tuple(self._connections):
+                connection.sweep(now)
+
+    async def _stop(self) -> None:
+        self.stop_accepting()
+        for connection in self.connections:
+            connection.close("listener closing")
+        await asyncio.gather(*(connection.wait_closed() for connection in self.connections))

@@ -1,0 +1,396 @@
+"""State of a chatter connection, without I/O (003): conversations, dialect, pings.
+
+Both peers are equal here: each begins conversations and ends them, and answers the other's
+pings. What a peer may not send is its mistake (``RemoteProtocolError``, after which nothing
+more is read), what we may not send is ours (``LocalProtocolError``):
+
+- The first message of a conversation comes from its owner, and names itself as ``first``.
+- Any other belongs to a conversation that is open, and is sent by who holds the token.
+- Identifiers are counted; a peer's need not arrive in order: those in use today number a
+  message before it waits for its place in their queue.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.chatter import codec
+from eventer_bridge.chatter.codec import Dialect, Msg
+from eventer_bridge.chatter.conversation import Conversation, Turn
+from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
+from eventer_bridge.framing import FrameDecoder, encode_frame
+
+_MAX_LENGTH_BYTES: Final = 255  # 003: m is from 0 to 255; with 0, there is no message
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message of the peer, as its receiver sees it.
+
+    Attributes:
+        conversation: what it belongs to; ``may_send`` tells whether it is our turn now.
+        type: full name of the data's type, as "HatEventer.MsgInitReq".
+        data: SBS of that type.
+        is_first: whether the conversation began with it.
+        is_last: whether the conversation ended with it: nothing may be answered.
+    """
+
+    conversation: Conversation
+    type: str
+    data: bytes
+    is_first: bool
+    is_last: bool
+
+
+class Protocol:
+    """One end of a connection.
+
+    Args:
+        dialect: what to speak; None: what the peer speaks, which its first message tells.
+        max_first_frame_bytes: largest message that is accepted until :attr:`has_begun`.
+        max_frame_bytes: largest message that is accepted afterwards.
+        conversation_timeout_s: how long the peer may take to go on with a conversation.
+        clock: monotonic seconds.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_conversation_timeout_s",
+        "_decoder",
+        "_dialect",
+        "_has_begun",
+        "_has_ended",
+        "_is_closed",
+        "_last_id",
+        "_max_frame_bytes",
+        "_ours",
+        "_owed",
+        "_ping",
+        "_ping_type",
+        "_pong_type",
+        "_theirs",
+        "_unsent",
+        "_unsent_bytes",
+    )
+
+    def __init__(
+        self,
+        dialect: Dialect | None,
+        *,
+        max_frame_bytes: int,
+        max_first_frame_bytes: int = limits.MAX_FIRST_FRAME_BYTES,
+        conversation_timeout_s: float = limits.CONVERSATION_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ping_type = self._pong_type = ""
+        self._set_dialect(dialect)
+        self._max_frame_bytes = max_frame_bytes
+        self._conversation_timeout_s = conversation_timeout_s
+        self._clock = clock
+        self._decoder = FrameDecoder(
+            max_first_frame_bytes,
+            content="a chatter message",
+            max_length_bytes=_MAX_LENGTH_BYTES,
+        )
+        self._has_begun = False
+        self._has_ended = False
+        self._is_closed = False
+        self._last_id = 0
+        # open conversations by the identifier of their first message
+        self._ours: dict[int, Conversation] = {}
+        self._theirs: dict[int, Conversation] = {}
+        self._owed = 0
+        self._ping: Conversation | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """What is spoken; None until the peer's first message tells."""
+        return self._dialect
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the peer sent a message that is no ping."""
+        return self._has_begun
+
+    @property
+    def owed(self) -> int:
+        """Conversations of the peer in which it is our turn."""
+        return self._owed
+
+    @property
+    def open_conversations(self) -> int:
+        """All conversations that have not ended."""
+        return len(self._ours) + len(self._theirs)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is owed that nothing more should be read."""
+        return self._owed >= limits.MAX_PEER_CONVERSATIONS
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Size of what :meth:`data_to_send` would return."""
+        return self._unsent_bytes
+
+    def data_to_send(self) -> bytes:
+        """Bytes for the peer, each of which is returned once."""
+        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        return data
+
+    # --- receiving ----------------------------------------------------------------------
+
+    def receive_data(self, data: bytes) -> None:
+        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        if not self._is_closed:
+            self._decoder.feed(data)
+
+    def receive_eof(self) -> None:
+        """The peer sends no more.
+
+        Raises:
+            RemoteProtocolError: it ended in the middle of a message. Where whole messages
+                are waiting before that one, :meth:`next_message` raises it after them.
+        """
+        if not self._is_closed:
+            self._has_ended = True
+            self._check_end()
+
+    def next_message(self) -> Message | None:
+        """The next message of the peer; None if more bytes are needed for it.
+
+        Pings are answered here and are not returned.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
+        """
+        if self._is_closed:
+            return None
+        try:
+            while True:
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    if self._has_ended:
+                        self._check_end()
+                    return None
+                message = self._receive(frame)
+                if message is not None:
+                    return message
+        except RemoteProtocolError:
+            self._is_closed = True
+            raise
+
+    def _check_end(self) -> None:
+        if missing := self._decoder.missing():
+            self._is_closed = True
+            size, received = missing
+            what = f"a frame of {size} bytes" if size else "a frame header"
+            raise RemoteProtocolError(
+                f"connection ended in the middle of {what}, {received} received"
+            )
+
+    def _receive(self, frame: bytes) -> Message | None:
+        dialect = self._dialect
+        if dialect is None:
+            dialect = codec.recognise(frame)
+            self._set_dialect(dialect)
+        msg = codec.decode(frame, dialect)
+        conversation = self._conversation_of(msg)
+        self._advance_by_peer(conversation, msg)
+        if msg.type == self._ping_type:
+            self._on_ping(conversation, msg)
+            return None
+        if conversation is self._ping or msg.type == self._pong_type:
+            self._on_pong(conversation, msg)
+            return None
+        if not self._has_begun:
+            self._has_begun = True
+            self._decoder.max_frame_bytes = self._max_frame_bytes
+        if conversation.is_expired:
+            if conversation.turn is Turn.OURS:  # nobody will go on with it
+                self._end(conversation)
+            return None
+        is_first = msg.owner and msg.id == msg.first
+        return Message(conversation, msg.type, msg.data, is_first, msg.last)
+
+    def _conversation_of(self, msg: Msg) -> Conversation:
+        table = self._theirs if msg.owner else self._ours
+        conversation = table.get(msg.first)
+        if msg.owner and msg.id == msg.first:
+            if conversation is not None:
+                raise RemoteProtocolError(
+                    f"{_text(msg)} begins a conversation that is open already"
+                )
+            return Conversation(msg.first, is_ours=False, timeout_s=self._conversation_timeout_s)
+        if conversation is None:
+            raise RemoteProtocolError(
+                f"{_text(msg)} belongs to conversation {msg.first} of its"
+                f" {'sender' if msg.owner else 'receiver'}, which never began or has ended"
+            )
+        if conversation.turn is not Turn.PEERS:
+            raise RemoteProtocolError(
+                f"{_text(msg)} belongs to {conversation!r}, of which its sender has not the token"
+            )
+        return conversation
+
+    def _advance_by_peer(self, conversation: Conversation, msg: Msg) -> None:
+        if msg.last:
+            self._end(conversation)
+            return
+        if msg.token:
+            conversation.turn = Turn.OURS
+            conversation.deadline = math.inf
+            self._owed += not conversation.is_ours
+        elif not conversation.is_expired:
+            self._expect(conversation)
+        if not conversation.is_ours:
+            self._theirs[conversation.first_id] = conversation
+            if len(self._theirs) - self._owed > limits.MAX_PEER_CONVERSATIONS:
+                raise RemoteProtocolError(
+                    f"more than {limits.MAX_PEER_CONVERSATIONS} conversations"
+                    " that the peer began and does not go on with"
+                )
+
+    # --- sending ------------------------------------------------------------------------
+
+    def send(
+        self,
+        msg_type: str,
+        data: bytes,
+        *,
+        conversation: Conversation | None = None,
+        last: bool = True,
+        token: bool = True,
+        timeout_s: float | None = None,
+    ) -> Conversation:
+        """Send a message; its bytes are in :meth:`data_to_send` then.
+
+        Args:
+            msg_type: full name of the data's type.
+            data: SBS of that type.
+            conversation: what it belongs to; None begins a new one.
+            last: whether the conversation ends with it.
+            token: whether it is the peer's turn then.
+            timeout_s: how long the peer may take then; None: what it may take in all of
+                them, ``math.inf``: for ever.
+
+        Returns:
+            The conversation.
+
+        Raises:
+            LocalProtocolError: it may not be sent now, or has no form in the dialect.
+            LimitError: too many conversations of ours are open.
+        """
+        if conversation is None:
+            if len(self._ours) >= limits.MAX_OWN_CONVERSATIONS:
+                raise LimitError(f"{len(self._ours)} conversations wait for the peer already")
+            conversation = Conversation(
+                self._last_id + 1, is_ours=True, timeout_s=self._conversation_timeout_s
+            )
+        else:
+            table = self._ours if conversation.is_ours else self._theirs
+            if table.get(conversation.first_id) is not conversation:
+                raise LocalProtocolError(f"{msg_type}: {conversation!r} has ended")
+            if conversation.turn is not Turn.OURS:
+                raise LocalProtocolError(f"{msg_type}: of {conversation!r} the peer has the token")
+        self._write(conversation, msg_type, data, last, token)
+        if timeout_s is not None:
+            conversation.timeout_s = timeout_s
+        if last:
+            self._end(conversation)
+            return conversation
+        if token:
+            self._owed -= not conversation.is_ours
+            conversation.turn = Turn.PEERS
+            self._expect(conversation)
+        if conversation.is_ours:
+            self._ours[conversation.first_id] = conversation
+        return conversation
+
+    def ping(self) -> None:
+        """Ask for a sign of life, unless an earlier ping waits for its answer.
+
+        Raises:
+            LocalProtocolError: the dialect is not known yet.
+        """
+        if self._ping is None:
+            self._ping = self.send(self._ping_type, b"", last=False, timeout_s=math.inf)
+
+    def expire(self) -> list[Conversation]:
+        """Conversations with which the peer did not go on in time, each of them once.
+
+        They stay open for the peer, whose late messages are dropped.
+        """
+        now = self._clock()
+        expired = [
+            conversation
+            for table in (self._ours, self._theirs)
+            for conversation in table.values()
+            if conversation.deadline < now
+        ]
+        for conversation in expired:
+            conversation.is_expired = True
+            conversation.deadline = math.inf
+        return expired
+
+    def _write(
+        self, conversation: Conversation, msg_type: str, data: bytes, last: bool, token: bool
+    ) -> None:
+        if self._dialect is None:
+            raise LocalProtocolError("nothing can be sent before the peer's first message")
+        msg_id = self._last_id + 1
+        is_ours = conversation.is_ours
+        msg = Msg(msg_id, conversation.first_id, is_ours, token, last, msg_type, data)
+        try:
+            frame = encode_frame(codec.encode(msg, self._dialect))
+        except ValueError as e:
+            raise LocalProtocolError(str(e)) from e
+        self._last_id = msg_id
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+
+    def _set_dialect(self, dialect: Dialect | None) -> None:
+        self._dialect = dialect
+        if dialect is not None:
+            self._ping_type = codec.PING_TYPES[dialect]
+            self._pong_type = codec.PONG_TYPES[dialect]
+
+    # --- conversations ------------------------------------------------------------------
+
+    def _expect(self, conversation: Conversation) -> None:
+        conversation.deadline = self._clock() + conversation.timeout_s
+
+    def _end(self, conversation: Conversation) -> None:
+        if conversation.is_ours:
+            self._ours.pop(conversation.first_id, None)
+        else:
+            self._theirs.pop(conversation.first_id, None)
+            self._owed -= conversation.turn is Turn.OURS
+        conversation.turn = Turn.ENDED
+        conversation.deadline = math.inf
+
+    def _on_ping(self, conversation: Conversation, msg: Msg) -> None:
+        if not msg.owner or msg.id != msg.first:
+            raise RemoteProtocolError(f"{_text(msg)} does not begin its conversation")
+        if msg.last:  # nothing is asked
+            return
+        if not msg.token:
+            raise RemoteProtocolError(f"{_text(msg)} does not pass the token on")
+        self.send(self._pong_type, b"", conversation=conversation)
+
+    def _on_pong(self, conversation: Conversation, msg: Msg) -> None:
+        if conversation is not self._ping:
+            raise RemoteProtocolError(f"{_text(msg)} belongs to {conversation!r}, which is no ping")
+        if msg.type != self._pong_type or not msg.last:
+            raise RemoteProtocolError(f"{_text(msg)} answers a ping, expected a pong as the last")
+        self._ping = None
+
+
+def _text(msg: Msg) -> str:
+    return f"message {msg.id} ({msg.type})"
