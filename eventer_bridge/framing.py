@@ -119,8 +119,9 @@ class FrameDecoder:
         else:
             length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
         if length > self.max_frame_bytes:
+            announced = length if length < 1 << 64 else "2**64 or more"
             raise FrameError(
-                f"frame of {length} bytes announced, at most {self.max_frame_bytes} are allowed"
+                f"frame of {announced} bytes announced, at most {self.max_frame_bytes} are allowed"
             )
         if length == 0:
             raise FrameError(f"empty frame, expected {self._content}")

@@ -48,8 +48,8 @@ def check_content(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for package in ("mariner", "eventer_bridge", "mariner_certs", "mariner_spark"):
         assert f"{package}/py.typed" in names
-    assert "eventer_bridge/schemas/mariner.yaml" in names
-    assert "eventer_bridge/schemas/gateway.yaml" in names
+    for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs"):
+        assert f"eventer_bridge/schemas/{schema}" in names
     assert not [i for i in names if i.startswith("tests/") or i.endswith((".pem", ".key"))]
 
 

@@ -1,0 +1,127 @@
+"""What a peer does wrong over a real socket: closed with the reason, and others go on."""
+
+import asyncio
+import logging
+import random
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.chatter.codec import Dialect, Msg, encode
+from eventer_bridge.framing import encode_frame
+from tests.eventer_bridge.chatter.peers import Echo, RawPeer, Recorder, connected, listening
+
+HELLO = Msg(1, 1, True, True, True, "T.Hello", b"")
+
+
+def wire(*msgs: Msg) -> bytes:
+    return b"".join(encode_frame(encode(i, Dialect.CURRENT)) for i in msgs)
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (wire(Msg(2, 1, True, True, False, "T.A", b"")), "conversation 1 of its sender, which"),
+        (wire(Msg(1, 1, False, True, False, "T.A", b"")), "conversation 1 of its receiver, which"),
+        (wire(HELLO, Msg(2, 1, True, True, True, "T.A", b"")), "never began or has ended"),
+        (
+            wire(
+                Msg(1, 1, True, True, False, "T.A", b""), Msg(2, 1, True, True, False, "T.B", b"")
+            ),
+            "message 2 (T.B) belongs to <conversation 1, the peer's>, of which its sender has not",
+        ),
+        (wire(Msg(1, 1, True, False, False, "T.A", b"")) * 2, "is open already"),
+        (wire(HELLO, Msg(2, 2, False, True, True, "HatChatter.Pong", b"")), "never began"),
+        (b"\x00", "frame header: first byte is 0, expected 1 to 255"),
+        (b"\x01\x00", "empty frame, expected a chatter message"),
+        (b"\x03\x01\x00\x01", "frame of 65537 bytes announced, at most 65536 are allowed"),
+        (wire(HELLO) + b"\x04\x01\x00\x00\x01", "frame of 16777217 bytes announced, at most"),
+        (b"\xff" * 256, "frame of 2**64 or more bytes announced, at most 65536 are allowed"),
+        (b"\x01\x05hello", "the message ends before its type"),
+        (wire(HELLO) + b"\x01\x05\x81\x81\x02\x00\x00", "expected bytes that are 00 or 01"),
+        (b"GET / HTTP/1.1\r\nHost: " + b"x" * 100, "announced"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60), "announced"),
+    ],
+)
+async def test_a_violation_closes_with_the_reason(
+    data: bytes, detail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "eventer_bridge")
+    async with listening() as there, connected(there.address) as other:
+        other.connection.send("T.A", b"")
+        good: Recorder = await there.handlers.get()
+        await good.messages.get()
+        async with await RawPeer.connect(there.address) as raw:
+            raw.writer.write(data)
+            assert await raw.is_closed_by_peer()
+            handler = await there.handlers.get()
+            assert await handler.closed == "protocol error"
+        [record] = [i for i in caplog.records if i.message == "closing connection"]
+        assert record.__dict__["reason"] == "protocol error"
+        assert detail in record.__dict__["detail"]
+        assert len(record.__dict__["detail"]) <= limits.MAX_LOG_CHARACTERS
+        other.connection.send("T.B", b"")
+        assert (await good.messages.get()).type == "T.B"
+
+
+async def test_a_connection_that_is_cut_in_a_message(caplog: pytest.LogCaptureFixture) -> None:
+    async with listening() as there:
+        async with await RawPeer.connect(there.address) as raw:
+            raw.writer.write(wire(HELLO) + b"\x01\x30abc")
+        handler = await there.handlers.get()
+        assert await handler.closed == "protocol error"
+        assert (await handler.messages.get()).type == "T.Hello"
+    [record] = [i for i in caplog.records if i.message == "closing connection"]
+    assert record.__dict__["detail"] == (
+        "connection ended in the middle of a frame of 48 bytes, 3 received"
+    )
+
+
+async def test_byte_by_byte() -> None:
+    async with listening(Echo) as there, await RawPeer.connect(there.address) as raw:
+        for byte in wire(Msg(1, 1, True, True, False, "HatChatter.Ping", b""), HELLO) + wire(
+            Msg(300, 300, True, True, False, "T.A", b"x" * 300)
+        ):
+            raw.writer.write(bytes([byte]))
+            await raw.writer.drain()
+            await asyncio.sleep(0)
+        assert await raw.receive() == Msg(1, 1, False, True, True, "HatChatter.Pong", b"")
+        assert await raw.receive() == Msg(2, 300, False, True, True, "Test.MsgEcho", b"x" * 300)
+
+
+async def test_garbage_costs_nobody_else_anything() -> None:
+    generator = random.Random(1)
+    async with listening(Echo) as there, connected(there.address) as here:
+        for _ in range(100):
+            async with await RawPeer.connect(there.address) as raw:
+                data = bytearray(
+                    wire(*(Msg(i, i, True, True, False, "T.A", b"x") for i in range(9)))
+                )
+                for _ in range(generator.randint(1, 5)):
+                    data[generator.randrange(len(data))] = generator.randrange(256)
+                raw.writer.write(data)
+                raw.writer.write_eof()
+                await raw.reader.read()
+            assert await here.ask() == b"what"
+        assert len(there.listener.connections) == 1
+
+
+async def test_pings_without_reading_the_pongs_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 50_000)
+    pings = wire(*(Msg(i, i, True, True, False, "HatChatter.Ping", b"") for i in range(1, 2000)))
+    async with listening() as there:
+        raw = await RawPeer.connect(there.address, receive_buffer_bytes=5_000)
+        async with raw:
+            raw.send(Msg(9999, 9999, True, True, True, "T.Hello", b""))
+            handler = await there.handlers.get()
+            await handler.messages.get()
+            while not handler.connection.is_write_blocked:
+                raw.writer.write(pings)
+                await asyncio.sleep(0)
+            for _ in range(40):
+                raw.writer.write(pings)
+                await asyncio.sleep(0)
+            assert handler.connection._buffered_bytes() < 500_000
+            assert handler.connection.is_open
