@@ -1,67 +1,168 @@
-"""Integers of SBS, the encoding below chatter (003), without I/O.
+"""SBS, the binary encoding of chatter and Eventer messages: its built-in types.
 
-Seven bits a byte, most significant first; 0x80 is set on the last byte, and 0x40 of the
-first is the sign. They are of 64 bits here, as in the other implementations.
+An Integer is groups of seven bits, the most significant first; bit 0x80 marks the last
+byte, bit 0x40 of the first is the sign. A String, and Bytes, are their length in bytes and
+then these bytes; an Array is its count and the elements; a Choice is the index of what was
+chosen, and that; an Optional is a Choice of nothing and a value; a Record is its entries.
+
+Functions that read take the whole message and the position where to read, and return the
+value and the position after it. They raise ``InvalidMessageError`` for what no message can
+have, and ``IndexError`` where the message ends too early.
+
+The reference is the package hat-sbs, but its decoder is for data that can be trusted: it cuts
+integers to 64 bits, reserves memory for any count that it is told, and ignores what follows.
+What is in order is read alike, integers with needless zeros too (a differential test shows it).
+
+Sans I/O; any thread.
 """
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from eventer_bridge.errors import InvalidMessageError
+from eventer_bridge.model import INT64_MAX, INT64_MIN
 
-_MAX_BYTES: Final = 10
-_MIN: Final = -(1 << 63)
-_MAX: Final = (1 << 63) - 1
+T = TypeVar("T")
+
+Reader: TypeAlias = Callable[[bytes, int], tuple[T, int]]
+"""Reads a value of one type; see the module."""
+
+FIRST: Final = 0x80
+"""The byte of the Integer 0: a Choice of the first, an Optional that is nothing."""
+
+SECOND: Final = 0x81
+"""The byte of the Integer 1: a Choice of the second, an Optional that a value follows."""
+
+_MAX_INTEGER_BYTES: Final = 10
+"""Of 64 bits. Only needless zeros (or signs) in front make more, up to megabytes of them."""
+
+FALSE: Final = b"\x00"
+TRUE: Final = b"\x01"
+
+
+# --- writing ------------------------------------------------------------------------------
 
 
 def encode_integer(value: int) -> bytes:
-    """Shortest encoding of an integer of 64 bits.
-
-    Raises:
-        OverflowError: it has more than 64 bits.
-    """
-    if 0 <= value < len(_ENCODED):
-        return _ENCODED[value]
-    return _encode(value)
-
-
-def read_integer(data: bytes, position: int) -> tuple[int, int]:
-    """Integer at a position.
-
-    Returns:
-        The integer, and the position behind it.
-
-    Raises:
-        IndexError: the data ends in the middle of it.
-        InvalidMessageError: it has more than 64 bits.
-    """
-    byte = data[position]
-    position += 1
-    value = (byte & 0x3F) - (byte & 0x40)
-    if byte & 0x80:
-        return value, position
-    end = position + _MAX_BYTES - 1
-    while position < end:
-        byte = data[position]
-        position += 1
-        if byte & 0x80:
-            value = value << 7 | byte & 0x7F
-            if not _MIN <= value <= _MAX:
-                raise InvalidMessageError(f"an integer of more than 64 bits: {value}")
-            return value, position
-        value = value << 7 | byte
-    raise InvalidMessageError(f"an integer of more than {_MAX_BYTES} bytes")
-
-
-def _encode(value: int) -> bytes:
-    if not _MIN <= value <= _MAX:
-        raise OverflowError(f"an integer of more than 64 bits: {value}")
-    reverse = [value & 0x7F | 0x80]
-    while not -64 <= value < 64:
+    """An Integer of any size."""
+    groups = [value & 0x7F | 0x80]
+    while not -0x40 <= value < 0x40:
         value >>= 7
-        reverse.append(value & 0x7F)
-    reverse.reverse()
-    return bytes(reverse)
+        groups.append(value & 0x7F)
+    groups.reverse()
+    return bytes(groups)
 
 
-# identifiers and lengths of most messages
-_ENCODED: Final = [_encode(value) for value in range(1 << 13)]
+SMALL_INTEGERS: Final = tuple(encode_integer(i) for i in range(2_048))
+"""Encoded Integers from 0 on: most counts, lengths and instance ids."""
+
+
+def encode_length(value: int) -> bytes:
+    """As :func:`encode_integer`, of what is never negative and seldom large."""
+    return SMALL_INTEGERS[value] if value < len(SMALL_INTEGERS) else encode_integer(value)
+
+
+def encode_string(text: str) -> bytes:
+    """A String.
+
+    Raises:
+        UnicodeEncodeError: it has no UTF-8 form (a lone surrogate).
+    """
+    encoded = text.encode()
+    return encode_length(len(encoded)) + encoded
+
+
+# --- reading ------------------------------------------------------------------------------
+
+
+def read_integer(data: bytes, pos: int) -> tuple[int, int]:
+    """An Integer, which must fit 64 bits with sign and have no more bytes than these need."""
+    begin = pos
+    byte = data[pos]
+    value = (byte & 0x3F) - (byte & 0x40)
+    while byte < 0x80:
+        pos += 1
+        if pos - begin == _MAX_INTEGER_BYTES:
+            raise InvalidMessageError(
+                f"integer at byte {begin} has more than {_MAX_INTEGER_BYTES} bytes"
+            )
+        byte = data[pos]
+        value = value << 7 | byte & 0x7F
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise InvalidMessageError(f"integer at byte {begin} does not fit 64 bits")
+    return value, pos + 1
+
+
+def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
+    """A Boolean: any byte but zero is true."""
+    return data[pos] != 0, pos + 1
+
+
+def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Bytes, copied."""
+    length, begin = _read_size(data, pos, 1)
+    end = begin + length
+    return data[begin:end], end
+
+
+def read_string(data: bytes, pos: int) -> tuple[str, int]:
+    """A String, which must be UTF-8."""
+    encoded, end = read_bytes(data, pos)
+    return decode_utf8(encoded, end), end
+
+
+def decode_utf8(encoded: bytes, end: int) -> str:
+    """Text of a String that ends at a position of a message.
+
+    Raises:
+        InvalidMessageError: it is not UTF-8.
+    """
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as e:
+        at = end - len(encoded) + e.start
+        raise InvalidMessageError(f"not UTF-8: {e.reason} at byte {at}") from None
+
+
+def read_choice(data: bytes, pos: int, count: int) -> tuple[int, int]:
+    """Index of what was chosen among ``count``; what follows depends on it."""
+    begin = pos
+    index, pos = read_integer(data, pos)
+    if not 0 <= index < count:
+        raise InvalidMessageError(f"choice {index} at byte {begin}, expected 0 to {count - 1}")
+    return index, pos
+
+
+def read_one_of(values: Sequence[T], data: bytes, pos: int) -> tuple[T, int]:
+    """A Choice among so many names without data, as the value that stands for it."""
+    index, pos = read_choice(data, pos, len(values))
+    return values[index], pos
+
+
+def read_optional(read: Reader[T], data: bytes, pos: int) -> tuple[T | None, int]:
+    """An Optional."""
+    has_value, pos = read_choice(data, pos, 2)
+    return read(data, pos) if has_value else (None, pos)
+
+
+def read_count(data: bytes, pos: int, min_element_bytes: int) -> tuple[int, int]:
+    """Count of an Array, which its elements follow.
+
+    Args:
+        data: the message.
+        pos: where to read.
+        min_element_bytes: size of the smallest element: a count of more than can follow is
+            refused before anything is made of it.
+    """
+    return _read_size(data, pos, min_element_bytes)
+
+
+def _read_size(data: bytes, pos: int, unit_bytes: int) -> tuple[int, int]:
+    """Length or count of what must follow."""
+    begin = pos
+    size, pos = read_integer(data, pos)
+    if not 0 <= size * unit_bytes <= len(data) - pos:
+        raise InvalidMessageError(
+            f"length or count {size} at byte {begin}, with {len(data) - pos} bytes after it"
+        )
+    return size, pos

@@ -21,10 +21,15 @@ from typing import Final
 import msgspec
 
 from eventer_bridge.errors import InvalidMessageError
-from eventer_bridge.sbs import encode_integer, read_integer
-
-_NONE: Final = 0x80  # choice indices of an Optional
-_VALUE: Final = 0x81
+from eventer_bridge.sbs import (
+    FIRST,
+    SECOND,
+    encode_integer,
+    encode_length,
+    encode_string,
+    read_integer,
+    read_string,
+)
 
 
 class Dialect(enum.Enum):
@@ -75,7 +80,7 @@ def encode(msg: Msg, dialect: Dialect) -> bytes:
             encoded_id if msg.first == msg.id else encode_integer(msg.first),
             _FLAGS_ENCODED[msg.owner, msg.token, msg.last],
             encode_type(msg.type),
-            encode_integer(len(msg.data)),
+            encode_length(len(msg.data)),
             msg.data,
         )
     )
@@ -102,10 +107,10 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
         position += 3
         if dialect is Dialect.CURRENT:
             part = "type"
-            if message[position] in (_NONE, _VALUE):
-                size = message[position] - _NONE
+            if message[position] in (FIRST, SECOND):
+                size = message[position] - FIRST
                 raise InvalidMessageError(f"expected a name with its module, got {size} bytes")
-            msg_type, position = _read_string(message, position)
+            msg_type, position = read_string(message, position)
         else:
             part = "module and type"
             msg_type, position = _read_module_and_type(message, position)
@@ -117,8 +122,6 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
             )
     except IndexError:
         raise InvalidMessageError(f"{part}: the message ends in the middle of it") from None
-    except UnicodeDecodeError as e:
-        raise InvalidMessageError(f"{part}: expected UTF-8: {e}") from None
     except InvalidMessageError as e:
         raise InvalidMessageError(f"{part}: {e}") from None
     return Msg(msg_id, first, *flags, msg_type, message[position:])
@@ -135,7 +138,7 @@ def recognise(message: bytes) -> Dialect:
     """
     try:
         position = read_integer(message, read_integer(message, 0)[1])[1] + 3
-        is_classic = message[position] in (_NONE, _VALUE)
+        is_classic = message[position] in (FIRST, SECOND)
     except IndexError:
         raise InvalidMessageError("the message ends before its type") from None
     return Dialect.CLASSIC if is_classic else Dialect.CURRENT
@@ -146,7 +149,7 @@ def recognise(message: bytes) -> Dialect:
 def _encode_current_type(msg_type: str) -> bytes:
     if len(msg_type.encode()) < 2:
         raise ValueError(f"type {msg_type!r}: expected a name with its module")
-    return _encode_string(msg_type)
+    return encode_string(msg_type)
 
 
 @functools.lru_cache(maxsize=256)
@@ -154,39 +157,24 @@ def _encode_classic_type(msg_type: str) -> bytes:
     module, dot, name = msg_type.rpartition(".")
     if not name:
         raise ValueError(f"type {msg_type!r}: expected a name")
-    encoded_module = b"%c%b" % (_VALUE, _encode_string(module)) if dot else b"%c" % _NONE
-    return encoded_module + _encode_string(name)
-
-
-def _encode_string(text: str) -> bytes:
-    data = text.encode()
-    return encode_integer(len(data)) + data
+    encoded_module = b"%c%b" % (SECOND, encode_string(module)) if dot else b"%c" % FIRST
+    return encoded_module + encode_string(name)
 
 
 def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:
     choice = message[position]
-    if choice == _VALUE:
-        module, position = _read_string(message, position + 1)
-        name, position = _read_string(message, position)
+    if choice == SECOND:
+        module, position = read_string(message, position + 1)
+        name, position = read_string(message, position)
         full_name = f"{module}.{name}"
-    elif choice == _NONE:
-        name, position = _read_string(message, position + 1)
+    elif choice == FIRST:
+        name, position = read_string(message, position + 1)
         full_name = name
     else:
         raise InvalidMessageError(f"expected 80 (no module) or 81, got {choice:02x}")
     if not name:
         raise InvalidMessageError("expected the name of a type, got ''")
     return full_name, position
-
-
-def _read_string(message: bytes, position: int) -> tuple[str, int]:
-    size, position = read_integer(message, position)
-    end = position + size
-    if size < 0:
-        raise InvalidMessageError(f"a length of {size}")
-    if end > len(message):
-        raise IndexError
-    return message[position:end].decode(), end
 
 
 _FLAG_VALUES: Final = [

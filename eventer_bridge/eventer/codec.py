@@ -29,8 +29,8 @@ from typing import Any, Final
 
 import hat.sbs
 
+from eventer_bridge import sbs
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
-from eventer_bridge.eventer import sbs
 from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,

@@ -19,9 +19,8 @@ from typing import Final
 
 import msgspec
 
-from eventer_bridge import limits, payload_bounds
+from eventer_bridge import limits, payload_bounds, sbs
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.eventer import sbs
 from eventer_bridge.model import (
     BinaryPayload,
     Event,

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge import limits
+from eventer_bridge import limits, sbs
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.eventer import sbs
 from eventer_bridge.eventer.events import read_timestamp, read_type
 from eventer_bridge.model import (
     EventId,

@@ -85,8 +85,12 @@ def test_what_is_cut_off_is_refused(dialect: Dialect) -> None:
     [
         (Dialect.CURRENT, "", "id: the message ends in the middle of it"),
         (Dialect.CURRENT, "8100", "first: the message ends in the middle of it"),
-        (Dialect.CURRENT, "00" * 11, "id: an integer of more than 10 bytes"),
-        (Dialect.CURRENT, "81" + "3f" + "7f" * 8 + "ff", "first: an integer of more than 64 bits"),
+        (Dialect.CURRENT, "00" * 11, "id: integer at byte 0 has more than 10 bytes"),
+        (
+            Dialect.CURRENT,
+            "81" + "3f" + "7f" * 8 + "ff",
+            "first: integer at byte 1 does not fit 64 bits",
+        ),
         (Dialect.CURRENT, "81810101", "owner, token, last: the message ends in the middle of it"),
         (
             Dialect.CURRENT,
@@ -103,9 +107,17 @@ def test_what_is_cut_off_is_refused(dialect: Dialect) -> None:
             "8181010100" + "816180",
             "type: expected a name with its module, got 1 bytes",
         ),
-        (Dialect.CURRENT, "8181010100" + "ff616180", "type: a length of -1"),
-        (Dialect.CURRENT, "8181010100" + "84616180", "type: the message ends in the middle of it"),
-        (Dialect.CURRENT, "8181010100" + "82ff6180", "type: expected UTF-8: "),
+        (Dialect.CURRENT, "8181010100" + "ff616180", "type: length or count -1 at byte 5"),
+        (
+            Dialect.CURRENT,
+            "8181010100" + "84616180",
+            "type: length or count 4 at byte 5, with 3 bytes",
+        ),
+        (
+            Dialect.CURRENT,
+            "8181010100" + "82ff6180",
+            "type: not UTF-8: invalid start byte at byte 6",
+        ),
         (Dialect.CURRENT, "8181010100" + "82616182aa", "data: of 2 bytes, but 1 bytes are left"),
         (Dialect.CURRENT, "8181010100" + "82616180aa", "data: of 0 bytes, but 1 bytes are left"),
         (Dialect.CURRENT, "8181010100" + "826161ff", "data: of -1 bytes, but 0 bytes are left"),
@@ -115,7 +127,11 @@ def test_what_is_cut_off_is_refused(dialect: Dialect) -> None:
             "module and type: expected 80 (no module) or 81",
         ),
         (Dialect.CLASSIC, "8181010100" + "808080", "module and type: expected the name of a type"),
-        (Dialect.CLASSIC, "8181010100" + "81826161ff", "module and type: a length of -1"),
+        (
+            Dialect.CLASSIC,
+            "8181010100" + "81826161ff",
+            "module and type: length or count -1 at byte 9",
+        ),
     ],
 )
 def test_errors_name_the_property(dialect: Dialect, message: str, text: str) -> None:

@@ -16,7 +16,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     RefusedReq,
 )
-from eventer_bridge.eventer.sbs import encode_integer, encode_string
+from eventer_bridge.sbs import encode_integer, encode_string
 from tests.eventer_bridge.eventer.samples import SAMPLES
 
 NONE: Final = b"\x80"
