@@ -340,6 +340,18 @@ async def test_lingering_waits_for_the_peer_to_close() -> None:
         assert await handler.closed == "declined"
 
 
+async def test_lingering_notices_that_the_peer_closes_even_if_it_was_not_read_from() -> None:
+    async with listening() as there, await RawPeer.connect(there.address) as raw:
+        raw.send(HELLO)
+        handler = await there.handlers.get()
+        await handler.messages.get()
+        handler.connection.pause_reading("busy")
+        handler.connection.close("declined", linger_s=30)
+        raw.writer.close()
+        async with asyncio.timeout(10):
+            assert await handler.closed == "declined"
+
+
 async def test_lingering_is_bounded() -> None:
     class Declining(Recorder):
         def on_message(self, message: chatter.Message) -> None:
@@ -422,6 +434,8 @@ async def test_a_peer_that_only_ended_its_stream_is_heard_and_answered(is_last: 
         handler.connection.resume_reading("busy")
         messages = [await handler.messages.get() for _ in range(10)]
         if not is_last:
+            while not handler.connection._has_ended:
+                await asyncio.sleep(0)
             assert not handler.closed.done()
             for message in messages:
                 handler.connection.send("T.B", b"", conversation=message.conversation)
