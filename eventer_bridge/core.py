@@ -43,6 +43,11 @@ class EventCore(aio.Resource, abc.ABC):
 
     @property
     @abc.abstractmethod
+    def pending_events(self) -> int:
+        """Events that were accepted and are not acknowledged yet."""
+
+    @property
+    @abc.abstractmethod
     def is_full(self) -> bool:
         """Whether callers should stop handing in work until :meth:`when_drained` calls."""
 

@@ -62,13 +62,10 @@ from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.numbering import Numbering
 from eventer_bridge.pending import Pending
 from eventer_bridge.registrable import check_type
-from eventer_bridge.session import Session
+from eventer_bridge.session import REMOTE_SOURCE, Session
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
-
-REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
-"""Source of what other servers registered."""
 
 ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
 """Source of what the engine registers itself."""

@@ -13,6 +13,8 @@
     │       ├── FrameError         its framing (size of the header or of the message)
     │       └── InvalidMessageError  its message: which part, what was expected
     ├── ConnectError               no connection to a server, or TLS was refused
+    ├── InitError                  a server declined: name, token, …
+    ├── RegistrationRefusedError   a remote server did not register
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
         ├── LimitError             a limit of ``limits.py`` would be exceeded
@@ -67,6 +69,14 @@ class InvalidMessageError(RemoteProtocolError):
 
 class ConnectError(EventerBridgeError):
     """No connection to the server, or TLS was refused; the message says why."""
+
+
+class InitError(EventerBridgeError):
+    """A server declined the client; the message is its reason."""
+
+
+class RegistrationRefusedError(EventerBridgeError):
+    """A remote server refused a registration; it does not say why."""
 
 
 class CoreError(EventerBridgeError):

@@ -85,6 +85,30 @@ assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
 REMEMBERED_TYPES: Final = 50_000
 """Event types whose rights or receivers are remembered before it begins anew."""
 
+MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
+"""Registrations of one Eventer client that are under way; then it is not read from."""
+
+MAX_QUERIES_WAITING: Final = 64
+"""Queries of one Eventer client that wait for their turn; then it is not read from."""
+
+ACK_TIMEOUT_S: Final = 30.0
+"""What a client that keeps events gets to acknowledge a notification."""
+
+DECLINED_LINGER_S: Final = 0.5
+"""What a declined Eventer client gets to read why and to close first, as hat-event gives."""
+
+DRAIN_TIMEOUT_S: Final = 10.0
+"""What registrations that are under way get to be answered when a server closes."""
+
+RESPONSE_TIMEOUT_S: Final = 30.0
+"""What a remote Event Server gets to answer a request; above what a large query takes."""
+
+RECONNECT_MIN_S: Final = 0.1
+"""Longest wait before the second attempt to connect to a remote Event Server; it doubles."""
+
+RECONNECT_MAX_S: Final = 10.0
+"""Longest wait between two attempts to connect to a remote Event Server."""
+
 MAX_MODULE_ROUNDS: Final = 64
 """Times that the modules are offered what was added to a session; more is taken for an
 endless loop of modules that answer each other."""

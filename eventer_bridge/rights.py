@@ -87,6 +87,12 @@ class Rights:
         return checks
 
 
+def everything(name: str) -> Rights:
+    """Rights of a client that may see and register everything."""
+    all_types = (("*",),)
+    return Rights(ClientConfig(name, None, all_types, (RegisterRule(all_types),)), {})
+
+
 class Authenticator:
     """Knows all configured clients."""
 

@@ -5,9 +5,12 @@ Belongs to the event loop's thread.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from eventer_bridge.model import Event, Source
+from eventer_bridge.model import Event, Source, SourceType
+
+REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
+"""Source of what other servers registered."""
 
 
 class Session:

@@ -8,7 +8,7 @@ that it names.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -20,12 +20,12 @@ from hat import json as hat_json
 from jsonschema.exceptions import ValidationError
 from referencing import Registry, Resource
 
+from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError, ModuleError
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
 from eventer_bridge.rights import ClientConfig
 from eventer_bridge.subscription import Subscription
-from mariner import tls
 
 DEFAULT_HTTP_PORT: Final = 23080
 
@@ -65,12 +65,47 @@ class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"
 BackendConfig: TypeAlias = MemoryConfig | RocksDbConfig
 
 
+class ClientTlsConfig(msgspec.Struct, frozen=True):
+    """TLS to a remote server: by which CA it is verified, and who we are."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+class RemoteConfig(msgspec.Struct, frozen=True):
+    """A remote Event Server."""
+
+    host: str
+    port: int
+    token: str | None = None
+    tls: ClientTlsConfig | None = None
+
+
+class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
+    """A remote Event Server whose events are kept here, too."""
+
+    server_id: int
+
+
+class EventerServerConfig(msgspec.Struct, frozen=True):
+    """Where Eventer clients connect to; ``clients`` gives rights to each, by its name."""
+
+    host: str
+    port: int
+    token: str | None = None
+    tls: TlsConfig | None = None
+    clients: tuple[ClientConfig, ...] | None = None
+
+
 class CoreConfig(msgspec.Struct, frozen=True):
     """The embedded event server."""
 
     server_id: int
     backend: BackendConfig
     modules: tuple[dict[str, Any], ...] = ()
+    eventer_server: EventerServerConfig | None = None
+    replication: tuple[ReplicationConfig, ...] = ()
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
@@ -81,12 +116,16 @@ class HttpConfig(msgspec.Struct, frozen=True):
 
 
 class GatewayConfig(msgspec.Struct, frozen=True):
-    """A whole configuration; ``log`` is for ``logging.config.dictConfig``."""
+    """A whole configuration; it has either ``event_core`` or ``eventer``.
+
+    ``log`` is for ``logging.config.dictConfig``.
+    """
 
     name: str
     mariner: ListenConfig
-    event_core: CoreConfig
     clients: tuple[ClientConfig, ...]
+    event_core: CoreConfig | None = None
+    eventer: RemoteConfig | None = None
     schemas: tuple[dict[str, Any], ...] = ()
     http: HttpConfig | None = None
     log: dict[str, Any] | None = None
@@ -126,6 +165,12 @@ def parse(data: Any, where: str) -> GatewayConfig:
         ConfigurationError: it is wrong; one line an error.
     """
     problems = [_describe(error) for error in _validator().iter_errors(data)]
+    if isinstance(data, Mapping) and ("event_core" in data) is ("eventer" in data):
+        found = "both are there" if "eventer" in data else "missing"
+        problems.append(
+            f"event_core: {found}, expected either event_core, the embedded event server, or"
+            " eventer, the remote one that everything is relayed to"
+        )
     if not problems:
         problems = list(_semantic_problems(data))
     if problems:
@@ -139,9 +184,16 @@ def check(config: GatewayConfig) -> None:
     Raises:
         ConfigurationError: a certificate or key is missing or does not fit.
     """
-    if config.mariner.tls is not None:
-        files = config.mariner.tls
-        tls.server_context(files.cert, files.key, files.client_ca)
+    core = config.event_core
+    listeners = [config.mariner.tls]
+    remotes = [] if config.eventer is None else [config.eventer.tls]
+    if core is not None:
+        listeners += [] if core.eventer_server is None else [core.eventer_server.tls]
+        remotes += [remote.tls for remote in core.replication]
+    for listener in filter(None, listeners):
+        tls.server_context(listener.cert, listener.key, listener.client_ca)
+    for remote in filter(None, remotes):
+        tls.client_context(remote.ca, remote.cert, remote.key)
 
 
 def _to_path(kind: type[Any], value: Any) -> Any:
@@ -202,11 +254,6 @@ def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
 
 
 def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
-    core = data["event_core"]
-    yield from _module_problems(core.get("modules", []))
-    for index, condition in enumerate(core["backend"].get("conditions", [])):
-        key = f"event_core.backend.conditions[{index}].subscriptions"
-        yield from _subscription_problems(key, condition["subscriptions"])
     schemas: list[Mapping[str, Any]] = data.get("schemas", [])
     for index, schema in enumerate(schemas):
         key = f"schemas[{index}]"
@@ -215,17 +262,47 @@ def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
         elif reason := _schema_problem(schema):
             yield f"{key}: expected a valid JSON Schema: {reason}"
     known = {schema.get("$id") for schema in schemas}
+    yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
+    if "event_core" in data:
+        yield from _core_problems(data["event_core"], known)
+
+
+def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
+    yield from _module_problems(core.get("modules", []))
+    for index, condition in enumerate(core["backend"].get("conditions", [])):
+        key = f"event_core.backend.conditions[{index}].subscriptions"
+        yield from _subscription_problems(key, condition["subscriptions"])
+    server = core.get("eventer_server", {})
+    key = "event_core.eventer_server"
+    yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
+    if "clients" in server and server.get("token") is not None:
+        yield f"{key}.token: expected either token, which is for all, or clients with their own"
+    ids = {core["server_id"]}
+    for index, remote in enumerate(core.get("replication", [])):
+        if remote["server_id"] in ids:
+            key = f"event_core.replication[{index}].server_id"
+            yield f"{key}: {remote['server_id']}: expected an id that no other server has"
+        ids.add(remote["server_id"])
+
+
+def _client_problems(
+    place: str,
+    clients: Iterable[Mapping[str, Any]],
+    listener_key: str,
+    listener: Mapping[str, Any],
+    known: Container[Any],
+) -> Iterator[str]:
     names: set[str] = set()
-    for index, client in enumerate(data["clients"]):
-        key = f"clients[{index}]"
+    for index, client in enumerate(clients):
+        key = f"{place}[{index}]"
         name = client["name"]
         if name in names:
             yield f"{key}.name: {name!r}: expected a name that no other client has"
         names.add(name)
         if client.get("certificate") is not None:
-            tls_keys = data["mariner"].get("tls") or {}
+            tls_keys = listener.get("tls") or {}
             if "client_ca" not in tls_keys:
-                yield f"{key}.certificate: expected mariner.tls.client_ca beside it"
+                yield f"{key}.certificate: expected {listener_key}.tls.client_ca beside it"
         yield from _subscription_problems(f"{key}.subscriptions", client["subscriptions"])
         for number, rule in enumerate(client["register_events"]):
             rule_key = f"{key}.register_events[{number}]"

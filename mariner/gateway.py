@@ -1,8 +1,8 @@
-"""The gateway: backend, engine, Mariner server and HTTP, made and closed in order.
+"""The gateway: core, servers and HTTP, made and closed in order.
 
-Data moves down this list and results come back up through futures and observers. When it
-is closed, the engine stops first: nothing new is accepted, what was is answered and
-durable. Then the parts are closed in the opposite order.
+The core is embedded (backend, engine, replications) or relays to a remote Event Server; the
+servers do not know which. When the gateway is closed, the engine stops first: nothing new is
+accepted, what was is answered and durable. Then the parts are closed in the opposite order.
 """
 
 import asyncio
@@ -11,12 +11,25 @@ import ssl
 
 from hat import aio
 
-from eventer_bridge import engine
+from eventer_bridge import chatter, engine, relay, replication, tls
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.conditions import Conditions
-from mariner import http, limits, server, tls
-from mariner.config import GatewayConfig, ListenConfig, MemoryConfig
+from eventer_bridge.core import EventCore
+from eventer_bridge.eventer import server as eventer_server
+from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.relay import RelayCore
+from eventer_bridge.rights import Authenticator
+from mariner import http, limits, remotes, server
+from mariner.config import (
+    BackendConfig,
+    CoreConfig,
+    EventerServerConfig,
+    GatewayConfig,
+    MemoryConfig,
+    RemoteConfig,
+    TlsConfig,
+)
 from mariner.metrics import GatewayCollector, Metrics
 
 mlog = logging.getLogger(__name__)
@@ -51,8 +64,11 @@ class Gateway(aio.Resource):
         self._async_group = aio.Group()
         self._parts: list[aio.Resource] = []
         self._failed_part: str | None = None
+        self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
+        self.core: EventCore
         self.mariner: server.MarinerServer
+        self.eventer_server: EventerServer | None = None
         self.http: http.HttpServer | None = None
         self.async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -69,18 +85,13 @@ class Gateway(aio.Resource):
     async def _start(self) -> None:
         config = self._config
         metrics = Metrics()
-        tls_context = _tls_context(config.mariner)
-
-        backend = await _create_backend(config, metrics)
-        self._own(backend, "backend")
-        core = await engine.create(
-            backend,
-            config.event_core.server_id,
-            modules=config.event_core.modules,
-            conditions=Conditions(config.event_core.backend.conditions),
-        )
-        self._engine = core
-        self._own(core, "engine")
+        tls_context = _tls_context(config.mariner.tls)
+        if config.eventer is not None:
+            self.core = self._relay(config.eventer)
+        else:
+            assert config.event_core is not None
+            self.core = await self._embed(config.event_core, metrics)
+        core = self.core
         self.mariner = await server.listen(
             core,
             config.clients,
@@ -91,12 +102,39 @@ class Gateway(aio.Resource):
             observe_query=metrics.observe_query,
         )
         self._own(self.mariner, "mariner server")
-        metrics.registry.register(GatewayCollector(core, backend, self.mariner))
+        metrics.registry.register(
+            GatewayCollector(core, self._backend, self.mariner, self.eventer_server)
+        )
         if config.http is not None:
             self.http = await http.listen(
                 core, metrics.registry, config.http.host, config.http.port
             )
             self._own(self.http, "http server")
+
+    def _relay(self, remote: RemoteConfig) -> RelayCore:
+        connect = remotes.connector(remote, f"mariner/{self._config.name}")
+        core = relay.create(f"{remote.host}:{remote.port}", connect)
+        self._own(core, "relay")
+        return core
+
+    async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
+        backend = self._backend = await _create_backend(config.backend, metrics)
+        self._own(backend, "backend")
+        core = self._engine = await engine.create(
+            backend,
+            config.server_id,
+            modules=config.modules,
+            conditions=Conditions(config.backend.conditions),
+        )
+        self._own(core, "engine")
+        for remote in config.replication:
+            connect = remotes.connector(remote, f"event/{config.server_id}")
+            part = replication.create(core, remote.server_id, connect)
+            self._own(part, f"replication of server {remote.server_id}")
+        if config.eventer_server is not None:
+            self.eventer_server = await _listen(core, config.eventer_server, metrics)
+            self._own(self.eventer_server, "eventer server")
+        return core
 
     def _own(self, part: aio.Resource, name: str) -> None:
         self._parts.append(part)
@@ -121,14 +159,27 @@ class Gateway(aio.Resource):
             await part.async_close()
 
 
-async def _create_backend(config: GatewayConfig, metrics: Metrics) -> Backend:
-    backend = config.event_core.backend
+async def _listen(core: EventCore, config: EventerServerConfig, metrics: Metrics) -> EventerServer:
+    if config.clients is None:
+        authenticate = eventer_server.by_token(config.token)
+    else:
+        authenticate = Authenticator(config.clients, ()).authenticate
+    return await eventer_server.listen(
+        core,
+        chatter.Address(config.host, config.port, config.tls is not None),
+        authenticate,
+        tls=_tls_context(config.tls),
+        observe_query=metrics.observe_query,
+    )
+
+
+async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
     if isinstance(backend, MemoryConfig):
         return memory.create()
     return await rocksdb.create(backend.path, on_commit=metrics.observe_commit)
 
 
-def _tls_context(listen: ListenConfig) -> ssl.SSLContext | None:
-    if listen.tls is None:
+def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
+    if config is None:
         return None
-    return tls.server_context(listen.tls.cert, listen.tls.key, listen.tls.client_ca)
+    return tls.server_context(config.cert, config.key, config.client_ca)

@@ -12,15 +12,17 @@ from hat import aio
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import EventCore
 from eventer_bridge.model import Status
 
 
-async def listen(engine: Engine, registry: CollectorRegistry, host: str, port: int) -> "HttpServer":
+async def listen(
+    core: EventCore, registry: CollectorRegistry, host: str, port: int
+) -> "HttpServer":
     """Listen for HTTP requests.
 
     Args:
-        engine: whose status is told.
+        core: whose status is told.
         registry: whose metrics are told.
         host: address or name to listen on.
         port: TCP port; 0 takes a free one (see :attr:`HttpServer.port`).
@@ -28,7 +30,7 @@ async def listen(engine: Engine, registry: CollectorRegistry, host: str, port: i
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = HttpServer(engine, registry)
+    server = HttpServer(core, registry)
     try:
         await server._listen(host, port)
     except BaseException:
@@ -40,8 +42,8 @@ async def listen(engine: Engine, registry: CollectorRegistry, host: str, port: i
 class HttpServer(aio.Resource):
     """See the module. Made by :func:`listen`."""
 
-    def __init__(self, engine: Engine, registry: CollectorRegistry) -> None:
-        self._engine = engine
+    def __init__(self, core: EventCore, registry: CollectorRegistry) -> None:
+        self._core = core
         self._registry = registry
         self._async_group = aio.Group()
         app = web.Application()
@@ -73,7 +75,7 @@ class HttpServer(aio.Resource):
         return web.Response(text="ok\n")
 
     async def _on_readyz(self, request: web.Request) -> web.Response:
-        status = self._engine.status
+        status = self._core.status
         code = 200 if status is Status.OPERATIONAL else 503
         return web.Response(text=f"{status.name}\n", status=code)
 

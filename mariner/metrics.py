@@ -12,8 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import EventCore
+from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams, Status
+from eventer_bridge.server_stats import ServerStats
 from mariner.server import MarinerServer
 
 _LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
@@ -59,49 +61,67 @@ class Metrics:
 class GatewayCollector(Collector):
     """Reads the counts of a gateway's parts when it is scraped, on the event loop's thread."""
 
-    def __init__(self, engine: Engine, backend: Backend, server: MarinerServer) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        core: EventCore,
+        backend: Backend | None,
+        server: MarinerServer,
+        eventer_server: EventerServer | None,
+    ) -> None:
+        self._core = core
         self._backend = backend
         self._server = server
+        self._eventer_server = eventer_server
 
     def collect(self) -> Iterable[Metric]:
         """All metrics but the durations."""
+        core = self._core
+        is_operational = int(core.status is Status.OPERATIONAL)
+        for name, text, value in (
+            ("operational", "1 if the status is OPERATIONAL", is_operational),
+            ("pending_events", "Events that wait for their commit", core.pending_events),
+        ):
+            yield GaugeMetricFamily(f"mariner_{name}", text, value)
         stats = self._server.stats
-        engine = self._engine
-        for name, text, value in (
-            ("connections", "Open connections", stats.connections),
-            ("clients", "Initialised clients", stats.clients),
-            ("operational", "1 if the status is OPERATIONAL", _is_operational(engine)),
-            ("pending_events", "Events that wait for their commit", engine.pending_events),
-        ):
-            yield GaugeMetricFamily(f"mariner_{name}", text, value)
-        for name, text, value in (
-            ("connections_accepted", "Connections accepted", stats.accepted),
-            ("connections_declined", "Connections whose init was declined", stats.declined),
-            ("events_registered", "Events acknowledged to clients", stats.events_registered),
-            ("events_notified", "Events sent in notifications", stats.events_notified),
-        ):
-            yield CounterMetricFamily(f"mariner_{name}", text, value)
-        for name, text, values in (
-            ("frames", "Messages", {"in": stats.frames_in, "out": stats.frames_out}),
-            ("bytes", "Bytes of messages", {"in": stats.bytes_in, "out": stats.bytes_out}),
-        ):
-            yield _labelled(f"mariner_{name}", text, "direction", values)
-        yield _labelled(
-            "mariner_registrations_rejected", "Registrations refused", "reason", stats.rejected
-        )
-        yield _labelled("mariner_connections_closed", "Closed connections", "reason", stats.closed)
-        store = self._backend.stats()
-        for name, text, value in (
-            ("store_events", "Stored events, estimated", store.events),
-            ("store_event_types", "Known event types", store.event_types),
-            ("store_bytes", "Bytes of the store on disk", store.size_bytes),
-        ):
-            yield GaugeMetricFamily(f"mariner_{name}", text, value)
+        yield from _server_metrics("mariner", stats)
+        traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
+        yield _labelled("mariner_bytes", "Bytes of messages", "direction", traffic)
+        if self._eventer_server is not None:
+            yield from _server_metrics("mariner_eventer", self._eventer_server.stats)
+        if self._backend is not None:
+            yield from _store_metrics(self._backend)
 
 
-def _is_operational(engine: Engine) -> int:
-    return int(engine.status is Status.OPERATIONAL)
+def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
+    for name, text, value in (
+        ("connections", "Open connections", stats.connections),
+        ("clients", "Initialised clients", stats.clients),
+    ):
+        yield GaugeMetricFamily(f"{prefix}_{name}", text, value)
+    for name, text, value in (
+        ("connections_accepted", "Connections accepted", stats.accepted),
+        ("connections_declined", "Connections whose init was declined", stats.declined),
+        ("events_registered", "Events acknowledged to clients", stats.events_registered),
+        ("events_notified", "Events sent in notifications", stats.events_notified),
+    ):
+        yield CounterMetricFamily(f"{prefix}_{name}", text, value)
+    frames = {"in": stats.frames_in, "out": stats.frames_out}
+    for name, text, label, values in (
+        ("frames", "Messages", "direction", frames),
+        ("registrations_rejected", "Registrations refused", "reason", stats.rejected),
+        ("connections_closed", "Closed connections", "reason", stats.closed),
+    ):
+        yield _labelled(f"{prefix}_{name}", text, label, values)
+
+
+def _store_metrics(backend: Backend) -> Iterable[Metric]:
+    store = backend.stats()
+    for name, text, value in (
+        ("store_events", "Stored events, estimated", store.events),
+        ("store_event_types", "Known event types", store.event_types),
+        ("store_bytes", "Bytes of the store on disk", store.size_bytes),
+    ):
+        yield GaugeMetricFamily(f"mariner_{name}", text, value)
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> Metric:

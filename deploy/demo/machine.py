@@ -18,8 +18,9 @@ from pathlib import Path
 
 import psutil
 
+from eventer_bridge import tls
 from eventer_bridge.model import JsonPayload, RegisterEvent, Timestamp
-from mariner import client, tls
+from mariner import client
 from mariner.errors import ConnectError, ConnectionLostError, MarinerError
 
 RECONNECT_DELAY_S = 1.0

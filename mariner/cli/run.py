@@ -14,9 +14,10 @@ from typing import IO, Any, Final, NamedTuple, TypeVar
 import click
 import uvloop
 
+from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import EventType
-from mariner import client, tls
+from mariner import client
 from mariner.errors import MarinerError
 
 EXIT_FAILED: Final = 1

@@ -81,6 +81,8 @@ async def _serve(conf: config.GatewayConfig) -> str | None:
 def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
     scheme = "tls" if conf.mariner.tls else "tcp"
     lines = [f"mariner {scheme}://{conf.mariner.host}:{running.mariner.port}"]
+    if running.eventer_server:
+        lines.append(f"eventer {running.eventer_server.address}")
     if conf.http and running.http:
         lines.append(f"http http://{conf.http.host}:{running.http.port}")
     for line in lines:

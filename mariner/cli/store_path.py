@@ -60,9 +60,10 @@ def take(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> 
 
 def _store_of(conf: Path) -> Path:
     try:
-        backend = config.load(conf).event_core.backend
+        core = config.load(conf).event_core
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
+    backend = None if core is None else core.backend
     if not isinstance(backend, config.RocksDbConfig):
         raise CommandError(f"{conf}: event_core.backend: has no store on disk", EXIT_USAGE)
     return backend.path

@@ -31,15 +31,16 @@ from typing import Any, Final, cast
 
 from hat import aio
 
-from eventer_bridge import framing
+from eventer_bridge import framing, tls
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
+from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
-from mariner import codec, limits, tls
+from mariner import codec, limits
 from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
     InitReq,
@@ -54,7 +55,6 @@ from mariner.messages import (
 )
 from mariner.protocol import Protocol, RefusedRegister, Role, State
 from mariner.server.encoding import encoded_requested, notification
-from mariner.server.stats import ServerStats
 
 mlog = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from hat import aio
 from eventer_bridge.core import EventCore
 from eventer_bridge.model import QueryParams, SourceType, Status
 from eventer_bridge.rights import Authenticator, ClientConfig
+from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
 from mariner import limits
 from mariner.server.connection import ClientConnection, Context
-from mariner.server.stats import ServerStats
 
 mlog = logging.getLogger(__name__)
 

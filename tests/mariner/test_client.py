@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from eventer_bridge import limits
+from eventer_bridge import limits, tls
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
@@ -26,7 +26,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from mariner import client, tls
+from mariner import client
 from mariner.client import client as client_module
 from mariner.client.notifications import MAX_QUEUED_BYTES
 from mariner.errors import (

@@ -55,6 +55,7 @@ def problems(conf: Any) -> list[str]:
 
 def test_a_good_configuration() -> None:
     conf = config.parse(GOOD, "test")
+    assert conf.event_core is not None
     assert conf.event_core.backend == RocksDbConfig(Path("data/events"))
     assert conf.clients[0].subscriptions == (("a", "*"),)
     assert conf.clients[0].register_events[0].schema_id == "urn:x"
@@ -67,6 +68,7 @@ def test_defaults() -> None:
     assert conf.schemas == ()
     assert conf.http == config.HttpConfig("127.0.0.1", 23080)
     memory = config.parse(changed("event_core", "backend", to={"type": "memory"}), "test")
+    assert memory.event_core is not None
     assert memory.event_core.backend == MemoryConfig()
 
 
@@ -78,7 +80,11 @@ def test_defaults() -> None:
         (changed("mariner", "port", to=70000), "mariner.port: 70000: expected at most 65535"),
         (changed("mariner", "port", to=-1), "mariner.port: -1: expected at least 0"),
         (changed("mariner", "hots", to=1), "mariner.hots: unknown key, expected one of host, por"),
-        (without("event_core"), "event_core: missing, expected the embedded event server"),
+        (
+            without("event_core"),
+            "event_core: missing, expected either event_core, the embedded event server, or"
+            " eventer, the remote one that everything is relayed to",
+        ),
         (without("name"), "name: missing, expected name of the gateway"),
         (without("mariner", "host"), "mariner.host: missing, expected string"),
         (changed("type", to="event"), "type: 'event': expected 'mariner'"),

@@ -146,7 +146,9 @@ def problems(module: dict[str, Any]) -> list[str]:
 
 
 def test_a_good_configuration() -> None:
-    assert list(config.parse(CONF, "gateway.yaml").event_core.modules) == MODULES
+    core = config.parse(CONF, "gateway.yaml").event_core
+    assert core is not None
+    assert list(core.modules) == MODULES
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hat.drivers import net
 from hat.event import common
 from hat.mariner import client as hat_client
 
-from mariner import tls
+from eventer_bridge import tls
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.peer import RawPeer, event, register_req

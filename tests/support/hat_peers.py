@@ -50,7 +50,11 @@ class HatGateway(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def hat_event_server(
-    directory: Path, *, server_id: int = 1, server_token: str | None = None
+    directory: Path,
+    *,
+    server_id: int = 1,
+    server_token: str | None = None,
+    flush_period_s: float = 10,
 ) -> AsyncIterator[HatEventServer]:
     """Run hat-event-server on its LMDB backend.
 
@@ -59,15 +63,18 @@ async def hat_event_server(
             database that is there already is continued.
         server_id: identifier of the server.
         server_token: what Eventer clients have to give, where they give any.
+        flush_period_s: how often it writes to the disk; only then are events persisted.
 
     Raises:
         ChildError: it did not start, or did not end well.
     """
-    conf = _write(
-        directory / "hat-event.json", _event_server_conf(directory, server_id, server_token)
-    )
+    conf = _event_server_conf(directory, server_id, server_token)
+    conf["backend"]["flush_period"] = flush_period_s
+    conf_path = _write(directory / "hat-event.json", conf)
     output = directory / "hat-event.log"
-    async with processes.child("hat.event.server", "--conf", str(conf), output=output) as process:
+    async with processes.child(
+        "hat.event.server", "--conf", str(conf_path), output=output
+    ) as process:
         port = await processes.wait_listening(process, output)
         await _wait_operational(process, output, port)
         yield HatEventServer(HOST, port, process.pid)

@@ -26,7 +26,7 @@ async def running_gateway(
     """A gateway on a free port, in memory or with a store at ``path``; ``keys`` are added
     to its configuration."""
     backend = {"type": "memory"} if path is None else {"type": "rocksdb", "path": str(path)}
-    data = {
+    data: dict[str, Any] = {
         "name": "test",
         "mariner": {"host": "127.0.0.1", "port": 0},
         "event_core": {"server_id": 1, "backend": backend},
@@ -34,6 +34,8 @@ async def running_gateway(
         "schemas": [],
         **keys,
     }
+    if "eventer" in data:
+        del data["event_core"]
     gateway = await create(config.parse(data, "test"))
     try:
         yield gateway

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from hat import aio
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter, limits, tls
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.errors import (
     ClosedError,
@@ -17,7 +17,6 @@ from eventer_bridge.errors import (
     ConnectError,
     LocalProtocolError,
 )
-from mariner import tls
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,

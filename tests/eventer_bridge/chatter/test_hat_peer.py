@@ -11,8 +11,7 @@ import pytest
 from hat.drivers import chatter as hat
 from hat.drivers import net
 
-from eventer_bridge import chatter, limits
-from mariner import tls
+from eventer_bridge import chatter, limits, tls
 from tests.eventer_bridge.chatter.peers import ANY, Echo, Recorder, connected, listening
 from tests.support.certificates import make_certificates
 

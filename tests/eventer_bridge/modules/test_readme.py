@@ -62,8 +62,9 @@ def test_the_configuration_is_one(example: ModuleType) -> None:
         "clients": [],
         **yaml.safe_load(block("yaml")),
     }
-    modules = config.parse(conf, "README.md").event_core.modules
-    assert [i["module"].rpartition(".")[2] for i in modules] == [
+    core = config.parse(conf, "README.md").event_core
+    assert core is not None
+    assert [i["module"].rpartition(".")[2] for i in core.modules] == [
         "threshold",
         "rate",
         "audit",

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 from mariner_certs import authority, development, files
 
+from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError
-from mariner import tls
 from tests.support.certificates import Certificates, make_certificates
 
 

@@ -1,0 +1,290 @@
+"""Eventer client: one connection to an Event Server (001).
+
+Any number of requests may be under way; each is a chatter conversation, whose answer
+resolves a future. It does not reconnect: see ``feed`` for what does.
+
+Everything runs on the event loop's thread.
+"""
+
+import asyncio
+import functools
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from hat import aio
+
+from eventer_bridge import chatter, limits
+from eventer_bridge.errors import (
+    ClosedError,
+    InitError,
+    RegistrationRefusedError,
+    RemoteProtocolError,
+)
+from eventer_bridge.eventer import codec
+from eventer_bridge.eventer.messages import (
+    Message,
+    MsgEventsAck,
+    MsgEventsNotify,
+    MsgInitReq,
+    MsgInitRes,
+    MsgQueryReq,
+    MsgQueryRes,
+    MsgRegisterReq,
+    MsgRegisterRes,
+    MsgStatusNotify,
+)
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryParams,
+    QueryResult,
+    RegisterEvent,
+    Status,
+)
+
+EventsCb: TypeAlias = Callable[[Sequence[Event]], "asyncio.Future[None] | None"]
+"""Called with the events of each notification. Where the server asks for an
+acknowledgement, it is sent when the returned future is done; at once for None."""
+
+StatusCb: TypeAlias = Callable[[Status], None]
+"""Called when the server's status changed."""
+
+
+class ConnectCb(Protocol):
+    """Connects to a certain server: :func:`connect` with some arguments given."""
+
+    def __call__(
+        self,
+        *,
+        subscriptions: Iterable[EventType],
+        server_id: int | None = None,
+        persisted: bool = False,
+        on_events: EventsCb,
+        on_status: StatusCb,
+    ) -> "Awaitable[EventerClient]":
+        """See :func:`connect`."""
+
+
+async def connect(
+    address: chatter.Address,
+    client_name: str,
+    *,
+    client_token: str | None = None,
+    subscriptions: Iterable[EventType] = (),
+    server_id: int | None = None,
+    persisted: bool = False,
+    on_events: EventsCb = lambda events: None,
+    on_status: StatusCb = lambda status: None,
+    tls: ssl.SSLContext | None = None,
+    dialect: chatter.Dialect = chatter.Dialect.CURRENT,
+) -> "EventerClient":
+    """Connect to an Event Server.
+
+    Args:
+        address: where it listens.
+        client_name: by convention ``<type>/<name>``.
+        client_token: token, where the server wants one.
+        subscriptions: query types of the events to be notified of; none: no notifications.
+        server_id: be notified only of events of this server; None: of all.
+        persisted: be notified of events that are durable; else as soon as they are registered.
+        on_events: see :data:`EventsCb`; must not block or raise.
+        on_status: see :data:`StatusCb`; must not block or raise.
+        tls: TLS context for an address that is ``ssl+sbs``; None: one that verifies the
+            server by the CAs that this system trusts.
+        dialect: of chatter.
+
+    Raises:
+        ConnectError: no connection.
+        InitError: the server declined; the text is its reason.
+        ProtocolError: it does not speak Eventer.
+        ClosedError: it closed the connection, or did not answer in time.
+    """
+    make_handler = functools.partial(_Handler, on_events, on_status)
+    connection, handler = await chatter.connect(
+        address,
+        make_handler,
+        tls=tls,
+        dialect=dialect,
+        conversation_timeout_s=limits.RESPONSE_TIMEOUT_S,
+    )
+    try:
+        request = MsgInitReq(
+            client_name, client_token, tuple(map(tuple, subscriptions)), server_id, persisted
+        )
+        response = await handler.request(request)
+        assert isinstance(response, MsgInitRes)
+        if response.status is None:
+            raise InitError(f"{address}: {response.error}")
+        return EventerClient(connection, handler, persisted)
+    except BaseException:
+        await aio.uncancellable(connection.async_close())
+        raise
+
+
+class EventerClient(aio.Resource):
+    """See the module. Made by :func:`connect`.
+
+    Attributes:
+        persisted: as given to :func:`connect`.
+    """
+
+    def __init__(
+        self, connection: chatter.Connection, handler: "_Handler", persisted: bool
+    ) -> None:
+        self._connection = connection
+        self._handler = handler
+        self.persisted = persisted
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the connection."""
+        return self._connection.async_group
+
+    @property
+    def status(self) -> Status:
+        """The server's status, as it told last."""
+        return self._handler.status
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the connection is closed; None while it is open."""
+        return self._connection.close_reason
+
+    def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
+        """Register events as one session.
+
+        Returns:
+            The created events, in the order given. Fails with
+            ``RegistrationRefusedError`` where the server refuses, and with ``ClosedError``
+            where the connection is lost: they may be registered or not then.
+
+        Raises:
+            ClosedError: the connection is closed.
+            LimitError: too many requests are under way.
+            InvalidEventError: an event cannot be encoded.
+        """
+        return self._handler.register(events)
+
+    def register_only(self, events: Sequence[RegisterEvent]) -> None:
+        """Register events without asking for an answer; raises as :meth:`register`."""
+        self._connection.send(*codec.encode(MsgRegisterReq(events)))
+
+    async def query(self, params: QueryParams) -> QueryResult:
+        """Query events.
+
+        Raises:
+            ClosedError: the connection is closed, or was lost meanwhile.
+            InvalidEventError: the query has a condition that Eventer cannot express.
+            LimitError: too many requests are under way.
+        """
+        response = await self._handler.request(MsgQueryReq(params))
+        assert isinstance(response, MsgQueryRes)
+        return response.result
+
+    async def drain(self) -> None:
+        """Wait until the server has read enough of what was sent.
+
+        Raises:
+            ClosedError: the connection is closed.
+        """
+        await self._connection.drain()
+
+    def set_reading(self, is_reading: bool) -> None:
+        """Read on, or hold the server back."""
+        if is_reading:
+            self._connection.resume_reading("client")
+        else:
+            self._connection.pause_reading("client")
+
+
+class _Handler(chatter.Handler):
+    """What comes over the connection."""
+
+    def __init__(
+        self, on_events: EventsCb, on_status: StatusCb, connection: chatter.Connection
+    ) -> None:
+        self._on_events = on_events
+        self._on_status = on_status
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._requests: set[asyncio.Future[Any]] = set()
+        self.status = _NOT_INITIALISED
+
+    async def request(self, message: MsgInitReq | MsgQueryReq) -> Message:
+        """Send a request and wait for its answer."""
+        conversation = self._connection.send(*codec.encode(message), last=False)
+        response: Message = await self._expect(conversation, _ANSWERS[type(message)])
+        return response
+
+    def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
+        """See :meth:`EventerClient.register`."""
+        conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
+        return self._expect(conversation, MsgRegisterRes)
+
+    def on_message(self, message: chatter.Message) -> None:
+        """A message came."""
+        decoded = codec.decode(message.type, message.data)
+        tag = message.conversation.tag
+        if tag is not None:
+            self._on_answer(message, decoded)
+        elif isinstance(decoded, MsgEventsNotify):
+            done = self._on_events(decoded.events)
+            if not message.is_last:
+                self._acknowledge(message.conversation, done)
+        elif isinstance(decoded, MsgStatusNotify):
+            self.status = decoded.status
+            self._on_status(decoded.status)
+        else:
+            raise RemoteProtocolError(f"{message.type} is not expected now")
+
+    def on_closed(self, reason: str) -> None:
+        """The connection is gone."""
+        requests, self._requests = self._requests, set()
+        for future in requests:
+            if not future.done():
+                future.set_exception(ClosedError(f"{self._connection.peer}: {reason}"))
+                future.exception()  # counts as looked at: nobody has to await it
+
+    def _expect(
+        self, conversation: chatter.Conversation, answer: type[Message]
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._requests.add(future)
+        conversation.tag = answer, future
+        return future
+
+    def _on_answer(self, message: chatter.Message, decoded: object) -> None:
+        expected, future = message.conversation.tag
+        if not isinstance(decoded, expected) or not message.is_last:
+            raise RemoteProtocolError(f"{message.type} is no answer to what was asked")
+        self._requests.discard(future)
+        if isinstance(decoded, MsgInitRes) and decoded.status is not None:
+            self.status = decoded.status
+        if future.done():  # who asked does not wait any more
+            return
+        if not isinstance(decoded, MsgRegisterRes):
+            future.set_result(decoded)
+        elif decoded.events is not None:
+            future.set_result(decoded.events)
+        else:
+            future.set_exception(
+                RegistrationRefusedError("the event server refused the registration")
+            )
+            future.exception()  # counts as looked at: nobody has to await it
+
+    def _acknowledge(
+        self, conversation: chatter.Conversation, done: "asyncio.Future[None] | None"
+    ) -> None:
+        def send(_: object = None) -> None:
+            if self._connection.close_reason is None and conversation.may_send:
+                self._connection.send(*codec.encode(MsgEventsAck()), conversation=conversation)
+
+        if done is None or done.done():
+            send()
+        else:
+            done.add_done_callback(send)
+
+
+_NOT_INITIALISED = Status.STANDBY
+_ANSWERS: dict[type[Message], type[Message]] = {MsgInitReq: MsgInitRes, MsgQueryReq: MsgQueryRes}

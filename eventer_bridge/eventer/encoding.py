@@ -1,0 +1,30 @@
+"""Sessions as Eventer messages: each event is encoded once, whoever is to hear of it (001).
+
+Runs on the event loop's thread.
+"""
+
+from collections.abc import Sequence
+
+from eventer_bridge.eventer import codec, events
+from eventer_bridge.session import Session
+
+
+def notification(session: Session, indices: Sequence[int]) -> bytes:
+    """A ``MsgEventsNotify`` with some of the session's events (``fanout.EncodeCb``)."""
+    encoded = encoded_events(session)
+    if len(indices) < len(encoded):
+        encoded = [encoded[i] for i in indices]
+    return codec.encode_events_notify(encoded)
+
+
+def encoded_requested(session: Session) -> Sequence[bytes]:
+    """The encoded events that were asked for: not what modules added."""
+    return encoded_events(session)[: session.requested]
+
+
+def encoded_events(session: Session) -> Sequence[bytes]:
+    """The encoded events of a session, in order; encoded at the first call."""
+    encoded: Sequence[bytes] | None = session.encodings.get("eventer")
+    if encoded is None:
+        encoded = session.encodings["eventer"] = events.encode_events(session.events)
+    return encoded

@@ -1,0 +1,424 @@
+"""Eventer server: serves Hat's components from an event core (001).
+
+It is an observer of the core: sessions go to the fan-out, the status to every client.
+What flows through a client's connection::
+
+    chatter ─▶ codec ─▶ MsgInitReq: rights, fan-out
+                        MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for
+                        MsgQueryReq: one after the other, beside everything else
+
+A connection is not read from while the core is full, or while too many of its registrations
+or queries are under way; what chatter bounds comes on top of it.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import functools
+import hmac
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from hat import aio
+
+from eventer_bridge import chatter, limits
+from eventer_bridge.core import EventCore
+from eventer_bridge.errors import (
+    ClosedError,
+    EventerBridgeError,
+    InvalidEventError,
+    RemoteProtocolError,
+)
+from eventer_bridge.eventer import codec
+from eventer_bridge.eventer.encoding import encoded_requested, notification
+from eventer_bridge.eventer.messages import (
+    MsgEventsAck,
+    MsgInitReq,
+    MsgInitRes,
+    MsgQueryReq,
+    MsgQueryRes,
+    MsgRegisterReq,
+    MsgStatusNotify,
+    RefusedReq,
+)
+from eventer_bridge.fanout import Fanout, Filter
+from eventer_bridge.model import QueryParams, SourceType, Status
+from eventer_bridge.rights import DeclinedError, Rights, everything
+from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.session import Session
+from eventer_bridge.subscription import Subscription
+from eventer_bridge.tls import peer_common_name
+
+mlog = logging.getLogger(__name__)
+
+_NOTIFY: Final = "HatEventer.MsgEventsNotify"
+_REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
+
+# why a connection is not read from
+_CORE_FULL: Final = "core full"
+_REGISTRATIONS_FULL: Final = "registrations full"
+_QUERIES_FULL: Final = "queries full"
+
+AuthenticateCb = Callable[[str, str | None, str | None], Rights]
+"""Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
+
+
+def by_token(token: str | None) -> AuthenticateCb:
+    """Everybody who gives this token may do everything; None: everybody who gives none.
+
+    A wrong token and a missing one are declined alike. 001 recommends to accept who gives
+    none in any case; a token would protect nothing then.
+    """
+
+    def authenticate(name: str, given: str | None, certificate: str | None) -> Rights:
+        expected = b"" if token is None else token.encode()
+        same = hmac.compare_digest(b"" if given is None else given.encode(), expected)
+        if not same or (given is None) is not (token is None):
+            raise DeclinedError("invalid client token")
+        return everything(name)
+
+    return authenticate
+
+
+async def listen(
+    core: EventCore,
+    address: chatter.Address,
+    authenticate: AuthenticateCb,
+    *,
+    tls: ssl.SSLContext | None = None,
+    observe_query: Callable[[QueryParams, float], None] = lambda params, seconds: None,
+) -> "EventerServer":
+    """Listen for Eventer clients.
+
+    Args:
+        core: answers registrations and queries; stays the caller's to close, after the
+            server.
+        address: where; port 0 takes a free one (see :attr:`EventerServer.address`).
+        authenticate: :func:`by_token`, or ``Authenticator.authenticate``.
+        tls: TLS context for all connections; None for plain TCP.
+        observe_query: called after each query with its parameters and the seconds it took.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    server = EventerServer(core, authenticate, observe_query)
+    try:
+        await server._listen(address, tls)
+    except BaseException:
+        await aio.uncancellable(server.async_close())
+        raise
+    return server
+
+
+class EventerServer(aio.Resource):
+    """See the module. Made by :func:`listen`.
+
+    Attributes:
+        stats: counts of what was done so far.
+        fanout: who hears of which events.
+    """
+
+    def __init__(
+        self,
+        core: EventCore,
+        authenticate: AuthenticateCb,
+        observe_query: Callable[[QueryParams, float], None],
+    ) -> None:
+        self.core = core
+        self.authenticate = authenticate
+        self.observe_query = observe_query
+        self.fanout = Fanout(notification)
+        self.stats = ServerStats()
+        self._clients: set[_Client] = set()
+        self._listener: chatter.Listener | None = None
+        self._async_group = aio.Group()
+        core.add_observer(self)
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the server's tasks."""
+        return self._async_group
+
+    @property
+    def address(self) -> chatter.Address:
+        """What is listened on, with the port that was taken."""
+        assert self._listener is not None
+        return self._listener.address
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        """Notify clients (``core.Observer``)."""
+        self.fanout.notify(session, persisted)
+
+    def on_status(self, status: Status) -> None:
+        """Tell clients (``core.Observer``)."""
+        for client in tuple(self._clients):
+            client.notify_status(status)
+
+    def add(self, client: "_Client") -> None:
+        """A client is initialised."""
+        self._clients.add(client)
+        self.stats.clients += 1
+
+    def discard(self, client: "_Client") -> None:
+        """A client is gone."""
+        self._clients.discard(client)
+        self.stats.clients -= 1
+
+    async def _listen(self, address: chatter.Address, tls: ssl.SSLContext | None) -> None:
+        self._listener = await chatter.listen(address, functools.partial(_Client, self), tls=tls)
+
+    async def _stop(self) -> None:
+        if self._listener is not None:
+            self._listener.stop_accepting()
+            for client in tuple(self._clients):
+                await client.drain()
+            await self._listener.async_close()
+        self.core.remove_observer(self)
+
+
+class _Client(chatter.Handler):
+    """One client's connection."""
+
+    def __init__(self, server: EventerServer, connection: chatter.Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._source = server.core.create_source(SourceType.CONNECTION)
+        self._rights: Rights | None = None
+        self._filter: Filter | None = None
+        self._name: str | None = None
+        self._unanswered: set[Session] = set()
+        self._queries: deque[tuple[chatter.Conversation, QueryParams]] = deque()
+        self._is_querying = False
+        self._ack: chatter.Conversation | None = None
+        server.stats.accepted += 1
+        server.stats.connections += 1
+
+    # --- chatter.Handler ----------------------------------------------------------------
+
+    def on_message(self, message: chatter.Message) -> None:
+        """A message came."""
+        self._server.stats.frames_in += 1
+        decoded = codec.decode(message.type, message.data)
+        if self._rights is None:
+            self._on_first(message, decoded)
+            return
+        match decoded:
+            case MsgRegisterReq():
+                self._on_register(message, decoded)
+            case MsgQueryReq():
+                self._on_query(message, decoded.params)
+            case MsgEventsAck():
+                self._on_ack(message)
+            case RefusedReq() if decoded.message_type is MsgRegisterReq:
+                self._refuse(message, decoded.reason, "invalid message")
+            case RefusedReq():
+                raise RemoteProtocolError(decoded.reason)
+            case _:
+                raise RemoteProtocolError(f"{message.type} is not expected now")
+
+    def on_closed(self, reason: str) -> None:
+        """The connection is gone."""
+        stats = self._server.stats
+        stats.connections -= 1
+        stats.closed[reason] += 1
+        self._queries.clear()
+        if self._filter is None:
+            return
+        self._server.fanout.remove(self, self._filter)
+        self._server.discard(self)
+        self._filter = None
+        assert self._name is not None
+        announce = functools.partial(self._server.core.announce, is_connected=False)
+        # not within a notification, which this may be the end of
+        asyncio.get_running_loop().call_soon(announce, self._source, self._name)
+
+    # --- what the server calls ----------------------------------------------------------
+
+    def notify(self, message: bytes, event_count: int) -> None:
+        """Send a notification (``fanout.Receiver``).
+
+        Who asked for persisted events keeps them: it is asked now and then to say that it
+        has them, and closed if it does not.
+        """
+        assert self._filter is not None
+        is_last = not self._filter.persisted or self._ack is not None
+        conversation = self._send(_NOTIFY, message, last=is_last, timeout_s=limits.ACK_TIMEOUT_S)
+        if not is_last:
+            self._ack = conversation
+        self._server.stats.events_notified += event_count
+
+    def notify_status(self, status: Status) -> None:
+        """Tell the client of the server's status."""
+        self._send(*codec.encode(MsgStatusNotify(status)))
+
+    async def drain(self) -> None:
+        """Wait until registrations under way are answered, with a bound."""
+        self._connection.pause_reading("closing")
+        commits = {session.committed for session in self._unanswered}
+        if commits:
+            await asyncio.wait(commits, timeout=limits.DRAIN_TIMEOUT_S)
+
+    # --- messages -----------------------------------------------------------------------
+
+    def _on_first(self, message: chatter.Message, decoded: object) -> None:
+        if isinstance(decoded, RefusedReq) and decoded.message_type is MsgInitReq:
+            self._decline(message, decoded.reason)
+        elif isinstance(decoded, MsgInitReq):
+            self._on_init(message, decoded)
+        else:
+            raise RemoteProtocolError(f"{message.type} came first, expected MsgInitReq")
+
+    def _on_init(self, message: chatter.Message, request: MsgInitReq) -> None:
+        if message.is_last:
+            raise RemoteProtocolError("MsgInitReq ends its conversation, expected an open one")
+        certificate = peer_common_name(self._connection.ssl_object)
+        try:
+            rights = self._server.authenticate(
+                request.client_name, request.client_token, certificate
+            )
+            asked = Subscription(request.subscriptions)
+        except (DeclinedError, InvalidEventError) as e:
+            self._decline(message, str(e), request.client_name)
+            return
+        self._rights = rights
+        self._name = request.client_name
+        subscription = asked.intersection(rights.subscription)
+        self._filter = Filter(subscription, request.server_id, request.persisted)
+        core = self._server.core
+        self._server.add(self)
+        self._server.fanout.add(self, self._filter)
+        response = codec.encode(MsgInitRes(core.status))
+        self._send(*response, conversation=message.conversation)
+        extra = {"peer": self._connection.peer, "client": self._name}
+        mlog.debug("client connected", extra=extra)
+        core.announce(self._source, self._name, is_connected=True)
+
+    def _decline(self, message: chatter.Message, reason: str, name: str | None = None) -> None:
+        self._server.stats.declined += 1
+        if not message.is_last:
+            response = codec.encode(MsgInitRes(None, reason))
+            self._send(*response, conversation=message.conversation)
+        # the client gets time to read why, and to close first (001)
+        self._connection.close(
+            "declined",
+            detail=f"{name!r}: {reason}" if name is not None else reason,
+            level=logging.WARNING,
+            linger_s=limits.DECLINED_LINGER_S,
+        )
+
+    def _on_register(self, message: chatter.Message, request: MsgRegisterReq) -> None:
+        assert self._rights is not None
+        refusal = self._rights.refusal(request.register_events)
+        if refusal is not None:
+            self._refuse(message, refusal, "rights or schema")
+            return
+        core = self._server.core
+        try:
+            session = core.register(self._source, request.register_events)
+        except EventerBridgeError as e:
+            self._refuse(message, str(e), type(e).__name__)
+            return
+        self._unanswered.add(session)
+        conversation = None if message.is_last else message.conversation
+        session.committed.add_done_callback(
+            functools.partial(self._on_committed, session, conversation)
+        )
+        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+            self._connection.pause_reading(_REGISTRATIONS_FULL)
+        if core.is_full:
+            self._connection.pause_reading(_CORE_FULL)
+            core.when_drained(lambda: self._connection.resume_reading(_CORE_FULL))
+
+    def _refuse(self, message: chatter.Message, reason: str, kind: str) -> None:
+        """Refuse a registration; the protocol does not say why, so the log does."""
+        self._server.stats.rejected[kind] += 1
+        extra = {"peer": self._connection.peer, "client": self._name, "reason": reason}
+        mlog.info("registration refused", extra=extra)
+        if not message.is_last:
+            self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=message.conversation)
+
+    def _on_committed(
+        self,
+        session: Session,
+        conversation: chatter.Conversation | None,
+        committed: asyncio.Future[None],
+    ) -> None:
+        self._unanswered.discard(session)
+        stats = self._server.stats
+        error = committed.exception()
+        if error is None:
+            stats.events_registered += session.requested
+            if conversation is not None:
+                response = codec.encode_register_success(encoded_requested(session))
+                self._send(_REGISTER_RES, response, conversation=conversation)
+        else:
+            stats.rejected[type(error).__name__] += 1
+            extra = {"peer": self._connection.peer, "client": self._name, "reason": str(error)}
+            mlog.info("registration failed", extra=extra)
+            if conversation is not None:
+                self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=conversation)
+        if len(self._unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+            self._connection.resume_reading(_REGISTRATIONS_FULL)
+
+    def _on_ack(self, message: chatter.Message) -> None:
+        if message.conversation is self._ack:
+            self._ack = None
+
+    def _on_query(self, message: chatter.Message, params: QueryParams) -> None:
+        if message.is_last:
+            raise RemoteProtocolError("MsgQueryReq ends its conversation, expected an open one")
+        self._queries.append((message.conversation, params))
+        if len(self._queries) >= limits.MAX_QUERIES_WAITING:
+            self._connection.pause_reading(_QUERIES_FULL)
+        if not self._is_querying:
+            self._is_querying = True
+            self._connection.async_group.spawn(self._answer_queries)
+
+    async def _answer_queries(self) -> None:
+        # one after the other, and the next only when the answer before it has left
+        assert self._rights is not None
+        subscription = self._rights.subscription
+        rights = None if subscription.is_everything else subscription
+        loop = asyncio.get_running_loop()
+        try:
+            while self._queries:
+                await self._connection.drain()
+                conversation, params = self._queries[0]
+                started = loop.time()
+                result = await self._server.core.query(params, rights)
+                self._send(*codec.encode(MsgQueryRes(result)), conversation=conversation)
+                self._server.observe_query(params, loop.time() - started)
+                self._queries.popleft()
+                self._connection.resume_reading(_QUERIES_FULL)
+        except ClosedError:
+            self._connection.close("query failed", detail="closed")
+        except EventerBridgeError as e:
+            self._connection.close("query failed", detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            mlog.exception("query failed", extra={"peer": self._connection.peer})
+            self._connection.close("internal error", detail=str(e), level=logging.ERROR)
+        finally:
+            self._is_querying = False
+
+    def _send(
+        self,
+        msg_type: str,
+        data: bytes,
+        *,
+        conversation: chatter.Conversation | None = None,
+        last: bool = True,
+        timeout_s: float | None = None,
+    ) -> chatter.Conversation | None:
+        """Send, if the client is still there and waits for it."""
+        if self._connection.close_reason is not None:
+            return None
+        if conversation is not None and not conversation.may_send:
+            return None
+        self._server.stats.frames_out += 1
+        return self._connection.send(
+            msg_type, data, conversation=conversation, last=last, timeout_s=timeout_s
+        )

@@ -1,0 +1,264 @@
+"""A core that is elsewhere: registrations, queries and notifications of a remote Event Server.
+
+Mariner clients are served as by the embedded engine; nothing is acknowledged to them that
+the remote server did not acknowledge. While it is away, the status is STANDBY and
+registrations fail; notifications that were missed are caught up with (see ``feed``).
+
+The gateway is one client of the remote server, with two connections: clients that ask for
+persisted events hear of other moments than the rest. What clients may see and register is
+the gateway's to decide.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.backends.common import visible_types
+from eventer_bridge.core import EventCore, Observer
+from eventer_bridge.errors import ClosedError, LimitError, NotOperationalError
+from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
+from eventer_bridge.eventer.feed import Feed
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    Order,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Status,
+)
+from eventer_bridge.pending import Pending
+from eventer_bridge.registrable import check_type
+from eventer_bridge.relay_queries import is_conditional, query_conditional
+from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+
+def create(name: str, connect: ConnectCb) -> "RelayCore":
+    """Create a core that connects, and connects again, in the background.
+
+    Args:
+        name: what to call the remote server in errors and in the log.
+        connect: connects; raises ``OSError`` or branches of ``EventerBridgeError``.
+    """
+    return RelayCore(name, connect)
+
+
+class RelayCore(EventCore):
+    """See the module. Made by :func:`create`."""
+
+    def __init__(self, name: str, connect: ConnectCb) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._client: EventerClient | None = None
+        self._status = Status.STANDBY
+        self._observers: list[Observer] = []
+        self._source_ids = itertools.count(1)
+        self._pending = Pending()
+        self._async_group = aio.Group()
+        self._feeds = [self._create_feed(connect, persisted) for persisted in (False, True)]
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the core's tasks."""
+        return self._async_group
+
+    @property
+    def status(self) -> Status:
+        """The remote server's status; STANDBY while there is no connection to it."""
+        return self._status
+
+    @property
+    def is_full(self) -> bool:
+        """See :class:`EventCore`."""
+        return self._pending.is_full
+
+    @property
+    def pending_events(self) -> int:
+        """Events that the remote server has not answered for yet."""
+        return self._pending.events
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """See :class:`EventCore`."""
+        self._pending.when_drained(callback)
+
+    def add_observer(self, observer: Observer) -> None:
+        """See :class:`EventCore`."""
+        self._observers.append(observer)
+
+    def remove_observer(self, observer: Observer) -> None:
+        """See :class:`EventCore`."""
+        self._observers.remove(observer)
+
+    def create_source(self, source_type: SourceType) -> Source:
+        """See :class:`EventCore`."""
+        return Source(source_type, next(self._source_ids))
+
+    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        """Nothing: the remote server announces who is connected to it."""
+
+    def register(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
+        """See :class:`EventCore`.
+
+        Raises:
+            NotOperationalError: the remote server is not OPERATIONAL, or away.
+            InvalidEventError: a type cannot be registered.
+            LimitError: more than can be sent.
+        """
+        client = self._client
+        if client is None:
+            raise NotOperationalError(f"event server {self._name} is not connected")
+        if self._status is not Status.OPERATIONAL:
+            raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
+        if len(register_events) > limits.MAX_SESSION_EVENTS:
+            raise LimitError(
+                f"{len(register_events)} events in one request, at most"
+                f" {limits.MAX_SESSION_EVENTS} are allowed"
+            )
+        for event_type in {event.type for event in register_events}:
+            check_type(event_type)
+        committed: asyncio.Future[None] = self._loop.create_future()
+        if not register_events:
+            committed.set_result(None)
+            return Session(source, 0, 0, committed)
+        payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
+        session = Session(source, len(register_events), payload_bytes, committed)
+        response = client.register(register_events)
+        self._pending.add(session.requested, payload_bytes)
+        response.add_done_callback(functools.partial(self._on_response, session))
+        return session
+
+    async def query(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult:
+        """See :class:`EventCore`.
+
+        What the Eventer protocol cannot ask (ids, payload, unique type) is picked out of
+        the answer to a wider query here, which costs as much as that.
+
+        Raises:
+            ClosedError: the remote server is away, or was lost meanwhile.
+            EventerBridgeError: it cannot be answered.
+        """
+        client = self._client
+        if client is None:
+            raise ClosedError(f"event server {self._name} is not connected")
+        visible = visible_types(params, subscription)
+        if visible is not None and visible.is_empty:
+            return QueryResult([], False)
+        if isinstance(params, QueryServerParams):
+            return await _query_server(client, params, visible)
+        types = None if visible is None else visible.query_types
+        params = msgspec.structs.replace(params, event_types=types)
+        if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+            return await query_conditional(client, params)
+        return await client.query(params)
+
+    def _create_feed(self, connect: ConnectCb, persisted: bool) -> Feed:
+        """A feed of what is registered there; the one that is not persisted is the main one."""
+
+        async def connect_feed(on_events: EventsCb) -> EventerClient:
+            on_status = _ignore_status if persisted else self._set_status
+            client = await connect(
+                subscriptions=[("*",)],
+                persisted=persisted,
+                on_events=on_events,
+                on_status=on_status,
+            )
+            try:
+                await self._find_positions(client, positions)
+            except BaseException:
+                await aio.uncancellable(client.async_close())
+                raise
+            return client
+
+        def deliver(events: Sequence[Event]) -> asyncio.Future[None]:
+            delivered: asyncio.Future[None] = self._loop.create_future()
+            delivered.set_result(None)
+            session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
+            for event in events[-1:]:
+                positions[event.id.server] = event.id
+            for observer in self._observers:
+                observer.on_session(session, persisted)
+            return delivered
+
+        positions: dict[int, EventId | None] = {}
+        return Feed(
+            self._name,
+            connect_feed,
+            lambda: dict(positions),
+            deliver,
+            on_client=(lambda client: None) if persisted else self._set_client,
+        )
+
+    async def _find_positions(
+        self, client: EventerClient, positions: dict[int, EventId | None]
+    ) -> None:
+        """At the first connection: where to begin, so that nothing older is told as new."""
+        if positions:
+            return
+        newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
+        for event in (await client.query(newest)).events:
+            positions[event.id.server] = event.id
+
+    def _set_client(self, client: EventerClient | None) -> None:
+        self._client = client
+        self._set_status(Status.STANDBY if client is None else client.status)
+
+    def _set_status(self, status: Status) -> None:
+        if self._client is None:
+            status = Status.STANDBY
+        if status is self._status:
+            return
+        self._status = status
+        mlog.info("event server's status", extra={"server": self._name, "status": status.name})
+        for observer in self._observers:
+            observer.on_status(status)
+
+    def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
+        self._pending.remove(session.requested, session.payload_bytes)
+        error = response.exception()
+        if error is None:
+            session.events = response.result()
+            session.committed.set_result(None)
+        else:
+            session.committed.set_exception(error)
+            session.committed.exception()  # counts as looked at: nobody has to await it
+        self._pending.tell_drained()
+
+    async def _stop(self) -> None:
+        for feed in self._feeds:
+            await feed.async_close()
+
+
+async def _query_server(
+    client: EventerClient, params: QueryServerParams, visible: Subscription | None
+) -> QueryResult:
+    while True:
+        result = await client.query(params)
+        if visible is None:
+            return result
+        events = [event for event in result.events if visible.matches(event.type)]
+        if events or not result.more_follows or not result.events:
+            return QueryResult(events, result.more_follows)
+        # none of this page may be seen: who asked could not ask for the next one
+        params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
+
+
+def _ignore_status(status: Status) -> None:
+    pass

@@ -1,0 +1,127 @@
+"""Replication between servers of ours, and with hat-event-server, both ways."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from hat.drivers import net
+from hat.event import common
+from hat.event import eventer as hat_eventer
+
+from eventer_bridge.model import QueryServerParams
+from mariner.gateway import Gateway
+from tests.support.hat_peers import hat_event_server
+from tests.support.inprocess import running_gateway
+from tests.support.peer import RawPeer, event, register_req
+
+
+@contextlib.asynccontextmanager
+async def server(
+    path: Path, server_id: int, *, port: int = 0, remotes: dict[int, int] | None = None
+) -> AsyncIterator[Gateway]:
+    """A gateway with an Eventer server that replicates others (server id → port)."""
+    core = {
+        "server_id": server_id,
+        "backend": {"type": "rocksdb", "path": str(path / f"store{server_id}")},
+        "eventer_server": {"host": "127.0.0.1", "port": port},
+        "replication": [
+            {"server_id": i, "host": "127.0.0.1", "port": p} for i, p in (remotes or {}).items()
+        ],
+    }
+    async with running_gateway(event_core=core) as gateway:
+        yield gateway
+
+
+def eventer_port(gateway: Gateway) -> int:
+    assert gateway.eventer_server is not None
+    return gateway.eventer_server.address.port
+
+
+async def events_of(gateway: Gateway, server_id: int) -> list[Any]:
+    """Everything that is kept of a server."""
+    found: list[Any] = []
+    more = True
+    while more:
+        last = found[-1].id if found else None
+        result = await gateway.core.query(QueryServerParams(server_id, last_event_id=last))
+        found.extend(result.events)
+        more = result.more_follows
+    return found
+
+
+async def same(first: Gateway, second: Gateway, server_id: int) -> list[Any]:
+    """Wait until the second has what the first has of a server."""
+    while True:
+        found = await events_of(second, server_id)
+        wanted = await events_of(first, server_id)
+        assert wanted[: len(found)] == found  # nothing is missing in between, nothing twice
+        if len(wanted) == len(found):
+            return found
+        await asyncio.sleep(0.01)
+
+
+async def register(gateway: Gateway, n_sessions: int) -> None:
+    async with await RawPeer.init(gateway.mariner.port) as peer:
+        for i in range(n_sessions):
+            answer = await peer.request(register_req(i, event("a", value=i), event("b")))
+            assert answer["success"]
+
+
+async def test_two_of_ours(tmp_path: Path) -> None:
+    async with server(tmp_path, 1) as first:
+        await register(first, 50)
+        port = eventer_port(first)
+        async with server(tmp_path, 2, remotes={1: port}) as second:
+            await same(first, second, 1)
+            await register(first, 50)  # live
+            found = await same(first, second, 1)
+            assert len([e for e in found if e.type == ("a",)]) == 100
+            # the first one was told how far the second is
+            while True:
+                told = [e for e in await events_of(first, 1) if e.type[-2:-1] == ("synced",)]
+                if [e.payload.value()["state"] for e in told] == ["CONNECTED", "SYNCING", "SYNCED"]:
+                    break
+                await asyncio.sleep(0.01)
+            assert {e.type for e in told} == {("event", "2", "synced", "1")}
+        await register(first, 50)
+        async with server(tmp_path, 2, remotes={1: port}) as second:  # goes on where it was
+            await same(first, second, 1)
+
+
+async def test_the_first_is_restarted(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with server(tmp_path, 1) as first:
+            port = eventer_port(first)
+            second = await stack.enter_async_context(server(tmp_path, 2, remotes={1: port}))
+            await register(first, 20)
+            await same(first, second, 1)
+        async with server(tmp_path, 1, port=port) as first:
+            await register(first, 20)
+            await same(first, second, 1)
+
+
+async def test_from_hat_event_server(tmp_path: Path) -> None:
+    async with hat_event_server(tmp_path, server_id=7, flush_period_s=0.1) as hat:
+        client = await hat_eventer.connect(net.TcpAddress(hat.host, hat.port), "test")
+        wanted = [
+            common.RegisterEvent(("x", str(i)), None, common.EventPayloadJson(i)) for i in range(30)
+        ]
+        registered = []
+        for i in range(0, 30, 3):
+            registered.extend(await client.register(wanted[i : i + 3], with_response=True))
+        async with server(tmp_path, 1, remotes={7: hat.port}) as ours:
+
+            async def kept() -> list[Any]:
+                return [e for e in await events_of(ours, 7) if e.type[0] == "x"]
+
+            registered.extend(await client.register(wanted[:3], with_response=True))
+            while len(await kept()) < len(registered):
+                await asyncio.sleep(0.02)
+            for mine, theirs in zip(await kept(), registered, strict=True):
+                assert (mine.id.server, mine.id.session, mine.id.instance) == tuple(theirs.id)
+                assert mine.type == theirs.type
+                assert (mine.timestamp.s, mine.timestamp.us) == tuple(theirs.timestamp)
+                assert mine.payload.value() == theirs.payload.data
+        await client.async_close()

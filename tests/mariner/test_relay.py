@@ -1,0 +1,136 @@
+"""A gateway that relays to a remote Event Server: hat-event-server, and another of ours."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.hat_peers import hat_event_server
+from tests.support.inprocess import running_gateway
+from tests.support.peer import RawPeer, event, register_req
+
+QUERY: dict[str, Any] = {
+    "msg_type": "query_req",
+    "query_id": 1,
+    "query_type": "timeseries",
+    "event_types": [["a", "*"]],
+    "order": "ASCENDING",
+    "order_by": "TIMESTAMP",
+}
+
+
+@contextlib.asynccontextmanager
+async def relaying_to(port: int) -> AsyncIterator[int]:
+    """Port of a gateway in front of an Event Server, once it is OPERATIONAL."""
+    eventer = {"host": "127.0.0.1", "port": port, "token": None}
+    async with running_gateway(eventer=eventer) as gateway:
+        peer = await RawPeer.connect(gateway.mariner.port)
+        peer.send(INIT)
+        response = await peer.receive()
+        while response.get("status") != "OPERATIONAL":
+            response = await peer.receive()
+        peer.writer.close()
+        yield gateway.mariner.port
+
+
+INIT: dict[str, Any] = {
+    "msg_type": "init_req",
+    "client_name": "app",
+    "client_token": "secret",
+    "subscriptions": [],
+    "server_id": None,
+    "persisted": False,
+}
+
+
+async def receive(peer: RawPeer, msg_type: str) -> Any:
+    """Next message of a type; those of others may come between."""
+    while (message := await peer.receive())["msg_type"] != msg_type:
+        pass
+    return message
+
+
+async def check_everything(port: int) -> None:
+    watchers = [
+        await RawPeer.init(port, subscriptions=[["a", "*"]], persisted=persisted)
+        for persisted in (False, True)
+    ]
+    async with await RawPeer.init(port) as peer:
+        registered = []
+        for i in range(10):
+            answer = await peer.request(register_req(i, event("a", str(i), value={"n": i})))
+            assert answer["success"]
+            registered.extend(answer["events"])
+        refused = await peer.request(register_req(11, event("?")))
+        assert not refused["success"]
+        result = await peer.request(QUERY)
+        assert result["events"] == registered
+        page = await peer.request({**QUERY, "max_results": 3, "last_event_id": registered[4]["id"]})
+        assert page["events"] == registered[5:8]
+        assert page["more_follows"]
+        by_id = await peer.request({**QUERY, "ids": [registered[7]["id"], registered[2]["id"]]})
+        assert by_id["events"] == [registered[2], registered[7]]
+        same = await peer.request({**QUERY, "payload": registered[3]["payload"]})
+        assert same["events"] == [registered[3]]
+        pong = await peer.request({"msg_type": "ping_req", "ping_id": 3})
+        assert pong == {"msg_type": "ping_res", "ping_id": 3}
+        for watcher in watchers:
+            heard: list[Any] = []
+            while len(heard) < 10:
+                heard.extend((await receive(watcher, "events"))["events"])
+            assert heard == registered
+            watcher.writer.close()
+
+
+async def test_in_front_of_hat_event_server(tmp_path: Path) -> None:
+    async with (
+        hat_event_server(tmp_path, flush_period_s=0.1) as server,
+        relaying_to(server.port) as port,
+    ):
+        await check_everything(port)
+
+
+async def test_in_front_of_another_gateway(tmp_path: Path) -> None:
+    core = {
+        "server_id": 1,
+        "backend": {"type": "rocksdb", "path": str(tmp_path / "store")},
+        "eventer_server": {"host": "127.0.0.1", "port": 0},
+    }
+    async with running_gateway(event_core=core) as remote:
+        assert remote.eventer_server is not None
+        async with relaying_to(remote.eventer_server.address.port) as port:
+            await check_everything(port)
+
+
+async def test_while_the_server_is_away(tmp_path: Path) -> None:
+    core = {
+        "server_id": 1,
+        "backend": {"type": "rocksdb", "path": str(tmp_path / "store")},
+    }
+    listen = {"host": "127.0.0.1", "port": 0}
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(
+            running_gateway(event_core={**core, "eventer_server": listen})
+        )
+        assert first.eventer_server is not None
+        listen["port"] = remote_port = first.eventer_server.address.port
+        port = await stack.enter_async_context(relaying_to(remote_port))
+        peer = await RawPeer.init(port, subscriptions=[["a"]])
+        peer.send(register_req(1, event("a")))
+        first_two = [await peer.receive() for _ in range(2)]
+        assert {m["msg_type"] for m in first_two} == {"register_res", "events"}
+        await first.async_close()
+        assert await peer.receive() == {"msg_type": "status", "status": "STANDBY"}
+        refused = await peer.request(register_req(2, event("a")))
+        assert not refused["success"]
+        assert "not" in refused["error"]
+        async with running_gateway(event_core={**core, "eventer_server": listen}) as second:
+            async with await RawPeer.init(second.mariner.port) as other:
+                assert (await other.request(register_req(1, event("a", value=2))))["success"]
+            messages = [await asyncio.wait_for(peer.receive(), 20) for _ in range(2)]
+            kinds = {m["msg_type"]: m for m in messages}
+            assert kinds["status"]["status"] == "OPERATIONAL"
+            # registered while it was not connected, or just after
+            assert [e["payload"]["data"] for e in kinds["events"]["events"]] == [2]
+            peer.writer.close()
