@@ -132,9 +132,24 @@ class Gateway(aio.Resource):
             part = replication.create(core, remote.server_id, connect)
             self._own(part, f"replication of server {remote.server_id}")
         if config.eventer_server is not None:
-            self.eventer_server = await _listen(core, config.eventer_server, metrics)
+            self.eventer_server = await self._listen(core, config.eventer_server, metrics)
             self._own(self.eventer_server, "eventer server")
         return core
+
+    async def _listen(
+        self, core: EventCore, config: EventerServerConfig, metrics: Metrics
+    ) -> EventerServer:
+        if config.clients is None:
+            authenticate = eventer_server.by_token(config.token)
+        else:
+            authenticate = Authenticator(config.clients, self._config.schemas).authenticate
+        return await eventer_server.listen(
+            core,
+            chatter.Address(config.host, config.port, config.tls is not None),
+            authenticate,
+            tls=_tls_context(config.tls),
+            observe_query=metrics.observe_query,
+        )
 
     def _own(self, part: aio.Resource, name: str) -> None:
         self._parts.append(part)
@@ -157,20 +172,6 @@ class Gateway(aio.Resource):
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
         for part in reversed(self._parts):
             await part.async_close()
-
-
-async def _listen(core: EventCore, config: EventerServerConfig, metrics: Metrics) -> EventerServer:
-    if config.clients is None:
-        authenticate = eventer_server.by_token(config.token)
-    else:
-        authenticate = Authenticator(config.clients, ()).authenticate
-    return await eventer_server.listen(
-        core,
-        chatter.Address(config.host, config.port, config.tls is not None),
-        authenticate,
-        tls=_tls_context(config.tls),
-        observe_query=metrics.observe_query,
-    )
 
 
 async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
