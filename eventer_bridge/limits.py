@@ -158,6 +158,34 @@ Their places are kept in memory, at about 0.3 kB each."""
 MAX_LISTED: Final = 1_000
 """Events that could not be imported, or findings about a store, that are told one by one."""
 
+RETENTION_PERIOD_S: Final = 10.0
+"""Seconds between two looks at what may be deleted; so much longer than ``duration`` an
+event may stay."""
+
+RETENTION_TOLERANCE: Final = 1.1
+"""A rule's ``max_entries`` or ``size`` exceeded by this factor is looked at before the period
+is over."""
+
+RETENTION_MIN_PERIOD_S: Final = 1.0
+"""Seconds between two looks at least, however far a small limit is exceeded meanwhile."""
+
+RETENTION_BATCH_EVENTS: Final = 1_000
+"""Events that are deleted in one write: about 2 ms, in which nobody else can run."""
+
+RETENTION_RANGE_ROWS: Final = 16
+"""Rows that follow each other are deleted as one range from so many on. Fewer go one by one:
+until it is written out, a range costs the first read after each deletion some 0.2 us."""
+
+RETENTION_CPU_SHARE: Final = 0.06
+"""Part of a processor that choosing what is deleted may take while events are registered and
+the event loop is busy. Registration is slowed by about twice as much; 20% are allowed."""
+
+RETENTION_IDLE_SHARE: Final = 0.25
+"""The same while the event loop has time: deleting keeps up with 30,000 events/s."""
+
+RETENTION_LOG_S: Final = 30.0
+"""Seconds between two lines of the log about a deletion that goes on."""
+
 # --- chatter ------------------------------------------------------------------------------
 
 MAX_FIRST_FRAME_BYTES: Final = 64 << 10

@@ -8,6 +8,7 @@ that it names.
 """
 
 import functools
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -21,6 +22,7 @@ from jsonschema.exceptions import ValidationError
 from referencing import Registry, Resource
 
 from eventer_bridge import tls
+from eventer_bridge.backends.retention import LIMITS, RetentionRule
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError, ModuleError
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
@@ -53,6 +55,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
     """A store that lives as long as the process."""
 
     conditions: tuple[dict[str, Any], ...] = ()
+    retention: tuple[RetentionRule, ...] = ()
 
 
 class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"):
@@ -60,6 +63,7 @@ class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"
 
     path: Path
     conditions: tuple[dict[str, Any], ...] = ()
+    retention: tuple[RetentionRule, ...] = ()
 
 
 BackendConfig: TypeAlias = MemoryConfig | RocksDbConfig
@@ -272,6 +276,8 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
     for index, condition in enumerate(core["backend"].get("conditions", [])):
         key = f"event_core.backend.conditions[{index}].subscriptions"
         yield from _subscription_problems(key, condition["subscriptions"])
+    for index, rule in enumerate(core["backend"].get("retention", [])):
+        yield from _retention_problems(f"event_core.backend.retention[{index}]", rule)
     server = core.get("eventer_server", {})
     key = "event_core.eventer_server"
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
@@ -327,6 +333,14 @@ def _subscription_problems(key: str, query_types: Iterable[list[str]]) -> Iterat
             Subscription([query_type])
         except InvalidSubscriptionError as e:
             yield f"{key}[{index}]: {e}"
+
+
+def _retention_problems(key: str, rule: Mapping[str, Any]) -> Iterator[str]:
+    yield from _subscription_problems(f"{key}.subscriptions", rule["subscriptions"])
+    if not any(limit in rule for limit in LIMITS):
+        yield f"{key}: expected at least one of {', '.join(LIMITS)}"
+    if math.isnan(rule.get("duration", 0)):
+        yield f"{key}.duration: nan: expected a number"
 
 
 def _schema_problem(schema: Mapping[str, Any]) -> str | None:

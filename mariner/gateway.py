@@ -176,8 +176,10 @@ class Gateway(aio.Resource):
 
 async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
     if isinstance(backend, MemoryConfig):
-        return memory.create()
-    return await rocksdb.create(backend.path, on_commit=metrics.observe_commit)
+        return memory.create(backend.retention)
+    return await rocksdb.create(
+        backend.path, on_commit=metrics.observe_commit, retention=backend.retention
+    )
 
 
 def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:

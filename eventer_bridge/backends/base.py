@@ -1,8 +1,9 @@
 """What a backend promises (000, "Backend engine"; DESIGN: layers 5 to 7).
 
 A backend stores events and answers queries. The engine gives ids and timestamps; the
-backend keeps them. One contract test-suite (``tests/eventer_bridge/backends``) is passed
-by every implementation.
+backend keeps them, for ever or as long as its retention rules say (see ``retention``). What
+these delete is gone from every query, but marks do not go back by it. One contract
+test-suite (``tests/eventer_bridge/backends``) is passed by every implementation.
 
 All methods are called on the event loop's thread. Work that may block is done on threads
 that the backend owns; functions that run there are named ``ext_…``.
@@ -136,10 +137,11 @@ class Backend(aio.Resource, abc.ABC):
 
         With ``last_event_id`` a timeseries answer begins after that event; if the query
         without it would not contain that event, the answer is empty (001: events are
-        discarded until it occurs). A server answer begins with greater ids. An answer is
-        cut at ``max_results``, ``limits.MAX_RESULTS`` and ``limits.MAX_RESULT_BYTES`` (but
-        never below one event), with ``more_follows`` true if there are more;
-        ``max_results`` 0 gives no events.
+        discarded until it occurs). So it is where retention has deleted that event, which
+        may happen to who pages from the oldest events upwards. A server answer begins with
+        greater ids. An answer is cut at ``max_results``, ``limits.MAX_RESULTS`` and
+        ``limits.MAX_RESULT_BYTES`` (but never below one event), with ``more_follows`` true
+        if there are more; ``max_results`` 0 gives no events.
 
         Args:
             params: which of the three queries.

@@ -1,6 +1,7 @@
 """Backend that keeps events in memory only: for tests, demonstrations, and what may be lost.
 
-Everything runs on the event loop's thread. It grows with every event.
+Everything runs on the event loop's thread. It grows with every event that retention does
+not delete.
 """
 
 import asyncio
@@ -14,6 +15,15 @@ from hat import aio, util
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
 from eventer_bridge.backends.common import check_ids, failed, result_limit, take, visible_types
+from eventer_bridge.backends.retention import (
+    Budget,
+    Clock,
+    Progress,
+    RetentionRule,
+    Share,
+    Shares,
+    event_bytes,
+)
 from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
     Event,
@@ -32,25 +42,40 @@ from eventer_bridge.payloads import same_as
 from eventer_bridge.subscription import Subscription
 
 
-def create() -> "MemoryBackend":
-    """Create an empty backend."""
-    return MemoryBackend()
+def create(
+    retention: Sequence[RetentionRule] = (), clock: Clock = Timestamp.now
+) -> "MemoryBackend":
+    """Create an empty backend.
+
+    Args:
+        retention: how long events are kept (see ``backends.retention``).
+        clock: what their age is measured with.
+    """
+    return MemoryBackend(retention, clock)
 
 
 class MemoryBackend(Backend):
     """See the module. Made by :func:`create`."""
 
-    def __init__(self) -> None:
+    def __init__(self, retention: Sequence[RetentionRule], clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
         self._events: list[Event] = []  # in natural order
         self._latest: dict[EventType, Event] = {}
         self._marks: dict[int, ServerMark] = {}
         self._reserved: dict[int, int] = {}
+        self._clock = clock
+        self._shares = Shares(retention)
+        for share in self._shares.all:
+            share.is_known = True
+        self._share_of: dict[EventType, Share | None] = {}
+        self._look_now = asyncio.Event()
+        if retention:
+            self._async_group.spawn(self._retain)
 
     @property
     def async_group(self) -> aio.Group:
-        """Group of the backend's tasks (it has none)."""
+        """Group of the backend's tasks."""
         return self._async_group
 
     @property
@@ -94,6 +119,8 @@ class MemoryBackend(Backend):
                 latest = self._latest.get(event.type)
                 if latest is None or natural_key(latest) < natural_key(event):
                     self._latest[event.type] = event
+                if self._shares.all:
+                    self._count(event)
         return self._done()
 
     async def query(
@@ -131,6 +158,66 @@ class MemoryBackend(Backend):
             return failed(future, ClosedError("the event store is closed"))
         future.set_result(None)
         return future
+
+    def _count(self, event: Event) -> None:
+        if event.type not in self._share_of:
+            share = self._share_of[event.type] = self._shares.find(event.type)
+            if share is not None:
+                share.n_types += 1
+        share = self._share_of[event.type]
+        if share is not None:
+            share.new_events += 1
+            share.new_bytes += event_bytes(event)
+            if share.is_urgent:
+                self._look_now.set()
+
+    async def _retain(self) -> None:
+        progress = Progress("memory")
+        while True:
+            if not await self._look(progress):
+                progress.done()
+            await asyncio.sleep(limits.RETENTION_MIN_PERIOD_S)
+            # not wait_for(): before Python 3.12 it may swallow a cancellation
+            timer = self._loop.call_later(limits.RETENTION_PERIOD_S, self._look_now.set)
+            try:
+                await self._look_now.wait()
+            finally:
+                timer.cancel()
+            self._look_now.clear()
+
+    async def _look(self, progress: Progress) -> int:
+        """Delete what may go, oldest first, some at a time; returns how many."""
+        n_deleted = n_kept = 0
+        budgets: dict[Share | None, Budget] = {}
+        for share in self._shares.all:
+            budget = Budget(share, self._clock)
+            if not budget.is_empty:
+                budgets[share] = budget
+        while budgets and n_kept < len(self._events):
+            some = self._events[n_kept : n_kept + limits.RETENTION_BATCH_EVENTS]
+            kept = [event for event in some if not self._take(event, budgets)]
+            if len(kept) < len(some):
+                self._events[n_kept : n_kept + len(some)] = kept
+                n_bytes = sum(map(event_bytes, some)) - sum(map(event_bytes, kept))
+                progress.deleted(len(some) - len(kept), n_bytes)
+                n_deleted += len(some) - len(kept)
+            n_kept += len(kept)
+            await asyncio.sleep(0)
+        return n_deleted
+
+    def _take(self, event: Event, budgets: dict[Share | None, Budget]) -> bool:
+        """Whether an event is to be deleted; a budget that refuses is used up."""
+        share = self._share_of[event.type]
+        budget = budgets.get(share)
+        if share is None or budget is None or self._latest[event.type] is event:
+            return False
+        moment, n_bytes = budget.expired_before, event_bytes(event)
+        if not budget.take(moment is not None and event.timestamp < moment, n_bytes):
+            del budgets[share]
+            return False
+        share.old_events -= 1
+        share.old_bytes -= n_bytes
+        return True
 
     def _server_events(
         self, params: QueryServerParams, rights: Subscription | None

@@ -2,11 +2,13 @@
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.errors import ConfigurationError
 from mariner import config
 from mariner.config import MemoryConfig, RocksDbConfig
@@ -47,6 +49,10 @@ def without(*path: str | int) -> dict[str, Any]:
     return conf
 
 
+def with_retention(*rules: Any) -> dict[str, Any]:
+    return changed("event_core", "backend", "retention", to=list(rules))
+
+
 def problems(conf: Any) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
         config.parse(conf, "gateway.yaml")
@@ -70,6 +76,22 @@ def test_defaults() -> None:
     memory = config.parse(changed("event_core", "backend", to={"type": "memory"}), "test")
     assert memory.event_core is not None
     assert memory.event_core.backend == MemoryConfig()
+
+
+def test_retention() -> None:
+    first = {"subscriptions": [["a", "*"]], "max_entries": 5, "duration": 3600}
+    second = {"subscriptions": [["b"], ["c"]], "min_entries": 1, "duration": 0.5, "size": 10}
+    rules = (
+        RetentionRule((("a", "*"),), 0, 5, 3600),
+        RetentionRule((("b",), ("c",)), 1, None, 0.5, 10),
+    )
+    conf = config.parse(with_retention(first, second), "test")
+    assert conf.event_core is not None
+    assert conf.event_core.backend == RocksDbConfig(Path("data/events"), retention=rules)
+    memory = {"type": "memory", "retention": [first, second]}
+    conf = config.parse(changed("event_core", "backend", to=memory), "test")
+    assert conf.event_core is not None
+    assert conf.event_core.backend == MemoryConfig(retention=rules)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +121,38 @@ def test_defaults() -> None:
         (
             changed("event_core", "backend", to={"type": "memory", "path": "x"}),
             "event_core.backend.path: unknown key, expected one of type",
+        ),
+        (
+            with_retention({"subscriptions": [["*"]]}),
+            "event_core.backend.retention[0]: expected at least one of min_entries, max_entries,",
+        ),
+        (
+            with_retention({"size": 5}),
+            "event_core.backend.retention[0].subscriptions: missing, expected query types of",
+        ),
+        (
+            with_retention({"subscriptions": [["*", "a"]], "size": 5}),
+            "event_core.backend.retention[0].subscriptions[0]: query type '*/a': '*' is allowed",
+        ),
+        (
+            with_retention({"subscriptions": [], "max_entries": 1.5}),
+            "event_core.backend.retention[0].max_entries: 1.5: expected an integer",
+        ),
+        (
+            with_retention({"subscriptions": [], "min_entries": -1}),
+            "event_core.backend.retention[0].min_entries: -1: expected at least 0",
+        ),
+        (
+            with_retention({"subscriptions": [], "duration": math.inf}),
+            "event_core.backend.retention[0].duration: inf: expected at most 1000000000000.0",
+        ),
+        (
+            with_retention({"subscriptions": [], "duration": math.nan}),
+            "event_core.backend.retention[0].duration: nan: expected a number",
+        ),
+        (
+            with_retention({"subscriptions": [], "days": 5}),
+            "event_core.backend.retention[0].days: unknown key, expected one of subscriptions, min",
         ),
         (changed("event_core", "server_id", to=-1), "event_core.server_id: -1: expected at least"),
         (changed("clients", to={}), "clients: an object: expected an array"),

@@ -2,7 +2,8 @@
 
 While one group of sessions is being synced on the storage thread, the next one gathers.
 Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a commit
-(other than what the contract says) and never delay one::
+(other than what the contract says) and never delay one. What need not be kept is chosen
+by a thread of its own (``retention``), and deleted as a commit among the others::
 
     register() ─▶ encode into the gathering group ─▶ write ─▶ storage thread: sync ─▶ future done
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
@@ -20,7 +21,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -31,10 +32,13 @@ from hat import aio, util
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
 from eventer_bridge.backends.common import check_ids, failed, take, visible_types
+from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
+from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.store import Commit
 from eventer_bridge.errors import (
     ClosedError,
@@ -51,6 +55,7 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
+    Timestamp,
 )
 from eventer_bridge.subscription import Subscription
 
@@ -63,12 +68,19 @@ QUICK_TYPES: Final = 64
 """Types whose latest events are looked up on the loop; more would hold up others."""
 
 
-async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBackend":
+async def create(
+    path: Path,
+    on_commit: CommitCb | None = None,
+    retention: Sequence[RetentionRule] = (),
+    clock: Clock = Timestamp.now,
+) -> "RocksDbBackend":
     """Open a store, and create it where there is none.
 
     Args:
         path: its directory.
         on_commit: see :data:`CommitCb`.
+        retention: how long events are kept (see ``backends.retention``).
+        clock: what their age is measured with.
 
     Raises:
         StoreLockedError: another process has it open.
@@ -84,7 +96,7 @@ async def create(path: Path, on_commit: CommitCb | None = None) -> "RocksDbBacke
         readers.shutdown(wait=False)
         raise
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
-    backend = RocksDbBackend(opened, readers, on_commit)
+    backend = RocksDbBackend(opened, readers, on_commit, retention, clock)
     try:
         backend._control = await control.listen(opened.store)
     except BaseException:
@@ -106,8 +118,8 @@ class _Group:
 
     __slots__ = ("commit", "future")
 
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.commit = Commit()
+    def __init__(self, commit: Commit, future: asyncio.Future[None]) -> None:
+        self.commit = commit
         self.future = future
 
 
@@ -115,14 +127,19 @@ class RocksDbBackend(Backend):
     """See the module and :class:`Backend`. Made by :func:`create`."""
 
     def __init__(
-        self, opened: Opened, readers: ThreadPoolExecutor, on_commit: CommitCb | None
+        self,
+        opened: Opened,
+        readers: ThreadPoolExecutor,
+        on_commit: CommitCb | None,
+        rules: Sequence[RetentionRule],
+        clock: Clock,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
-        self._reader = Reader(self._store, self._types.names)
         self._stats = StoreStats(0, 0, 0)
         self._readers = readers
         self._on_commit = on_commit
+        self._rules, self._clock = rules, clock
         self._control: control.ControlServer | None = None
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
@@ -133,6 +150,7 @@ class RocksDbBackend(Backend):
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
         self._thread.start()
+        self._retention = self._start_retention()
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -192,6 +210,9 @@ class RocksDbBackend(Backend):
             type_ids = self._types.intern(events, new_types)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
+        if new_types and self._retention is not None:
+            names = self._types.names
+            self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
         group = self._gather(len(events))
         self._store.stage(group.commit, events, type_ids, new_types)
         return group.future
@@ -213,9 +234,9 @@ class RocksDbBackend(Backend):
             case QueryLatestParams():
                 return await self._query_latest(ids)
             case QueryTimeseriesParams():
-                return await self._read(self._reader.ext_timeseries, params, ids)
+                return await self._read(Reader.ext_timeseries, params, ids)
             case QueryServerParams():
-                result = await self._read(self._reader.ext_server, params, ids)
+                result = await self._read(Reader.ext_server, params, ids)
                 if params.persisted:
                     await self._ensure_durable()
                 return result
@@ -247,15 +268,38 @@ class RocksDbBackend(Backend):
     def _gather(self, n_events: int) -> _Group:
         """The group that so many events are to join."""
         groups = self._groups
-        if not groups:
-            # everything that this iteration of the loop brings joins the first group
-            self._loop.call_soon(self._commit_first)
-        elif len(groups) > self._is_committing:
+        if len(groups) > self._is_committing:
             n_gathered = groups[-1].commit.n_events
             if not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
                 return groups[-1]
-        groups.append(_Group(self._loop.create_future()))
-        return groups[-1]
+        return self._append(Commit())
+
+    def _append(self, commit: Commit) -> _Group:
+        if not self._groups:
+            # everything that this iteration of the loop brings joins the first group
+            self._loop.call_soon(self._commit_first)
+        group = _Group(commit, self._loop.create_future())
+        self._groups.append(group)
+        return group
+
+    def _start_retention(self) -> Retention | None:
+        if not self._rules:
+            return None
+        return Retention(self._store, self._types, self._rules, self._clock, self._ext_delete)
+
+    def _ext_delete(self, deletion: Deletion) -> bool:
+        return asyncio.run_coroutine_threadsafe(self._delete(deletion), self._loop).result()
+
+    async def _delete(self, deletion: Deletion) -> bool:
+        """See ``Retention``; those that come from now on are written behind it."""
+        self._check_writable()
+        unwritten = islice(self._groups, self._is_committing, None)
+        if self._store.has_written_up_to(deletion.newest) or any(
+            group.commit.oldest <= deletion.newest for group in unwritten
+        ):
+            return False
+        await asyncio.shield(self._append(deletion.commit).future)
+        return True
 
     def _commit_first(self) -> None:
         group = self._groups[0]
@@ -278,6 +322,8 @@ class RocksDbBackend(Backend):
         if self._groups:
             self._commit_first()
         self._latest.update(group.commit.latest)
+        if self._retention is not None:
+            self._retention.on_commit(group.commit)
         if not group.future.done():
             group.future.set_result(None)
         if self._on_commit:
@@ -304,7 +350,8 @@ class RocksDbBackend(Backend):
             self._retry(opened)
             return
         _, self._types, self._latest = opened
-        self._reader = Reader(self._store, self._types.names)
+        if self.is_open:
+            self._retention = self._start_retention()
         self._set_failure(None)
 
     def _set_failure(self, failure: str | None) -> None:
@@ -325,21 +372,27 @@ class RocksDbBackend(Backend):
             rows = [row for type_id in ids if (row := self._latest.get(type_id))]
             if len(rows) == len(ids):
                 return take(decode_rows(rows, names), limits.MAX_LATEST_RESULTS)
-        return await self._read(self._reader.ext_latest, ids)
+        return await self._read(Reader.ext_latest, ids)
 
     async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
         self._check_open()
-        return await self._loop.run_in_executor(self._readers, self._ext_read, ext_fn, *args)
+        return await self._loop.run_in_executor(
+            self._readers, self._ext_read, self._types.names, ext_fn, *args
+        )
 
-    def _ext_read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
+    def _ext_read(
+        self, names: Mapping[TypeId, EventType], ext_fn: Callable[..., QueryResult], *args: Any
+    ) -> QueryResult:
         with self._store.in_use():
-            return ext_call(ext_fn, *args)
+            return ext_call(ext_fn, Reader(self._store.snapshot(), names), *args)
 
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError):  # those who wait for a commit are told
             await self.flush()
         if self._control is not None:
             await self._control.async_close()
+        if self._retention is not None:
+            await asyncio.to_thread(self._retention.ext_close)
         self._store.is_closing = True
         self._jobs.put(_Job.STOP)
         await self._stopped
@@ -366,6 +419,8 @@ class RocksDbBackend(Backend):
         return None
 
     def _ext_reopen(self) -> Opened | StorageError:
+        if self._retention is not None:
+            self._retention.ext_close()
         try:
             self._store.ext_reopen()
             return ext_call(ext_load, self._store)

@@ -61,6 +61,10 @@ MAX_WAL_BYTES: Final = 128 << 20
 MAX_OPEN_FILES: Final = 256
 """Files that are kept open; each costs some memory besides the descriptor."""
 
+_MUTABLE_OPTIONS: Final = {"bottommost_file_compaction_delay": str(365 * 24 * 3600)}
+"""In seconds. RocksDB would rewrite files without need whenever a snapshot is released that
+is younger than they are, which is at the end of every query. It has to be set after opening."""
+
 _CREATION = ("IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "rocksdict-", "lost+found")
 """How names begin that may stand in a new store before there is a CURRENT file."""
 
@@ -123,6 +127,8 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     try:
         if not _is_known_format(path, db, names):
             _initialize(db, set(FAMILIES).difference(names), cache)
+        for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
+            family.set_options(_MUTABLE_OPTIONS)
     except StorageError:
         db.close()
         raise

@@ -9,7 +9,7 @@ from typing import Final
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import Filter, Span, pause, time_span
-from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import OrderBy, QueryTimeseriesParams
 from eventer_bridge.payloads import same_as
 
@@ -22,7 +22,7 @@ _ROW_BYTES: Final = 512
 NOWHERE: Final = Span(b"", b"")
 
 
-def make_filter(store: Store, params: QueryTimeseriesParams) -> Filter | None:
+def make_filter(snapshot: Snapshot, params: QueryTimeseriesParams) -> Filter | None:
     """Filter of what the span of a query cannot say: payload, bounds of the other timestamp."""
     by_key: Filter | None = None
     conditions: list[Callable[[bytes], bool]] = []
@@ -35,7 +35,7 @@ def make_filter(store: Store, params: QueryTimeseriesParams) -> Filter | None:
     if params.payload is not None:
         is_same = same_as(params.payload)
         conditions.append(lambda value: is_same(keys.payload_of(value)))
-    return ValueFilter(store, conditions, by_key) if conditions else by_key
+    return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
 
 
 def _is_within(places: Span) -> Filter:
@@ -48,18 +48,18 @@ class ValueFilter:
     Each value is read once, and not kept.
 
     Args:
-        store: the store.
+        snapshot: what is read from.
         conditions: all of them must hold, of the value of an event.
         by_key: another filter, which is asked first; None accepts everything.
     """
 
     def __init__(
         self,
-        store: Store,
+        snapshot: Snapshot,
         conditions: Sequence[Callable[[bytes], bool]],
         by_key: Filter | None,
     ) -> None:
-        self._store = store
+        self._snapshot = snapshot
         self._conditions = conditions
         self._by_key = by_key
         self._n_bytes = 0
@@ -73,11 +73,11 @@ class ValueFilter:
         """
         if self._by_key is not None and not self._by_key(key):
             return False
-        value = self._store.value(keys.event_key(key))
+        value = self._snapshot.value(keys.event_key(key))
         self._n_bytes += _ROW_BYTES + len(value)
         if self._n_bytes > BYTES_AT_A_TIME:
             self._n_bytes = 0
-            pause(self._store)
+            pause(self._snapshot)
         return all(condition(value) for condition in self._conditions)
 
 

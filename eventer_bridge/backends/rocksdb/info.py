@@ -64,10 +64,11 @@ def ext_info(store: Store) -> StoreInfo:
     Raises:
         StorageError: it could not be read.
     """
-    sessions = store.iterator("session")
+    snapshot = store.snapshot()
+    sessions = snapshot.iterator("session")
     sessions.seek_to_first()
     first = sessions.key() if sessions.valid() else None
-    last = store.seek_last(sessions, b"")
+    last = snapshot.seek_last(sessions, b"")
     return StoreInfo(
         format=FORMAT,
         events=store.n_events(),
@@ -81,19 +82,20 @@ def ext_info(store: Store) -> StoreInfo:
 
 
 def _servers(store: Store) -> Iterator[ServerInfo]:
-    iterator = store.iterator("server")
+    snapshot = store.snapshot()
+    iterator = snapshot.iterator("server")
     iterator.seek_to_first()
     while iterator.valid():
         first: bytes = iterator.key()
         server = first[: keys.INT_BYTES]
-        last = store.seek_last(iterator, server) or first
+        last = snapshot.seek_last(iterator, server) or first
         server_id = keys.decode_int(server)
         yield ServerInfo(
             server_id=server_id,
             first_session=keys.decode_int(first[keys.INT_BYTES :]),
             last_session=keys.decode_int(last[keys.INT_BYTES :]),
-            first_timestamp=keys.decode_timestamp(store.timestamp(first)),
-            last_timestamp=keys.decode_timestamp(store.timestamp(last)),
+            first_timestamp=keys.decode_timestamp(snapshot.timestamp(first)),
+            last_timestamp=keys.decode_timestamp(snapshot.timestamp(last)),
             mark=store.mark(server_id).session,
         )
         iterator.seek(server + keys.PAST)

@@ -14,6 +14,7 @@ decoded at once (``numpy`` over the joined keys)::
     type      type (4)                                             → JSON array of segments
     default   "format"                                             → version, in digits
               "reserved" · server (8)                              → session (8)
+              "deleted" · server (8)                    → session (8) · timestamp
 
 The order of places is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
@@ -24,7 +25,7 @@ payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the
 """
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -63,6 +64,9 @@ NO_SOURCE: Final = b"\x01"
 
 FORMAT_KEY: Final = b"format"
 RESERVED_KEY: Final = b"reserved"
+DELETED_KEY: Final = b"deleted"
+"""The last of a server's sessions that retention deleted whole, so that ids and clock of the
+server never go back by it."""
 
 _BIAS: Final = 1 << 63
 _TYPE: Final = Struct(">I")
@@ -169,6 +173,19 @@ def find_entry(entries: bytes, instance: bytes) -> TypeId | None:
     index = bisect.bisect_left(starts, instance, key=lambda i: entries[i : i + INT_BYTES])
     entry = entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
     return entry[INT_BYTES:] if entry.startswith(instance) else None
+
+
+def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
+    """What is left of a session's entries.
+
+    Args:
+        entries: value of the session.
+        instances: those that go, encoded.
+    """
+    if len(entries) == ENTRY_BYTES * len(instances):
+        return b""
+    every = (entries[i : i + ENTRY_BYTES] for i in range(0, len(entries), ENTRY_BYTES))
+    return b"".join(entry for entry in every if entry[:INT_BYTES] not in instances)
 
 
 def encode_value(event: Event) -> tuple[bytes, bytes]:

@@ -1,8 +1,8 @@
 """Answering queries from the store (001, "Queries").
 
-:class:`Reader` runs on a reader thread. Each query is answered from one iterator, which
-sees one moment of the store (see ``store``), in two steps: find the keys of the answer and
-of one event more, then read the values of what is returned.
+A :class:`Reader` answers one query, on a reader thread, from one snapshot of the store, in
+two steps: find the keys of the answer and of one event more, then read the values of what
+is returned.
 
 What a query costs, besides what it returns:
 
@@ -29,7 +29,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
-from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import (
@@ -50,12 +50,12 @@ class Reader:
     """See the module.
 
     Args:
-        store: the store.
+        snapshot: the moment that is asked about.
         names: every type that rows can have, by id.
     """
 
-    def __init__(self, store: Store, names: Mapping[TypeId, EventType]) -> None:
-        self._store = store
+    def __init__(self, snapshot: Snapshot, names: Mapping[TypeId, EventType]) -> None:
+        self._snapshot = snapshot
         self._names = names
 
     def ext_latest(self, type_ids: Sequence[TypeId]) -> QueryResult:
@@ -65,12 +65,12 @@ class Reader:
             StorageError: it could not be read (so for all queries).
             ClosedError: the store is about to close (so for all queries).
         """
-        iterator = self._store.iterator("event")
+        iterator = self._snapshot.iterator("event")
         found: list[bytes] = []
         for n_types, type_id in enumerate(type_ids, 1):
             if n_types % ROWS_AT_A_TIME == 0:
                 give_way()
-            key = self._store.seek_last(iterator, type_id)
+            key = self._snapshot.seek_last(iterator, type_id)
             if key is not None:
                 found.append(key)
                 if len(found) > limits.MAX_LATEST_RESULTS:
@@ -87,7 +87,7 @@ class Reader:
             type_ids: types of interest; None: all.
         """
         max_results = result_limit(params.max_results)
-        timeseries = Timeseries(self._store, self._names, params, type_ids)
+        timeseries = Timeseries(self._snapshot, self._names, params, type_ids)
         return self._take(timeseries.find(max_results + 1), max_results)
 
     def ext_server(
@@ -105,19 +105,19 @@ class Reader:
         server = keys.encode_int(params.server_id)
         last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
         low, stop = max(server, last_id), server + keys.PAST
-        store = self._store
-        servers, events = store.iterators("server", "event")
+        snapshot = self._snapshot
         sessions = (
-            store.timestamp(server_key) + server_key
-            for server_key in scan(store, servers, Span(low[: keys.SERVER_KEY_BYTES], stop))
+            snapshot.timestamp(server_key) + server_key
+            for server_key in scan(
+                snapshot, snapshot.iterator("server"), Span(low[: keys.SERVER_KEY_BYTES], stop)
+            )
         )
         first = next(sessions, None)
         if first is None:
             return QueryResult([], False)
         found = find_in_sessions(
-            store,
+            snapshot,
             chain((first,), sessions),
-            events,
             type_ids,
             Span(first, keys.PAST),
             limit=max_results + 1,
@@ -130,14 +130,14 @@ class Reader:
             return take(decode_rows(self._rows(found), self._names), max_events)
         except KeyError as e:
             raise StoreDamagedError(
-                f"{self._store.path}: the event store is damaged: there is no type {e}"
+                f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
 
     def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
         for n_rows, key in enumerate(found, 1):
             if n_rows % ROWS_AT_A_TIME == 0:
                 give_way()
-            yield key, self._store.value(key)
+            yield key, self._snapshot.value(key)
 
 
 def decode_rows(rows: Iterable[Row], names: Mapping[TypeId, EventType]) -> Iterator[Event]:

@@ -15,7 +15,7 @@ from rocksdict import RdictIter
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Timestamp
 
@@ -92,18 +92,18 @@ def give_way() -> None:
     time.sleep(0)
 
 
-def pause(store: Store) -> None:
+def pause(snapshot: Snapshot) -> None:
     """Give way, if the store is to be read from any longer.
 
     Raises:
         ClosedError: the store is about to close.
     """
     give_way()
-    if store.is_closing:
+    if snapshot.is_closing:
         raise ClosedError("backend closed during a query")
 
 
-def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
+def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:
     """Keys of a span, in order.
 
     Others may move the iterator between two keys: keys are read in blocks, each twice as
@@ -116,7 +116,7 @@ def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
     low, stop, descending = span
     step = iterator.prev if descending else iterator.next
     n_keys = 1
-    while not store.is_closing:
+    while not snapshot.is_closing:
         if descending:
             iterator.seek_for_prev(stop)
             if iterator.valid() and iterator.key() == stop:
@@ -130,7 +130,7 @@ def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
                 break
             step()
         else:
-            with store.errors():
+            with snapshot.errors():
                 iterator.status()  # raises if it is not the end, but a failure
             yield from block
             return
@@ -146,7 +146,7 @@ def scan(store: Store, iterator: RdictIter, span: Span) -> Iterator[bytes]:
 
 
 def merge(
-    store: Store,
+    snapshot: Snapshot,
     iterator: RdictIter,
     type_ids: Sequence[TypeId],
     span: Span,
@@ -160,7 +160,7 @@ def merge(
     Costs a seek for each type, and what is returned.
 
     Args:
-        store: the store.
+        snapshot: what is read from.
         iterator: of ``event`` or ``source``.
         type_ids: types.
         span: the part of each type's range.
@@ -172,7 +172,7 @@ def merge(
     first: list[bytes] = []
     for begin in range(0, len(type_ids), MERGED_TYPES):
         ranges = [
-            _range(store, iterator, type_id, Span(low, stop, descending), done)
+            _range(snapshot, iterator, type_id, Span(low, stop, descending), done)
             for type_id in type_ids[begin : begin + MERGED_TYPES]
         ]
         found: Iterable[bytes] = heapq.merge(*ranges, key=without_type, reverse=descending)
@@ -189,19 +189,19 @@ def merge(
 
 
 def _range(
-    store: Store, iterator: RdictIter, type_id: TypeId, span: Span, done: Set[TypeId]
+    snapshot: Snapshot, iterator: RdictIter, type_id: TypeId, span: Span, done: Set[TypeId]
 ) -> Iterator[bytes]:
     """Keys of a type in a span, until the type is done."""
     if type_id[-1] % TYPES_AT_A_TIME == 0:
-        pause(store)
+        pause(snapshot)
     low, stop, descending = span
-    found = scan(store, iterator, Span(type_id + low, type_id + stop, descending))
+    found = scan(snapshot, iterator, Span(type_id + low, type_id + stop, descending))
     while type_id not in done and (key := next(found, None)) is not None:
         yield key
 
 
 def walk(
-    store: Store,
+    snapshot: Snapshot,
     session_keys: Iterable[bytes],
     wanted: Set[TypeId] | None,
     span: Span,
@@ -217,7 +217,7 @@ def walk(
     twice of what the better one would.
 
     Args:
-        store: the store.
+        snapshot: what is read from.
         session_keys: keys in ``session``, in the direction of the span.
         wanted: types of interest; None: all.
         span: places (see ``keys``) of interest.
@@ -232,7 +232,7 @@ def walk(
     found: list[bytes] = []
     n_passed = 0
     for session_key in session_keys:
-        entries = store.entries(session_key)
+        entries = snapshot.entries(session_key)
         begins: Iterable[int] = range(0, len(entries), keys.ENTRY_BYTES)
         if descending:
             begins = reversed(range(0, len(entries), keys.ENTRY_BYTES))
@@ -256,9 +256,8 @@ def walk(
 
 
 def find_in_sessions(
-    store: Store,
+    snapshot: Snapshot,
     session_keys: Iterable[bytes],
-    events: RdictIter,
     type_ids: Sequence[TypeId] | None,
     span: Span,
     *,
@@ -269,9 +268,8 @@ def find_in_sessions(
     """First keys in ``event`` of given sessions: walked as long as that is cheap, then merged.
 
     Args:
-        store: the store.
+        snapshot: what is read from.
         session_keys: keys in ``session``, in the direction of the span.
-        events: iterator of ``event``, which sees the same moment.
         type_ids: types of interest; None: all.
         span: places (see ``keys``) of interest.
         limit: keys at most.
@@ -281,9 +279,12 @@ def find_in_sessions(
     found: list[bytes] = []
     if type_ids is None or len(type_ids) > FEW_TYPES:
         wanted = None if type_ids is None else frozenset(type_ids)
-        found, rest = walk(store, session_keys, wanted, span, limit=limit, accept=accept, done=done)
+        found, rest = walk(
+            snapshot, session_keys, wanted, span, limit=limit, accept=accept, done=done
+        )
         if rest is None or type_ids is None:
             return found
         span = rest
     n_left = limit - len(found)
-    return found + merge(store, events, type_ids, span, limit=n_left, accept=accept, done=done)
+    events = snapshot.iterator("event")
+    return found + merge(snapshot, events, type_ids, span, limit=n_left, accept=accept, done=done)

@@ -1,10 +1,8 @@
-"""The rows of the store: committing them, and looking up single ones.
+"""The rows of the store: committing them, and what is asked about all of them.
 
-:class:`Store` may be used from any thread, except that only one thread may commit.
-
-Rows are never changed or deleted (but for the reservation marks), and a commit is atomic
-over all column families. Therefore one iterator, which sees the moment at which it was
-made, is all the snapshot that a query needs: the rows that its keys lead to exist.
+:class:`Store` may be used from any thread, except that only one thread may commit. A commit
+is atomic over all column families; what it holds may be rows or the deletion of rows (see
+``deletion``). Reading is done from a ``Snapshot``, which sees one moment.
 
 Everything but committing happens inside ``in_use``, as ``Database`` asks for. Every commit
 goes through the log, one at a time: ``log_files`` relies on it.
@@ -12,14 +10,15 @@ goes through the log, one at a time: ``log_files`` relies on it.
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rocksdict import (
     BottommostLevelCompaction,
     Checkpoint,
+    ColumnFamily,
     CompactOptions,
     Rdict,
     RdictIter,
@@ -27,13 +26,15 @@ from rocksdict import (
 )
 
 from eventer_bridge.backends.base import ServerMark
+from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.database import COMMIT, explain
+from eventer_bridge.backends.rocksdb.database import COMMIT, FAMILIES
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import Event, EventId, EventType
+from eventer_bridge.model import Event, EventType
 
 FEW_ROWS: Final = 4_000
 """Rows that a checkpoint may have to write to files: some 5 ms."""
@@ -51,14 +52,18 @@ class Commit:
         batch: the rows.
         latest: the greatest row of each type that is among them.
         n_events: number of events among them.
+        oldest: the smallest session key among them.
+        tally: events and bytes of those retention rules that are counted.
     """
 
-    __slots__ = ("batch", "latest", "n_events")
+    __slots__ = ("batch", "latest", "n_events", "oldest", "tally")
 
     def __init__(self) -> None:
         self.batch = WriteBatch(raw_mode=True)
         self.latest: dict[TypeId, Row] = {}
         self.n_events = 0
+        self.oldest = keys.PAST
+        self.tally: dict[Share, tuple[int, int]] = {}
 
 
 class Store(Database):
@@ -74,11 +79,15 @@ class Store(Database):
     Attributes:
         path: as given.
         is_closing: set by the owner, so that long scans give up.
+        counted: retention's: types whose events commits tally, each with where to.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         super().__init__(path, read_only=read_only)
         self.is_closing = False
+        self.counted: Mapping[TypeId, Share] = {}
+        self._write_lock = threading.Lock()
+        self._oldest_written = keys.PAST  # since the last ``ext_begin_deleting``
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored.
@@ -100,14 +109,16 @@ class Store(Database):
 
     def ext_last_place(self) -> bytes:
         """A place (see ``keys``) behind every stored one; empty where there is none."""
-        last = self.seek_last(self.iterator("session"), b"")
+        snapshot = self.snapshot()
+        last = snapshot.seek_last(snapshot.iterator("session"), b"")
         return b"" if last is None else last + keys.PAST
 
     def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
         """The latest row of each of these types."""
-        iterator = self.iterator("event")
-        found = [(i, self.seek_last(iterator, i)) for i in type_ids]
-        return [(i, (key, self.value(key))) for i, key in found if key is not None]
+        snapshot = self.snapshot()
+        iterator = snapshot.iterator("event")
+        found = [(i, snapshot.seek_last(iterator, i)) for i in type_ids]
+        return [(i, (key, snapshot.value(key))) for i, key in found if key is not None]
 
     def stage(
         self,
@@ -127,7 +138,7 @@ class Store(Database):
         put = commit.batch.put
         event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
         encode_int, encode_value = keys.encode_int, keys.encode_value
-        latest = commit.latest
+        latest, tally, counted = commit.latest, commit.tally, self.counted
         for type_id, data in new_types:
             put(type_id, data, type_cf)
         first = events[0]
@@ -144,6 +155,10 @@ class Store(Database):
             known = latest.get(type_id)
             if known is None or known[0] < key:
                 latest[type_id] = key, value
+            if counted and (share := counted.get(type_id)) is not None:
+                n_events, n_bytes = tally.get(share, (0, 0))
+                tally[share] = n_events + 1, n_bytes + len(key) + len(value)
+        commit.oldest = min(commit.oldest, session_key)
         put(session_key, b"".join(entries), session_cf)
         put(session_key[keys.TIMESTAMP_BYTES :], session_key[: keys.TIMESTAMP_BYTES], server_cf)
         commit.n_events += len(events)
@@ -161,8 +176,10 @@ class Store(Database):
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        with self.errors(COMMIT):
-            self._db.write(commit.batch)
+        with self._write_lock:
+            self._oldest_written = min(self._oldest_written, commit.oldest)
+            with self.errors(COMMIT):
+                self._db.write(commit.batch)
 
     def ext_sync(self) -> None:
         """Sync what was written: the slow part of a commit, which leaves the lock free.
@@ -205,33 +222,19 @@ class Store(Database):
         """Iterator of a column family, which sees this moment."""
         return self._family(family).iter()
 
-    def iterators(self, *families: str) -> list[RdictIter]:
-        """Iterators of column families, all of which see the same moment."""
-        while True:
-            moment = self._db.latest_sequence_number()
-            iterators = [self.iterator(name) for name in families]
-            if self._db.latest_sequence_number() == moment:
-                return iterators
+    def snapshot(self) -> Snapshot:
+        """This moment."""
+        return Snapshot(self, self._db, self._families)
 
-    def value(self, key: bytes) -> bytes:
-        """Value of an event that exists.
+    def ext_begin_deleting(self) -> Snapshot:
+        """This moment, to choose from it what is to be deleted."""
+        with self._write_lock:
+            self._oldest_written = keys.PAST
+            return self.snapshot()
 
-        Args:
-            key: its key in ``event``.
-
-        Raises:
-            StorageError: it could not be read.
-            StoreDamagedError: it is not there.
-        """
-        return self._get("event", key)
-
-    def entries(self, session_key: bytes) -> bytes:
-        """Instances and types of a session that exists; raises as :meth:`value`."""
-        return self._get("session", session_key)
-
-    def timestamp(self, server_key: bytes) -> bytes:
-        """Timestamp of a session that exists; raises as :meth:`value`."""
-        return self._get("server", server_key)
+    def has_written_up_to(self, session_key: bytes) -> bool:
+        """Whether an event up to this session key was written since ``ext_begin_deleting``."""
+        return self._oldest_written <= session_key
 
     def values(self, family: str, row_keys: Iterable[bytes]) -> list[bytes | None]:
         """Values of many rows, None where there is no such row; raises ``StorageError``."""
@@ -239,27 +242,15 @@ class Store(Database):
             found: Any = self._family(family).get([*row_keys])
         return [*found]
 
-    def find(self, event_id: EventId) -> bytes | None:
-        """Key in ``event`` of the event with this id; None where there is none."""
-        return next(self.find_all((event_id,)), None)
+    def handle(self, family: str) -> ColumnFamily:
+        """What names a column family in a ``WriteBatch``."""
+        return self._handles[FAMILIES.index(family)]
 
-    def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
-        """Keys in ``event`` of the events with these ids, as far as there are any.
-
-        A session is looked up once for all of its ids that come one after the other.
-        """
-        for (server, session), ids in groupby(event_ids, lambda i: (i.server, i.session)):
-            server_key = keys.encode_int(server) + keys.encode_int(session)
-            with self.errors():
-                timestamp: bytes | None = self._family("server").get(server_key)
-            if timestamp is None:
-                continue
-            session_key = timestamp + server_key
-            entries = self.entries(session_key)
-            for instance in (keys.encode_int(i.instance) for i in ids):
-                type_id = keys.find_entry(entries, instance)
-                if type_id is not None:
-                    yield type_id + session_key + instance
+    def deleted_position(self, server: bytes) -> bytes:
+        """How far a server had come in what was deleted of it, or empty (see ``keys``)."""
+        with self.errors():
+            position: bytes | None = self._db.get(keys.DELETED_KEY + server)
+        return position or b""
 
     def mark(self, server_id: int) -> ServerMark:
         """See ``Backend.server_mark``."""
@@ -267,21 +258,14 @@ class Store(Database):
         with self.errors():
             reserved = self._db.get(keys.RESERVED_KEY + server)
         session = 0 if reserved is None else keys.decode_int(reserved)
-        last = self.seek_last(self.iterator("server"), server)
-        if last is None:
+        snapshot = self.snapshot()
+        last = snapshot.seek_last(snapshot.iterator("server"), server)
+        stored = b"" if last is None else last[len(server) :] + snapshot.timestamp(last)
+        position = max(stored, self.deleted_position(server))  # the later session
+        if not position:
             return ServerMark(session, None)
-        session = max(session, keys.decode_int(last[len(server) :]))
-        return ServerMark(session, keys.decode_timestamp(self.timestamp(last)))
-
-    def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
-        """Move to the last key that begins with ``prefix``, and return it if there is one."""
-        iterator.seek_for_prev(prefix + keys.PAST)
-        if not iterator.valid():
-            with self.errors():
-                iterator.status()
-            return None
-        key: bytes = iterator.key()
-        return key if key.startswith(prefix) else None
+        session = max(session, keys.decode_int(position[: keys.INT_BYTES]))
+        return ServerMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
 
     def n_events(self) -> int:
         """Estimate of the number of stored events; does not read them."""
@@ -305,14 +289,3 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
-
-    def _get(self, family: str, key: bytes) -> bytes:
-        try:  # not errors(): this is called for every row
-            value: bytes | None = self._families[family].get(key)
-        except Exception as e:
-            raise explain(self.path, "read failed", e) from None
-        if value is None:
-            raise StoreDamagedError(
-                f"{self.path}: the event store is damaged: no row {key.hex()}, but an index has it"
-            )
-        return value

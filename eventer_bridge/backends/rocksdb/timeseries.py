@@ -26,7 +26,7 @@ from eventer_bridge.backends.rocksdb.scan import (
     time_span,
     without_type,
 )
-from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import EventId, EventType, Order, OrderBy, QueryTimeseriesParams
 
 IDS_AT_A_TIME: Final = 64
@@ -34,10 +34,10 @@ IDS_AT_A_TIME: Final = 64
 
 
 class Timeseries:
-    """One query, which sees one moment of the store.
+    """One query.
 
     Args:
-        store: the store.
+        snapshot: the moment that is asked about.
         names: every type that rows can have, by id.
         params: the query; its ``event_types`` and ``max_results`` are not looked at.
         type_ids: types of interest; None: all.
@@ -49,23 +49,21 @@ class Timeseries:
 
     def __init__(
         self,
-        store: Store,
+        snapshot: Snapshot,
         names: Mapping[TypeId, EventType],
         params: QueryTimeseriesParams,
         type_ids: Sequence[TypeId] | None,
     ) -> None:
-        self._store = store
+        self._snapshot = snapshot
         self._names = names
         self._params = params
         self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
         self._type_ids = type_ids
-        self._filter = make_filter(store, params)
+        self._filter = make_filter(snapshot, params)
         self._first_of_type = FirstOfType(self._filter) if params.unique_type else None
         self._accept = self._first_of_type or self._filter
         self._done = self._first_of_type.done if self._first_of_type else frozenset[TypeId]()
         self._candidates = None if params.ids is None else self._look_up(params.ids)
-        families = ("source",) if self._is_by_source else ("session", "event")
-        self._iterators = store.iterators(*families) if self._candidates is None else []
 
     def find(self, limit: int) -> list[bytes]:
         """Keys in ``event`` of the first events, in order.
@@ -119,7 +117,7 @@ class Timeseries:
     def _position_of(self, last_id: EventId) -> bytes | None:
         """Position of the last event; None if the query without it does not contain it."""
         params, type_ids = self._params, self._type_ids
-        key = self._store.find(last_id)
+        key = self._snapshot.find(last_id)
         if key is None or (type_ids is not None and key[: keys.TYPE_BYTES] not in type_ids):
             return None
         if params.ids is not None and last_id not in params.ids:
@@ -127,7 +125,7 @@ class Timeseries:
         index_key = self._index_key(key)
         if self._first_of_type is not None:
             whole = msgspec.structs.replace(params, last_event_id=None)
-            of_type = Timeseries(self._store, self._names, whole, [key[: keys.TYPE_BYTES]])
+            of_type = Timeseries(self._snapshot, self._names, whole, [key[: keys.TYPE_BYTES]])
             is_contained = of_type.find(1) == [key]
         else:
             is_contained = self._filter is None or self._filter(index_key)
@@ -139,26 +137,23 @@ class Timeseries:
             found = (key for key in self._candidates if span.holds(without_type(key)))
             return list(islice(filter(self._accept, found), limit))
         if self._is_by_source:
-            (sources,) = self._iterators
             return merge(
-                self._store,
-                sources,
+                self._snapshot,
+                self._snapshot.iterator("source"),
                 self._types(),
                 span,
                 limit=limit,
                 accept=self._accept,
                 done=self._done,
             )
-        sessions, events = self._iterators
         session_span = Span(
             span.low[: keys.SESSION_KEY_BYTES],
             span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST,
             span.descending,
         )
         return find_in_sessions(
-            self._store,
-            scan(self._store, sessions, session_span),
-            events,
+            self._snapshot,
+            scan(self._snapshot, self._snapshot.iterator("session"), session_span),
             self._types() if self._first_of_type else self._type_ids,
             span,
             limit=limit,
@@ -176,10 +171,10 @@ class Timeseries:
         found: list[bytes] = []
         for begin in range(0, len(ordered), IDS_AT_A_TIME):
             if begin:
-                pause(self._store)
+                pause(self._snapshot)
             found.extend(
                 self._index_key(key)
-                for key in self._store.find_all(ordered[begin : begin + IDS_AT_A_TIME])
+                for key in self._snapshot.find_all(ordered[begin : begin + IDS_AT_A_TIME])
                 if wanted is None or key[: keys.TYPE_BYTES] in wanted
             )
         return sorted(found, key=without_type, reverse=self._params.order is Order.DESCENDING)
@@ -188,5 +183,5 @@ class Timeseries:
         """Index key, from the key in ``event``."""
         if not self._is_by_source:
             return key
-        source = keys.source_of(self._store.value(key))
+        source = keys.source_of(self._snapshot.value(key))
         return key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]

@@ -172,6 +172,8 @@ class _Verification:
 
     def _check_marks(self) -> None:
         for key, session in self._rows("default"):
+            if key.startswith(keys.DELETED_KEY):
+                self._check_deleted(key, session)
             if not key.startswith(keys.RESERVED_KEY):
                 continue
             server = key.removeprefix(keys.RESERVED_KEY)
@@ -183,6 +185,12 @@ class _Verification:
                     f"server {_id(server)}",
                     f"session ids up to {_id(session)} are reserved, but {_id(last)} is stored",
                 )
+
+    def _check_deleted(self, key: bytes, position: bytes) -> None:
+        is_server = len(key) == len(keys.DELETED_KEY) + keys.INT_BYTES
+        is_position = len(position) == keys.INT_BYTES + keys.TIMESTAMP_BYTES
+        if not is_server or not is_position or not keys.is_timestamp(position, keys.INT_BYTES):
+            self._tell("default", _key(key), "not a position of deleted sessions")
 
     def _check_events(self) -> int:
         n_events = 0

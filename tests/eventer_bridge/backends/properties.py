@@ -77,9 +77,11 @@ _payloads = st.one_of(
     st.sampled_from([b"", b"1"]).map(lambda data: BinaryPayload("t", data)),
 )
 _drafts = st.builds(RegisterEvent, _types, _optional_timestamps, _payloads)
-_sessions = st.builds(
+sessions = st.builds(
     SessionCase, st.sampled_from([-1, 1, 2]), _timestamps, st.lists(_drafts, min_size=1, max_size=5)
 )
+"""Strategy of :class:`SessionCase`."""
+
 _max_results = st.none() | st.integers(0, 7)
 _params = st.one_of(
     st.builds(QueryLatestParams, _query_types),
@@ -102,7 +104,7 @@ _queries = st.builds(
 
 cases = st.builds(
     Case,
-    st.lists(_sessions, max_size=12),
+    st.lists(sessions, max_size=12),
     st.lists(_queries, min_size=1, max_size=20),
 )
 """Strategy of :class:`Case`."""

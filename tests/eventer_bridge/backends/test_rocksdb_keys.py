@@ -111,6 +111,15 @@ def test_an_entry_is_found(numbers: dict[int, int], other: int) -> None:
         assert keys.find_entry(entries, keys.encode_int(other)) is None
 
 
+def test_entries_go() -> None:
+    instances = [keys.encode_int(i) for i in (1, 2, 3)]
+    entries = b"".join(i + keys.encode_type_id(7) for i in instances)
+    size = keys.ENTRY_BYTES
+    assert keys.without_entries(entries, {instances[1]}) == entries[:size] + entries[2 * size :]
+    assert keys.without_entries(entries, set(instances[:2])) == entries[2 * size :]
+    assert keys.without_entries(entries, set(instances)) == b""
+
+
 def test_the_layout_stays_as_it_is() -> None:
     event_id = EventId(1, 2, 3)
     payload = BinaryPayload("t", b"\xff")

@@ -10,6 +10,7 @@ import pytest
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import filters, scan, timeseries
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Commit, Store
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
@@ -27,21 +28,21 @@ from tests.eventer_bridge.backends.oracle import Writer, answer, draft
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Counts the keys that are scanned, and the values of events that are read."""
     count = {"keys": 0, "values": 0}
-    scan_keys, value = scan.scan, Store.value
+    scan_keys, value = scan.scan, Snapshot.value
 
     def counting_scan(*args: Any) -> Iterator[bytes]:
         for key in scan_keys(*args):
             count["keys"] += 1
             yield key
 
-    def counting_value(self: Store, key: bytes) -> bytes:
+    def counting_value(self: Snapshot, key: bytes) -> bytes:
         count["values"] += 1
         return value(self, key)
 
     with monkeypatch.context() as patch:
         patch.setattr(scan, "scan", counting_scan)
         patch.setattr(timeseries, "scan", counting_scan)
-        patch.setattr(Store, "value", counting_value)
+        patch.setattr(Snapshot, "value", counting_value)
         yield count
 
 
@@ -81,9 +82,10 @@ def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None
         commit = Commit()
         store.stage(commit, [event], [b"\0\0\0\0"], [])
         store.write(commit)
-        key = store.find(event.id)
+        snapshot = store.snapshot()
+        key = snapshot.find(event.id)
         assert key is not None
-        accepts = filters.ValueFilter(store, [lambda _: False], None)
+        accepts = filters.ValueFilter(snapshot, [lambda _: False], None)
         for _ in range(1_000):
             assert not accepts(key)
         store.is_closing = True

@@ -211,6 +211,10 @@ def mark_cut_off(rows: Rows) -> None:
     rows["default"][keys.RESERVED_KEY + FIRST] = b"\x01"
 
 
+def deleted_cut_off(rows: Rows) -> None:
+    rows["default"][keys.DELETED_KEY + FIRST] = b"\x01"
+
+
 def strange_keys(rows: Rows) -> None:
     for name in FAMILIES:
         rows[name][b"\xff\xff\xff"] = b""
@@ -288,6 +292,9 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     mark_too_small: ["default: server 1: session ids up to 2 are reserved, but 3 is stored"],
     mark_cut_off: [
         f"default: key {(keys.RESERVED_KEY + FIRST).hex()}: not a reservation of session ids"
+    ],
+    deleted_cut_off: [
+        f"default: key {(keys.DELETED_KEY + FIRST).hex()}: not a position of deleted sessions"
     ],
     strange_keys: [
         "type: key ffffff: not a key of this index",

@@ -1,0 +1,248 @@
+"""How long events are kept: the rules, and what they let a backend delete.
+
+An event belongs to the first rule that matches its type; without one it is kept for ever.
+The limits of a rule hold for all its events together. While one of them is exceeded, the
+oldest event (in natural order) goes, with two exceptions:
+
+- ``min_entries`` events stay, whatever the other limits say (as in hat-event);
+- the latest event of every type stays, so that a query for the latest is always answered.
+  So a rule keeps at least as many events as it has types, also where ``max_entries`` or
+  ``size`` is less.
+
+Nothing here is of one backend. Where threads are involved, it says which one may call.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.model import INT64_MIN, BinaryPayload, Event, EventType, Timestamp
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+Clock: TypeAlias = Callable[[], Timestamp]
+"""What ``duration`` is measured with."""
+
+LIMITS: Final = ("min_entries", "max_entries", "duration", "size")
+"""Keys of a rule's limits, of which it has at least one."""
+
+KEY_BYTES: Final = 40
+"""Type and place of an event, in the estimate of its size."""
+
+
+class RetentionRule(msgspec.Struct, frozen=True):
+    """A rule, as it is configured.
+
+    Attributes:
+        subscriptions: query types; the rule is for what they match.
+        min_entries: events that are kept, whatever the other limits say.
+        max_entries: events that are kept at most.
+        duration_s: seconds after its timestamp that an event is kept at most.
+        size_bytes: bytes that all events may take at most, each by :func:`event_bytes`.
+    """
+
+    subscriptions: tuple[EventType, ...]
+    min_entries: int = 0
+    max_entries: int | None = None
+    duration_s: float | None = msgspec.field(default=None, name="duration")
+    size_bytes: int | None = msgspec.field(default=None, name="size")
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether one has to know how many events there are, and how large."""
+        return self.min_entries > 0 or self.max_entries is not None or self.size_bytes is not None
+
+
+def event_bytes(event: Event) -> int:
+    """Size of an event, as the limit ``size`` counts it.
+
+    It is that of its key and value in the ``event`` family of the RocksDB backend. What is
+    on disk is less by compression, and more by the indexes.
+    """
+    n_bytes = KEY_BYTES + 1 + (0 if event.source_timestamp is None else 12)
+    if isinstance(event.payload, BinaryPayload):
+        n_bytes += 4 + len(event.payload.data_type.encode("utf-8", "surrogatepass"))
+    return n_bytes + (0 if event.payload is None else len(event.payload.data))
+
+
+class Share:
+    """The events of a rule: which types, how many, how large.
+
+    What is registered is counted by one thread, what was there before and what is deleted
+    by another one, so that neither waits for the other.
+
+    Args:
+        rule: the rule.
+
+    Attributes:
+        rule: the rule.
+        n_types: known types that belong to it.
+        is_known: false until what was there before is counted.
+        new_events: events registered, by the thread that registers.
+        new_bytes: their size.
+        old_events: events counted less events deleted, by the thread that deletes.
+        old_bytes: their size.
+    """
+
+    __slots__ = (
+        "is_known",
+        "n_types",
+        "new_bytes",
+        "new_events",
+        "old_bytes",
+        "old_events",
+        "rule",
+    )
+
+    def __init__(self, rule: RetentionRule) -> None:
+        self.rule = rule
+        self.n_types = 0
+        self.is_known = not rule.is_counted
+        self.new_events = self.new_bytes = 0
+        self.old_events = self.old_bytes = 0
+
+    @property
+    def n_events(self) -> int:
+        """Events of the rule, where they are counted."""
+        return self.new_events + self.old_events
+
+    @property
+    def n_bytes(self) -> int:
+        """Their size."""
+        return self.new_bytes + self.old_bytes
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a limit is exceeded by so much that the next period is not waited for."""
+        if not (self.is_known and self.rule.is_counted):
+            return False
+        tolerance = limits.RETENTION_TOLERANCE
+        most = _most(self.rule.max_entries)
+        n_events = self.n_events
+        return n_events > max(self.rule.min_entries, self.n_types) and (
+            n_events > tolerance * max(most, self.n_types)
+            or self.n_bytes > tolerance * _most(self.rule.size_bytes)
+        )
+
+
+class Shares:
+    """The shares of all rules. Belongs to the thread that registers.
+
+    Args:
+        rules: in the order in which they are tried.
+
+    Attributes:
+        all: one share for each rule.
+    """
+
+    def __init__(self, rules: Sequence[RetentionRule]) -> None:
+        self.all = [Share(rule) for rule in rules]
+        self._subscriptions = [Subscription(rule.subscriptions) for rule in rules]
+
+    def find(self, event_type: EventType) -> Share | None:
+        """The share that events of a type belong to; None where they are kept for ever."""
+        for share, subscription in zip(self.all, self._subscriptions, strict=True):
+            if subscription.matches(event_type):
+                return share
+        return None
+
+
+class Budget:
+    """What may be deleted of a share now. Ask for its events in natural order.
+
+    Args:
+        share: it is known how many events there are, if that matters.
+        clock: for ``duration``.
+
+    Attributes:
+        expired_before: events before this moment are older than ``duration``; None: none.
+    """
+
+    def __init__(self, share: Share, clock: Clock) -> None:
+        rule = share.rule
+        self._least = max(rule.min_entries, share.n_types) if rule.is_counted else 0
+        self._n_events: float = share.n_events if rule.is_counted else math.inf
+        self._n_bytes = share.n_bytes
+        self._max_events = _most(rule.max_entries)
+        self._max_bytes = _most(rule.size_bytes)
+        self.expired_before = _earlier(clock(), rule.duration_s)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether even events that have not expired are to be deleted."""
+        return self._n_events > self._least and (
+            self._n_events > self._max_events or self._n_bytes > self._max_bytes
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing may be deleted, so that there is no need to ask."""
+        return self._n_events <= self._least or not (self.expired_before or self.is_exceeded)
+
+    def take(self, is_expired: bool, n_bytes: int) -> bool:
+        """Whether the next event, which is not the latest of its type, is to be deleted.
+
+        If not, none of those after it is.
+        """
+        if not (self.is_exceeded or (is_expired and self._n_events > self._least)):
+            return False
+        self._n_events -= 1
+        self._n_bytes -= n_bytes
+        return True
+
+
+class Progress:
+    """Tells in the log what is deleted: when it begins, at intervals, when it is done.
+
+    Args:
+        where: the store, for those who have several.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._n_events = self._n_bytes = 0
+        self._began_s = self._told_s = 0.0
+
+    def deleted(self, n_events: int, n_bytes: int) -> None:
+        """So many were deleted now."""
+        now_s = time.monotonic()
+        if not self._n_events:
+            self._began_s = self._told_s = now_s
+            mlog.info("retention begins to delete", extra={"store": self._where})
+        self._n_events += n_events
+        self._n_bytes += n_bytes
+        if now_s - self._told_s >= limits.RETENTION_LOG_S:
+            self._told_s = now_s
+            mlog.info("retention is deleting", extra=self._figures())
+
+    def done(self) -> None:
+        """Nothing is left to be deleted."""
+        if self._n_events:
+            mlog.info("retention has deleted", extra=self._figures())
+        self._n_events = self._n_bytes = 0
+
+    def _figures(self) -> dict[str, str | int | float]:
+        return {
+            "store": self._where,
+            "events": self._n_events,
+            "size_bytes": self._n_bytes,
+            "seconds": round(time.monotonic() - self._began_s, 3),
+        }
+
+
+def _most(limit: int | None) -> float:
+    return math.inf if limit is None else limit
+
+
+def _earlier(moment: Timestamp, seconds: float | None) -> Timestamp | None:
+    if seconds is None:
+        return None
+    microseconds = moment.s * 1_000_000 + moment.us - round(seconds * 1_000_000)
+    s, us = divmod(microseconds, 1_000_000)
+    return Timestamp(s, us) if s >= INT64_MIN else None

@@ -1,0 +1,149 @@
+"""Deleting the oldest events of some types, in all column families at once.
+
+Runs on the retention thread. A :class:`Deletion` is a commit as any other: after it, as
+before it, every family says the same, so that a crash leaves a consistent store. Sessions
+that are registered meanwhile may join it.
+
+``event``: a range where many events of a type go, else key by key. ``source``: by key (an
+event that comes now may lie anywhere in it). ``session``: rewritten without the events, or
+deleted with its row in ``server`` when none is left, many that follow each other as a range.
+``default``: how far ids and clock of a server had come, where one of its sessions is deleted.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rocksdict import ColumnFamily
+
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.store import Commit, Store
+
+
+class StoredEvent(NamedTuple):
+    """A row of ``event``; ``is_latest`` where no event of its type comes after it."""
+
+    key: bytes
+    value: bytes
+    is_latest: bool
+
+    @property
+    def n_bytes(self) -> int:
+        """As ``retention.event_bytes`` counts it."""
+        return len(self.key) + len(self.value)
+
+
+def ext_oldest(
+    snapshot: Snapshot, type_ids: Sequence[TypeId], span: Span, max_events: int
+) -> list[StoredEvent]:
+    """The first events of some types, in natural order.
+
+    Sessions are walked as long as that is cheaper than to seek every type.
+    """
+    sessions = scan(
+        snapshot,
+        snapshot.iterator("session"),
+        Span(span.low[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST),
+    )
+    found = find_in_sessions(snapshot, sessions, type_ids, span, limit=max_events)
+    give_way()
+    rows: list[StoredEvent] = []
+    iterator = snapshot.iterator("event")
+    for key in sorted(found):
+        value = snapshot.next_value(iterator, key)
+        has_next = iterator.valid() and iterator.key().startswith(key[: keys.TYPE_BYTES])
+        rows.append(StoredEvent(key, value, not has_next))
+    rows.sort(key=lambda row: row.key[keys.TYPE_BYTES :])
+    return rows
+
+
+class Deletion:
+    """See the module.
+
+    Args:
+        store: the store.
+        snapshot: where ``events`` were found.
+        events: the first events of some types from a place on, in natural order, without
+            the latest of each.
+        with_ranges: false: key by key, whatever comes meanwhile.
+
+    Attributes:
+        commit: the deletion.
+        newest: session key up to which it deletes ranges; empty without ranges. No event
+            up to there may be written between the snapshot and the deletion.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        events: Sequence[StoredEvent],
+        with_ranges: bool = True,
+    ) -> None:
+        self.commit = Commit()
+        self._batch = self.commit.batch
+        self.newest = b""
+        self._with_ranges = with_ranges
+        if with_ranges and events:
+            self.newest = events[-1].key[keys.TYPE_BYTES : -keys.INT_BYTES]
+        self._delete_events(store, events)
+        self._delete_sessions(store, snapshot, events)
+
+    def _delete_events(self, store: Store, events: Sequence[StoredEvent]) -> None:
+        by_type: dict[TypeId, list[bytes]] = {}
+        source_cf = store.handle("source")
+        for key, value, _ in events:
+            type_id, place = key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]
+            self._batch.delete(type_id + keys.source_of(value) + place, source_cf)
+            by_type.setdefault(type_id, []).append(key)
+        for of_type in by_type.values():
+            self._delete_rows(of_type, store.handle("event"))
+
+    def _delete_sessions(
+        self, store: Store, snapshot: Snapshot, events: Sequence[StoredEvent]
+    ) -> None:
+        gone: dict[bytes, set[bytes]] = {}
+        for key, _, _ in events:
+            session_key = key[keys.TYPE_BYTES : -keys.INT_BYTES]
+            gone.setdefault(session_key, set()).add(key[-keys.INT_BYTES :])
+        runs: list[list[bytes]] = [[]]  # sessions to be deleted that follow each other
+        iterator = snapshot.iterator("session")
+        for session_key, instances in gone.items():  # in the order of the keys
+            if not (iterator.valid() and iterator.key() == session_key):
+                runs.append([])
+            entries = snapshot.next_value(iterator, session_key)
+            left = keys.without_entries(entries, instances)
+            if left:
+                self._batch.put(session_key, left, store.handle("session"))
+                runs.append([])
+            else:
+                runs[-1].append(session_key)
+        for run in runs:
+            self._delete_rows(run, store.handle("session"))
+            self._delete_servers(store, run)
+
+    def _delete_servers(self, store: Store, session_keys: Iterable[bytes]) -> None:
+        """Delete rows of ``server``; sessions of one server follow each other there, too."""
+        by_server: dict[bytes, list[bytes]] = {}
+        timestamps: dict[bytes, bytes] = {}
+        for session_key in session_keys:
+            server_key = session_key[keys.TIMESTAMP_BYTES :]
+            server = server_key[: keys.INT_BYTES]
+            by_server.setdefault(server, []).append(server_key)
+            timestamps[server] = session_key[: keys.TIMESTAMP_BYTES]
+        for server, server_keys in by_server.items():
+            self._delete_rows(server_keys, store.handle("server"))
+            position = server_keys[-1][keys.INT_BYTES :] + timestamps[server]
+            if position > store.deleted_position(server):
+                self._batch.put(keys.DELETED_KEY + server, position)
+
+    def _delete_rows(self, row_keys: Sequence[bytes], family: ColumnFamily) -> None:
+        """Delete rows that follow each other."""
+        if self._with_ranges and len(row_keys) >= limits.RETENTION_RANGE_ROWS:
+            self._batch.delete_range(row_keys[0], row_keys[-1] + b"\x00", family)
+        else:
+            for key in row_keys:
+                self._batch.delete(key, family)

@@ -1,0 +1,275 @@
+"""Deleting events that need not be kept any more, beside everything else.
+
+A thread of its own counts what is there (once, and only for rules that need it) and then
+looks every ``limits.RETENTION_PERIOD_S`` at what may go. It deletes the oldest events of one
+rule after the other, ``limits.RETENTION_BATCH_EVENTS`` in one commit, which the backend
+makes among its own::
+
+    count ─▶ look: choose ─▶ Deletion ─▶ backend: commit ─▶ rest ─▶ choose …
+
+While events are registered it rests after each step, so that it takes a small share of a
+processor (``limits.RETENTION_CPU_SHARE``, more while the event loop is idle between them);
+without registrations it goes on at once. So it may fall behind while events are registered
+as fast as they can be; it catches up as soon as they come more slowly.
+Nothing is remembered on disk: after a crash it begins as after any start.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from eventer_bridge import limits
+from eventer_bridge.backends.retention import (
+    Budget,
+    Clock,
+    Progress,
+    RetentionRule,
+    Share,
+    Shares,
+)
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.deletion import Deletion, StoredEvent, ext_oldest
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.opening import ext_call
+from eventer_bridge.backends.rocksdb.scan import Span, give_way
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.errors import ClosedError, StorageError
+from eventer_bridge.model import EventType
+
+mlog = logging.getLogger(__name__)
+
+_COUNTED_AT_A_TIME: Final = 1_000
+"""Rows that are counted between two rests: about 0.5 ms."""
+
+_BUSY_S: Final = 0.001
+"""Who gives way gets the interpreter back at once if the event loop waits for something, but
+after some milliseconds if it has work to do."""
+
+
+class _Step(NamedTuple):
+    """What is done next for a rule.
+
+    Attributes:
+        share: the events of the rule.
+        low: place from which on they are looked at.
+        with_ranges: whether ranges are deleted, or only rows one by one.
+    """
+
+    share: Share
+    low: bytes = b""
+    with_ranges: bool = True
+
+
+class Retention:
+    """See the module.
+
+    Made on the loop's thread before the first commit is staged, and told of types and of
+    commits there. It ends before the store is closed or opened again; then another is made.
+
+    Args:
+        store: the store.
+        types: its types.
+        rules: the first that matches an event's type holds for it.
+        clock: what ``duration`` is measured with.
+        ext_commit: commits a deletion, and waits for that. False: it was not done, since an
+            event came meanwhile that lies in its ranges.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        types: Types,
+        rules: Sequence[RetentionRule],
+        clock: Clock,
+        ext_commit: Callable[[Deletion], bool],
+    ) -> None:
+        self._store = store
+        self._ext_commit = ext_commit
+        self._clock = clock
+        self._shares = Shares(rules)
+        self._types_of: dict[Share, list[TypeId]] = {share: [] for share in self._shares.all}
+        self._counted: dict[TypeId, Share] = {}
+        self._n_commits = self._seen_commits = 0
+        self._rested_s = 0.0  # time of the thread when it last rested
+        self._progress = Progress(str(store.path))
+        self._is_closing = threading.Event()
+        self._wake = threading.Event()
+        self.add_types(types.names.items())
+        store.counted = self._counted
+        self._using = contextlib.ExitStack()
+        self._before: Snapshot | None = None
+        if any(rule.is_counted for rule in rules):
+            # everything that is committed from now on is tallied by its commit
+            self._using.enter_context(store.in_use())
+            self._before = store.snapshot()
+        self._thread = threading.Thread(target=self._ext_run, name="store-retention", daemon=True)
+        self._thread.start()
+
+    def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
+        """Types that were not known before; call it before their events are staged."""
+        for type_id, event_type in new:
+            share = self._shares.find(event_type)
+            if share is None:
+                continue
+            self._types_of[share].append(type_id)
+            share.n_types += 1
+            if share.rule.is_counted:
+                self._counted[type_id] = share
+
+    def on_commit(self, commit: Commit) -> None:
+        """A commit is durable."""
+        self._n_commits += commit.n_events > 0
+        for share, (n_events, n_bytes) in commit.tally.items():
+            share.new_events += n_events
+            share.new_bytes += n_bytes
+            if share.is_urgent:
+                self._wake.set()
+
+    def ext_close(self) -> None:
+        """Stop, after the step that is under way.
+
+        May be called again, and on any thread but the loop's, which has to commit that step.
+        """
+        self._is_closing.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _ext_run(self) -> None:
+        with contextlib.suppress(ClosedError):
+            with self._using:
+                try:
+                    self._ext_try(self._ext_count)
+                finally:
+                    self._before = None
+            while True:
+                self._ext_try(self._ext_look)
+                self._ext_wait(self._is_closing, limits.RETENTION_MIN_PERIOD_S)
+                self._ext_wait(self._wake, limits.RETENTION_PERIOD_S)
+                self._wake.clear()
+
+    def _ext_try(self, ext_fn: Callable[[], None]) -> None:
+        """Call it, again and again until it does not fail."""
+        while True:
+            try:
+                return ext_call(ext_fn)
+            except StorageError as e:
+                reason = str(e)
+            mlog.error(
+                "retention failed, and tries again",
+                extra={"reason": reason, "after_s": limits.RETENTION_PERIOD_S},
+            )
+            self._ext_wait(self._is_closing, limits.RETENTION_PERIOD_S)
+
+    def _ext_wait(self, event: threading.Event, seconds: float) -> None:
+        event.wait(seconds)
+        if self._is_closing.is_set():
+            raise ClosedError("retention ends")
+
+    def _ext_count(self) -> None:
+        if self._before is None:
+            return
+        began_s = time.monotonic()
+        for share in self._shares.all:
+            if share.is_known:
+                continue
+            n_events = n_bytes = 0
+            for type_id in tuple(self._types_of[share]):
+                for key, value in self._before.rows("event", type_id):
+                    n_events += 1
+                    n_bytes += len(key) + len(value)
+                    if n_events % _COUNTED_AT_A_TIME == 0:
+                        self._ext_rest()
+            share.old_events, share.old_bytes = n_events, n_bytes
+            share.is_known = True
+        mlog.info(
+            "retention has counted the events",
+            extra={
+                "store": str(self._store.path),
+                "events": sum(share.old_events for share in self._shares.all),
+                "seconds": round(time.monotonic() - began_s, 3),
+            },
+        )
+
+    def _ext_look(self) -> None:
+        """Delete what may go: a step of each rule in turn, until nothing is left."""
+        waiting = deque(_Step(share) for share in self._shares.all)
+        is_anything_deleted = False
+        while waiting:
+            step = waiting.popleft()
+            n_before = step.share.old_events
+            with self._store.in_use():
+                following = ext_call(self._ext_step, step)
+            is_anything_deleted |= step.share.old_events != n_before
+            if following is not None:
+                waiting.append(following)
+            self._ext_rest()
+        if not is_anything_deleted:
+            self._progress.done()
+
+    def _ext_step(self, step: _Step) -> _Step | None:
+        """Delete some events; returns the next step of the rule, if there is one."""
+        share, low, with_ranges = step
+        budget = Budget(share, self._clock)
+        if budget.is_empty:
+            return None
+        snapshot = self._store.ext_begin_deleting()
+        events = self._ext_candidates(snapshot, share, budget, low)
+        chosen, is_last = _choose(events, budget)
+        if chosen:
+            deletion = Deletion(self._store, snapshot, chosen, with_ranges)
+            if not self._ext_commit(deletion):
+                return _Step(share, low, with_ranges=False)
+            self._note(share, chosen)
+        if not events or is_last:
+            return None
+        return _Step(share, events[-1].key[keys.TYPE_BYTES :] + b"\x00")
+
+    def _ext_candidates(
+        self, snapshot: Snapshot, share: Share, budget: Budget, low: bytes
+    ) -> list[StoredEvent]:
+        stop = keys.PAST
+        if not budget.is_exceeded and budget.expired_before:
+            stop = keys.encode_timestamp(budget.expired_before)
+        type_ids = tuple(self._types_of[share])
+        return ext_oldest(snapshot, type_ids, Span(low, stop), limits.RETENTION_BATCH_EVENTS)
+
+    def _note(self, share: Share, chosen: Sequence[StoredEvent]) -> None:
+        n_bytes = sum(event.n_bytes for event in chosen)
+        share.old_events -= len(chosen)
+        share.old_bytes -= n_bytes
+        self._progress.deleted(len(chosen), n_bytes)
+
+    def _ext_rest(self) -> None:
+        """Let others go on: shortly, or longer if events were registered meanwhile."""
+        worked_s = time.thread_time() - self._rested_s
+        began_s = time.perf_counter()
+        give_way()
+        if self._n_commits != self._seen_commits:
+            self._seen_commits = self._n_commits
+            is_loop_busy = time.perf_counter() - began_s > _BUSY_S
+            share = limits.RETENTION_CPU_SHARE if is_loop_busy else limits.RETENTION_IDLE_SHARE
+            self._is_closing.wait(min(worked_s * (1 / share - 1), threading.TIMEOUT_MAX))
+        if self._is_closing.is_set():
+            raise ClosedError("retention ends")
+        self._rested_s = time.thread_time()
+
+
+def _choose(events: Sequence[StoredEvent], budget: Budget) -> tuple[list[StoredEvent], bool]:
+    """Those that are to be deleted, and whether nothing that comes after them is."""
+    chosen: list[StoredEvent] = []
+    moment = budget.expired_before
+    expired = b"" if moment is None else keys.encode_timestamp(moment)
+    for event in events:
+        if event.is_latest:
+            continue
+        place = event.key[keys.TYPE_BYTES :]
+        if not budget.take(place < expired, event.n_bytes):
+            return chosen, True
+        chosen.append(event)
+    return chosen, len(events) < limits.RETENTION_BATCH_EVENTS

@@ -1,0 +1,179 @@
+"""One moment of the store: what a query, or a step of retention, reads from.
+
+A commit is atomic over all column families, and so is every step of retention. A snapshot
+takes all families at the same moment, so that the rows to which its keys lead exist in it,
+whatever is written or deleted meanwhile. As every use of the database it happens inside
+``Store.in_use``.
+
+It is cheap to make (about 1 us) and to keep for a query; while it is kept, RocksDB cannot
+reclaim what was deleted after it. It may be used from any thread.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocksdict import Rdict, RdictIter
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.database import explain
+from eventer_bridge.errors import StorageError, StoreDamagedError
+from eventer_bridge.model import EventId
+
+if TYPE_CHECKING:
+    from eventer_bridge.backends.rocksdb.store import Store
+
+READ_FAMILIES: Final = ("event", "source", "session", "server")
+"""Column families that queries read."""
+
+_NOT_FOUND: Final = "key not found"
+"""All that rocksdict says where there is no such key."""
+
+
+class Snapshot:
+    """See the module. Made by ``Store.snapshot``.
+
+    Args:
+        store: the store.
+        db: its database.
+        families: at least :data:`READ_FAMILIES`, by name.
+    """
+
+    __slots__ = ("_event", "_families", "_session", "_store")
+
+    def __init__(self, store: "Store", db: Rdict, families: dict[str, Rdict]) -> None:
+        self._store = store
+        with store.errors():
+            while True:
+                moment = db.latest_sequence_number()
+                self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
+                if db.latest_sequence_number() == moment:
+                    break
+        self._event, self._session = self._families["event"], self._families["session"]
+
+    @property
+    def path(self) -> Path:
+        """Directory of the store."""
+        return self._store.path
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the store is about to close, so that long scans give up."""
+        return self._store.is_closing
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
+        return self._store.errors()
+
+    def iterator(self, family: str) -> RdictIter:
+        """Iterator of one of :data:`READ_FAMILIES`."""
+        return self._families[family].iter()
+
+    def value(self, key: bytes) -> bytes:
+        """Value of an event that exists.
+
+        Args:
+            key: its key in ``event``.
+
+        Raises:
+            StorageError: it could not be read.
+            StoreDamagedError: it is not there.
+        """
+        try:  # not errors(): this is called for every row
+            value: bytes = self._event[key]
+        except Exception as e:
+            raise self._explain(e, key) from None
+        return value
+
+    def entries(self, session_key: bytes) -> bytes:
+        """Instances and types of a session that exists; raises as :meth:`value`."""
+        try:
+            entries: bytes = self._session[session_key]
+        except Exception as e:
+            raise self._explain(e, session_key) from None
+        return entries
+
+    def timestamp(self, server_key: bytes) -> bytes:
+        """Timestamp of a session that exists; raises as :meth:`value`."""
+        timestamp = self._find_timestamp(server_key)
+        if timestamp is None:
+            raise self._damaged(server_key)
+        return timestamp
+
+    def find(self, event_id: EventId) -> bytes | None:
+        """Key in ``event`` of the event with this id; None where there is none."""
+        return next(self.find_all((event_id,)), None)
+
+    def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
+        """Keys in ``event`` of the events with these ids, as far as there are any.
+
+        A session is looked up once for all of its ids that come one after the other.
+        """
+        for (server, session), ids in groupby(event_ids, lambda i: (i.server, i.session)):
+            server_key = keys.encode_int(server) + keys.encode_int(session)
+            timestamp = self._find_timestamp(server_key)
+            if timestamp is None:
+                continue
+            session_key = timestamp + server_key
+            entries = self.entries(session_key)
+            for instance in (keys.encode_int(i.instance) for i in ids):
+                type_id = keys.find_entry(entries, instance)
+                if type_id is not None:
+                    yield type_id + session_key + instance
+
+    def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
+        """Move to the last key that begins with ``prefix``, and return it if there is one."""
+        iterator.seek_for_prev(prefix + keys.PAST)
+        if not iterator.valid():
+            with self.errors():
+                iterator.status()
+            return None
+        key: bytes = iterator.key()
+        return key if key.startswith(prefix) else None
+
+    def next_value(self, iterator: RdictIter, key: bytes) -> bytes:
+        """Value of a row that exists; moves to the row after it.
+
+        For rows that are looked up in the order of their keys: one that the iterator is at
+        already costs a tenth of a single look-up. Raises as :meth:`value`.
+        """
+        if not (iterator.valid() and iterator.key() == key):
+            iterator.seek(key)
+            if not (iterator.valid() and iterator.key() == key):
+                with self.errors():
+                    iterator.status()
+                raise self._damaged(key)
+        value: bytes = iterator.value()
+        iterator.next()
+        return value
+
+    def rows(self, family: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Rows of a family whose keys begin with ``prefix``, in order."""
+        iterator = self.iterator(family)
+        iterator.seek(prefix)
+        while iterator.valid() and (key := iterator.key()).startswith(prefix):
+            yield key, iterator.value()
+            iterator.next()
+        with self.errors():
+            iterator.status()
+
+    def _find_timestamp(self, server_key: bytes) -> bytes | None:
+        try:
+            timestamp: bytes = self._families["server"][server_key]
+        except Exception as e:
+            if str(e) == _NOT_FOUND:
+                return None
+            raise self._explain(e, server_key) from None
+        return timestamp
+
+    def _explain(self, error: Exception, key: bytes) -> StorageError:
+        if str(error) == _NOT_FOUND:
+            return self._damaged(key)
+        return explain(self.path, "read failed", error)
+
+    def _damaged(self, key: bytes) -> StorageError:
+        return StoreDamagedError(
+            f"{self.path}: the event store is damaged: no row {key.hex()}, but an index has it"
+        )

@@ -1,0 +1,53 @@
+"""Whether all column families of a store say the same."""
+
+from pathlib import Path
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
+
+
+def check_store(path: Path) -> set[bytes]:
+    """Walk a store that nobody has open, and compare its families.
+
+    Returns:
+        Keys of its events.
+    """
+    store = Store(path)
+    try:
+        ext_verify(store, _fail)
+        return check_open_store(store)
+    finally:
+        store.ext_close()
+
+
+def _fail(finding: Finding) -> None:
+    raise AssertionError(str(finding))
+
+
+def check_open_store(store: Store) -> set[bytes]:
+    """As :func:`check_store`; others may go on meanwhile."""
+    snapshot = store.snapshot()
+    types = {type_id for type_id, _ in store.ext_types()}
+    events = dict(snapshot.rows("event"))
+    assert {key[: keys.TYPE_BYTES] for key in events} <= types
+
+    sources = {key for key, _ in snapshot.rows("source")}
+    assert sources == {
+        key[: keys.TYPE_BYTES] + keys.source_of(value) + key[keys.TYPE_BYTES :]
+        for key, value in events.items()
+    }
+
+    servers: dict[bytes, bytes] = {}
+    from_sessions: set[bytes] = set()
+    for session_key, entries in snapshot.rows("session"):
+        assert entries
+        assert len(entries) % keys.ENTRY_BYTES == 0
+        for begin in range(0, len(entries), keys.ENTRY_BYTES):
+            instance = entries[begin : begin + keys.INT_BYTES]
+            type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
+            from_sessions.add(type_id + session_key + instance)
+        servers[session_key[keys.TIMESTAMP_BYTES :]] = session_key[: keys.TIMESTAMP_BYTES]
+    assert from_sessions == set(events)
+    assert dict(snapshot.rows("server")) == servers
+    return set(events)
