@@ -51,6 +51,12 @@ class ListenConfig(msgspec.Struct, frozen=True):
     tls: TlsConfig | None = None
 
 
+class DummyConfig(msgspec.Struct, frozen=True, tag_field="type", tag="dummy"):
+    """Nothing is stored: events are only distributed."""
+
+    conditions: tuple[dict[str, Any], ...] = ()
+
+
 class MemoryConfig(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
     """A store that lives as long as the process."""
 
@@ -66,7 +72,7 @@ class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"
     retention: tuple[RetentionRule, ...] = ()
 
 
-BackendConfig: TypeAlias = MemoryConfig | RocksDbConfig
+BackendConfig: TypeAlias = DummyConfig | MemoryConfig | RocksDbConfig
 
 
 class ClientTlsConfig(msgspec.Struct, frozen=True):

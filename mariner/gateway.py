@@ -12,7 +12,7 @@ import ssl
 from hat import aio
 
 from eventer_bridge import chatter, engine, relay, replication, tls
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.core import EventCore
@@ -24,10 +24,12 @@ from mariner import http, limits, remotes, server
 from mariner.config import (
     BackendConfig,
     CoreConfig,
+    DummyConfig,
     EventerServerConfig,
     GatewayConfig,
     MemoryConfig,
     RemoteConfig,
+    RocksDbConfig,
     TlsConfig,
 )
 from mariner.metrics import GatewayCollector, Metrics
@@ -175,11 +177,15 @@ class Gateway(aio.Resource):
 
 
 async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
-    if isinstance(backend, MemoryConfig):
-        return memory.create(backend.retention)
-    return await rocksdb.create(
-        backend.path, on_commit=metrics.observe_commit, retention=backend.retention
-    )
+    match backend:
+        case DummyConfig():
+            return dummy.create()
+        case MemoryConfig():
+            return memory.create(backend.retention)
+        case RocksDbConfig():
+            return await rocksdb.create(
+                backend.path, on_commit=metrics.observe_commit, retention=backend.retention
+            )
 
 
 def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:

@@ -164,4 +164,8 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     def stats(self) -> StoreStats:
-        """How much is stored now."""
+        """How much is stored now.
+
+        Raises:
+            ClosedError: the backend is closed.
+        """

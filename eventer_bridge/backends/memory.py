@@ -1,7 +1,6 @@
 """Backend that keeps events in memory only: for tests, demonstrations, and what may be lost.
 
-Everything runs on the event loop's thread. It grows with every event that retention does
-not delete.
+It grows with every event that retention does not delete.
 """
 
 import asyncio
@@ -10,11 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from operator import itemgetter
 
-from hat import aio, util
-
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
-from eventer_bridge.backends.common import check_ids, failed, result_limit, take, visible_types
+from eventer_bridge.backends.base import StoreStats
+from eventer_bridge.backends.common import check_ids, result_limit, take, visible_types
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -24,7 +21,8 @@ from eventer_bridge.backends.retention import (
     Shares,
     event_bytes,
 )
-from eventer_bridge.errors import ClosedError, LimitError
+from eventer_bridge.backends.volatile import VolatileBackend
+from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -54,16 +52,13 @@ def create(
     return MemoryBackend(retention, clock)
 
 
-class MemoryBackend(Backend):
+class MemoryBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
     def __init__(self, retention: Sequence[RetentionRule], clock: Clock) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._async_group = aio.Group()
+        super().__init__()
         self._events: list[Event] = []  # in natural order
         self._latest: dict[EventType, Event] = {}
-        self._marks: dict[int, ServerMark] = {}
-        self._reserved: dict[int, int] = {}
         self._clock = clock
         self._shares = Shares(retention)
         for share in self._shares.all:
@@ -71,32 +66,7 @@ class MemoryBackend(Backend):
         self._share_of: dict[EventType, Share | None] = {}
         self._look_now = asyncio.Event()
         if retention:
-            self._async_group.spawn(self._retain)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the backend's tasks."""
-        return self._async_group
-
-    @property
-    def failure(self) -> None:
-        """See :class:`Backend`; memory does not fail."""
-        return None
-
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """See :class:`Backend`; ``cb`` is never called."""
-        return util.RegisterCallbackHandle(lambda: None)
-
-    def server_mark(self, server_id: int) -> ServerMark:
-        """See :class:`Backend`."""
-        session, timestamp = self._marks.get(server_id, ServerMark(0, None))
-        return ServerMark(max(session, self._reserved.get(server_id, 0)), timestamp)
-
-    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
-        """See :class:`Backend`."""
-        if self.is_open:
-            self._reserved[server_id] = session
-        return self._done()
+            self.async_group.spawn(self._retain)
 
     def check_types(self, event_types: Iterable[EventType]) -> None:
         """See :class:`Backend`."""
@@ -106,29 +76,11 @@ class MemoryBackend(Backend):
                 f"{n_types} different event types, at most {limits.MAX_EVENT_TYPES} are allowed"
             )
 
-    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
-        """See :class:`Backend`."""
-        if self.is_open:
-            last = events[-1]
-            self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
-            for event in events:
-                if not self._events or natural_key(self._events[-1]) < natural_key(event):
-                    self._events.append(event)
-                else:
-                    bisect.insort(self._events, event, key=natural_key)
-                latest = self._latest.get(event.type)
-                if latest is None or natural_key(latest) < natural_key(event):
-                    self._latest[event.type] = event
-                if self._shares.all:
-                    self._count(event)
-        return self._done()
-
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
     ) -> QueryResult:
         """See :class:`Backend`."""
-        if not self.is_open:
-            raise ClosedError("the event store is closed")
+        self._check_open()
         check_ids(params)
         types = visible_types(params, subscription)
         if isinstance(params, QueryServerParams):
@@ -145,19 +97,22 @@ class MemoryBackend(Backend):
             next(found, None)
         return take(found, result_limit(params.max_results))
 
-    async def flush(self) -> None:
-        """See :class:`Backend`; nothing is ever pending."""
-
     def stats(self) -> StoreStats:
         """See :class:`Backend`."""
+        self._check_open()
         return StoreStats(len(self._events), len(self._latest), 0)
 
-    def _done(self) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
-        if not self.is_open:
-            return failed(future, ClosedError("the event store is closed"))
-        future.set_result(None)
-        return future
+    def _keep(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if not self._events or natural_key(self._events[-1]) < natural_key(event):
+                self._events.append(event)
+            else:
+                bisect.insort(self._events, event, key=natural_key)
+            latest = self._latest.get(event.type)
+            if latest is None or natural_key(latest) < natural_key(event):
+                self._latest[event.type] = event
+            if self._shares.all:
+                self._count(event)
 
     def _count(self, event: Event) -> None:
         if event.type not in self._share_of:

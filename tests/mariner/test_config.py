@@ -11,7 +11,7 @@ import pytest
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.errors import ConfigurationError
 from mariner import config
-from mariner.config import MemoryConfig, RocksDbConfig
+from mariner.config import DummyConfig, MemoryConfig, RocksDbConfig
 from tests.support.certificates import make_certificates
 
 GOOD: dict[str, Any] = {
@@ -73,9 +73,15 @@ def test_defaults() -> None:
     conf = config.parse({**without("schemas"), "clients": [], "http": {}}, "test")
     assert conf.schemas == ()
     assert conf.http == config.HttpConfig("127.0.0.1", 23080)
-    memory = config.parse(changed("event_core", "backend", to={"type": "memory"}), "test")
-    assert memory.event_core is not None
-    assert memory.event_core.backend == MemoryConfig()
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"), [("memory", MemoryConfig()), ("dummy", DummyConfig())]
+)
+def test_backends_without_settings(backend: str, expected: Any) -> None:
+    conf = config.parse(changed("event_core", "backend", to={"type": backend}), "test")
+    assert conf.event_core is not None
+    assert conf.event_core.backend == expected
 
 
 def test_retention() -> None:
@@ -112,7 +118,7 @@ def test_retention() -> None:
         (changed("type", to="event"), "type: 'event': expected 'mariner'"),
         (
             changed("event_core", "backend", to={"type": "lmdb", "path": "x"}),
-            "event_core.backend.type: 'lmdb': expected one of rocksdb, memory",
+            "event_core.backend.type: 'lmdb': expected one of rocksdb, memory, dummy",
         ),
         (
             changed("event_core", "backend", to={"type": "rocksdb"}),
@@ -121,6 +127,14 @@ def test_retention() -> None:
         (
             changed("event_core", "backend", to={"type": "memory", "path": "x"}),
             "event_core.backend.path: unknown key, expected one of type",
+        ),
+        (
+            changed("event_core", "backend", to={"type": "dummy", "path": "x"}),
+            "event_core.backend.path: unknown key, expected one of type",
+        ),
+        (
+            changed("event_core", "backend", to={"type": "dummy", "retention": []}),
+            "event_core.backend.retention: unknown key, expected one of type",
         ),
         (
             with_retention({"subscriptions": [["*"]]}),

@@ -129,6 +129,27 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
         assert float(values["mariner_store_bytes"]) > 0
 
 
+async def test_a_gateway_that_only_distributes(tmp_path: Path) -> None:
+    async with (
+        gateway(tmp_path, backend="dummy") as running,
+        await RawPeer.init(running.port, subscriptions=[["a", "*"]]) as subscriber,
+        await RawPeer.init(running.port) as peer,
+    ):
+        query = {"msg_type": "query_req", "query_id": 1, "query_type": "latest"}
+        sessions = []
+        for n in range(3):
+            registered = await peer.request(register_req(n, event("a", "b", value=n), event("c")))
+            assert registered["success"]
+            [notified] = (await subscriber.receive())["events"]
+            assert notified == registered["events"][0]
+            assert notified["payload"]["data"] == n
+            sessions.append(notified["id"]["session"])
+            found = await peer.request({**query, "event_types": [["*"]]})
+            assert (found["events"], found["more_follows"]) == ([], False)
+        assert sessions == sorted(set(sessions))
+    assert not (tmp_path / "events").exists()
+
+
 async def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
     async with gateway(tmp_path):
         code, stderr = await run("serve", "--conf", str(tmp_path / "gateway.json"))

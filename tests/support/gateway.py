@@ -31,7 +31,7 @@ async def gateway(
     *,
     clients: list[dict[str, Any]] | None = None,
     tls: dict[str, Any] | None = None,
-    backend: Literal["rocksdb", "memory"] = "rocksdb",
+    backend: Literal["rocksdb", "memory", "dummy"] = "rocksdb",
     http: bool = False,
     modules: Sequence[dict[str, Any]] = (),
     store: Path | None = None,

@@ -172,9 +172,6 @@ class RocksDbBackend(Backend):
         """See :class:`Backend`; takes well below a millisecond.
 
         While the store cannot be read, it is what it was before.
-
-        Raises:
-            ClosedError: the backend is closed.
         """
         self._check_open()
         with contextlib.suppress(StorageError), self._store.in_use():

@@ -1,49 +1,48 @@
-"""What ``backends/base.py`` promises; every backend's test file subclasses this suite."""
+"""What ``backends/base.py`` promises of every backend, also of one that keeps nothing.
+
+Every backend's test file subclasses this suite, or :class:`KeepingContract`
+(``contract_keeping``), which has it and what those that keep events promise on top.
+"""
 
 import asyncio
 import gc
 from functools import partial
+from typing import Final
 
-import msgspec
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark
-from eventer_bridge.errors import ClosedError, LimitError
+from eventer_bridge.errors import ClosedError, InvalidSubscriptionError, LimitError
 from eventer_bridge.model import (
-    INT64_MAX,
-    INT64_MIN,
-    BinaryPayload,
     EventId,
-    EventType,
-    JsonPayload,
-    Payload,
     QueryLatestParams,
+    QueryParams,
     QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.contract_conditions import ConditionsContract
-from tests.eventer_bridge.backends.contract_timeseries import (
-    ASCENDING,
-    BY_SOURCE,
-    FIRST,
-    LAST,
-    TimeseriesContract,
-    ids,
+from tests.eventer_bridge.backends.oracle import Writer, draft
+
+QUERIES: Final[tuple[QueryParams, ...]] = (
+    QueryLatestParams(),
+    QueryLatestParams([("a",), ("?", "*")]),
+    QueryTimeseriesParams(),
+    QueryTimeseriesParams([("a",)], max_results=5, last_event_id=EventId(1, 1, 1)),
+    QueryServerParams(1),
+    QueryServerParams(1, persisted=True, max_results=5, last_event_id=EventId(1, 1, 1)),
 )
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 
-class BackendContract(ConditionsContract, TimeseriesContract):
-    """Subclasses give the fixture ``backend``."""
+class BackendContract:
+    """Subclasses give the fixture ``backend``, which is empty."""
 
     @pytest.fixture
     def writer(self, backend: Backend) -> Writer:
         return Writer(backend)
 
-    # marks, reservations, types
+    # marks and reservations
 
     async def test_a_new_backend_has_no_marks(self, backend: Backend) -> None:
         assert backend.server_mark(1) == ServerMark(0, None)
@@ -75,43 +74,7 @@ class BackendContract(ConditionsContract, TimeseriesContract):
         await asyncio.gather(*both)
         assert backend.server_mark(1).session == 80
 
-    async def test_types_above_the_limit_are_refused(
-        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 3)
-        await writer.session(draft("a"), draft("b"))
-        backend.check_types([("a",), ("c",), ("c",)])
-        with pytest.raises(LimitError, match="4 different event types, at most 3 are allowed"):
-            backend.check_types([("c",), ("d",)])
-        await writer.session(draft("c"))
-        backend.check_types([("a",), ("b",), ("c",)])
-        with pytest.raises(LimitError):
-            backend.check_types([("d",)])
-
     # registering
-
-    async def test_what_was_handed_over_is_seen_without_waiting(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        for query in (
-            QueryTimeseriesParams(order=ASCENDING),
-            QueryServerParams(1),
-            QueryLatestParams(),
-        ):
-            backend.register(writer.make(draft("a"), draft("b")))
-            result = await backend.query(query)
-            expected = writer.events[-2:] if isinstance(query, QueryLatestParams) else writer.events
-            assert sorted(result.events, key=lambda i: i.id) == expected
-
-    async def test_a_persisted_query_sees_what_is_durable(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        future = backend.register(writer.make(draft()))
-        early = await backend.query(QueryServerParams(1, persisted=True))
-        assert list(early.events) in ([], writer.events)
-        await future
-        late = await backend.query(QueryServerParams(1, persisted=True))
-        assert late.events == writer.events
 
     async def test_sessions_are_done_in_the_order_of_the_calls(
         self, backend: Backend, writer: Writer
@@ -138,160 +101,55 @@ class BackendContract(ConditionsContract, TimeseriesContract):
         for task in impatient:
             task.cancel()
         await future
-        assert (await backend.query(QueryServerParams(1))).events == writer.events
+        assert backend.server_mark(1).session == 1
 
-    async def test_a_session_of_many_events(self, backend: Backend, writer: Writer) -> None:
-        n_events = limits.MAX_GROUP_EVENTS + 10
-        await writer.session(*(draft(f"t{i % 3}") for i in range(n_events)))
-        await writer.session(draft("t0"))
-        first = await backend.query(QueryServerParams(1))
-        assert first.more_follows
-        assert ids(first.events) == [(1, i + 1) for i in range(limits.MAX_RESULTS)]
-        rest = await backend.query(QueryServerParams(1, last_event_id=first.events[-1].id))
-        assert not rest.more_follows
-        assert [*first.events, *rest.events] == writer.events
+    async def test_flush_waits_for_everything(self, backend: Backend, writer: Writer) -> None:
+        await backend.flush()
+        futures = [backend.register(writer.make(draft(f"t{n}"))) for n in range(50)]
+        futures.append(backend.reserve(1, 100))
+        await backend.flush()
+        assert all(i.done() and i.exception() is None for i in futures)
+        await backend.flush()
+
+    async def test_types_that_are_few_pass(self, backend: Backend, writer: Writer) -> None:
+        backend.check_types([])
+        backend.check_types([("a",), (), ("a", "b")])
+        await writer.session(draft("a"))
+        backend.check_types([("a",), ("c",)])
+
+    async def test_what_works_tells_no_failure(self, backend: Backend, writer: Writer) -> None:
+        told: list[None] = []
+        handle = backend.register_failure_cb(lambda: told.append(None))
+        await writer.session(draft())
+        assert backend.failure is None
+        assert told == []
+        handle.cancel()
+
+    # asking
+
+    @pytest.mark.parametrize("query", QUERIES, ids=repr)
+    @pytest.mark.parametrize("rights", [None, Subscription([("a", "*")]), Subscription([])])
+    async def test_nothing_is_found_where_nothing_is(
+        self, backend: Backend, query: QueryParams, rights: Subscription | None
+    ) -> None:
+        result = await backend.query(query, rights)
+        assert (list(result.events), result.more_follows) == ([], False)
+        stats = backend.stats()
+        assert (stats.events, stats.event_types) == (0, 0)
 
     @pytest.mark.parametrize(
-        "payload",
-        [
-            None,
-            JsonPayload.of(None),
-            JsonPayload.of({"a": [1, 2.5, "ž\0€😀"]}),
-            JsonPayload(msgspec.Raw(b' {"kept":  "as it came", "n": 1.000} ')),
-            JsonPayload.of("x" * 100_000),
-            BinaryPayload("", b""),
-            BinaryPayload("type ž😀", bytes(range(256))),
-            BinaryPayload("big", b"\0" * 100_000),
-        ],
-        ids=lambda i: f"{type(i).__name__}-{len(i.data) if i else 0}",
+        "query", [QueryTimeseriesParams([("*", "a")]), QueryLatestParams([("b",), ("*", "a")])]
     )
-    async def test_a_payload_comes_back_as_it_was(
-        self, backend: Backend, writer: Writer, payload: Payload | None
+    async def test_a_wrong_event_type_is_refused(
+        self, backend: Backend, query: QueryParams
     ) -> None:
-        await writer.session(draft("a", 5, payload), draft("b", None, payload))
-        for query in QueryTimeseriesParams(order=ASCENDING), QueryServerParams(1):
-            events = (await backend.query(query)).events
-            assert events == writer.events
-            if isinstance(payload, JsonPayload):
-                assert [bytes(i.payload.data) for i in events if i.payload] == [
-                    bytes(payload.data),
-                    bytes(payload.data),
-                ]
-        assert (await backend.query(QueryLatestParams([("a",)]))).events == writer.events[:1]
+        with pytest.raises(InvalidSubscriptionError, match="'\\*' is allowed only as the last"):
+            await backend.query(query)
 
-    async def test_extreme_values(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(draft("a", LAST), server=INT64_MIN, time=FIRST)
-        await writer.session(draft("a", FIRST), server=-1, time=Timestamp(-1, 999_999))
-        await writer.session(draft("a", Timestamp(-1, 5)), server=0, time=Timestamp(0, 0))
-        await writer.session(draft("a"), server=INT64_MAX, time=LAST)
-        every = await backend.query(QueryTimeseriesParams(order=ASCENDING, t_from=FIRST, t_to=LAST))
-        assert every.events == writer.events
-        by_source = QueryTimeseriesParams(order=ASCENDING, order_by=BY_SOURCE)
-        order = [i.id.server for i in (await backend.query(by_source)).events]
-        assert order == [-1, 0, INT64_MIN, INT64_MAX]
-        assert backend.server_mark(INT64_MIN) == ServerMark(1, FIRST)
-        assert (await backend.query(QueryServerParams(INT64_MAX))).events == writer.events[-1:]
-        assert not (await backend.query(QueryServerParams(1 << 80))).events
-
-    async def test_types_of_any_text(self, backend: Backend, writer: Writer) -> None:
-        types: list[EventType] = [(), ("",), ("", ""), ("ž", "😀"), ("a\0b",), ("a/b",), ("a", "b")]
-        await writer.session(*(msgspec.structs.replace(draft(), type=i) for i in types))
-        for event in writer.events:
-            result = await backend.query(QueryTimeseriesParams([event.type]))
-            assert result.events == [event]
-        result = await backend.query(QueryLatestParams())
-        assert {i.type for i in result.events} == set(types)
-
-    # latest
-
-    async def test_latest_of_each_type(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(draft("a/x"), draft("a/y"), draft("b"), draft("a/x"))
-        await writer.session(draft("a/y"), draft("c"))
-        result = await backend.query(QueryLatestParams([("a", "?"), ("b",), ("none",)]))
-        assert not result.more_follows
-        assert sorted(ids(result.events)) == [(1, 3), (1, 4), (2, 1)]
-        assert len((await backend.query(QueryLatestParams())).events) == 4
-        assert not (await backend.query(QueryLatestParams([]))).events
-        assert not (await backend.query(QueryLatestParams([("none",)]))).events
-
-    async def test_latest_is_by_time_between_servers(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        await writer.session(draft("a"), server=2, time=10)
-        await writer.session(draft("a"), draft("b"), server=1, time=9)
-        await writer.session(draft("b"), server=3, time=9)
-        result = await backend.query(QueryLatestParams())
-        assert {(i.type, i.id.server) for i in result.events} == {(("a",), 2), (("b",), 3)}
-
-    async def test_latest_is_cut_at_the_limit(
-        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await writer.session(*numbered("a", "b", "c", "d"))
-        for n_most, n_events in (3, 3), (4, 4), (5, 4):
-            monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", n_most)
-            result = await backend.query(QueryLatestParams())
-            assert (len(result.events), result.more_follows) == (n_events, n_most < 4)
-
-    # server
-
-    async def test_events_of_a_server(self, backend: Backend, writer: Writer) -> None:
-        mine = await writer.session(*numbered("a", "b"), time=1)
-        await writer.session(*numbered("a"), server=2, time=1)
-        mine += await writer.session(*numbered("c", "a", "b"), time=1)
-        mine += await writer.session(*numbered("a"), time=2)
-        for persisted in False, True:
-            result = await backend.query(QueryServerParams(1, persisted))
-            assert result.events == mine
-            assert not result.more_follows
-            for n in range(7):
-                result = await backend.query(QueryServerParams(1, persisted, max_results=n))
-                assert result.events == mine[:n]
-                assert result.more_follows == (n < 6)
-        assert not (await backend.query(QueryServerParams(3))).events
-
-    async def test_a_server_answer_begins_with_greater_ids(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        await writer.session(*numbered("a", "b", "c"))
-        await writer.session(*numbered("a", "b"))
-        for last, n_less in {
-            EventId(1, 1, 0): 0,
-            EventId(1, 1, 2): 2,
-            EventId(1, 1, 3): 3,
-            EventId(1, 1, 99): 3,
-            EventId(1, 2, 1): 4,
-            EventId(1, 2, 2): 5,
-            EventId(1, 3, 1): 5,
-            EventId(1, INT64_MAX, INT64_MAX): 5,
-            EventId(0, 5, 5): 0,
-            EventId(2, 0, 0): 5,
-        }.items():
-            for rights in None, Subscription([("a",), ("b",), ("c",)]):
-                result = await backend.query(QueryServerParams(1, last_event_id=last), rights)
-                assert result.events == writer.events[n_less:]
-
-    # rights
-
-    async def test_only_what_the_rights_match_is_seen(
-        self, backend: Backend, writer: Writer
-    ) -> None:
-        await writer.session(*numbered("a/x", "b/x", "a/y", "c"))
-        await writer.session(*numbered("b/x", "a/x"))
-        rights = Subscription([("a", "*"), ("c",)])
-        visible = [i for i in writer.events if i.type[0] in "ac"]
-        series = QueryTimeseriesParams(order=ASCENDING)
-        assert (await backend.query(series, rights)).events == visible
-        assert (await backend.query(QueryServerParams(1), rights)).events == visible
-        two = await backend.query(QueryServerParams(1, max_results=2), rights)
-        assert (two.events, two.more_follows) == (visible[:2], True)
-        four = await backend.query(QueryServerParams(1, max_results=4), rights)
-        assert (four.events, four.more_follows) == (visible, False)
-        latest = await backend.query(QueryLatestParams([("?", "x")]), rights)
-        assert ids(latest.events) == [(2, 2)]
-        nothing = Subscription([])
-        for query in series, QueryServerParams(1), QueryLatestParams():
-            result = await backend.query(query, nothing)
-            assert (list(result.events), result.more_follows) == ([], False)
+    async def test_too_many_ids_are_refused(self, backend: Backend) -> None:
+        too_many = [EventId(1, 1, i) for i in range(limits.MAX_QUERY_IDS + 1)]
+        with pytest.raises(LimitError, match=r"^4097 ids in one query, at most 4096 are allowed$"):
+            await backend.query(QueryTimeseriesParams(ids=too_many))
 
     # closing
 
@@ -305,9 +163,14 @@ class BackendContract(ConditionsContract, TimeseriesContract):
             await backend.register(writer.make(draft()))
         with pytest.raises(ClosedError):
             await backend.reserve(1, 5)
-        for query in QueryLatestParams(), QueryTimeseriesParams(), QueryServerParams(1):
+        for query in QUERIES:
             with pytest.raises(ClosedError):
                 await backend.query(query)
+        with pytest.raises(ClosedError):
+            backend.server_mark(1)
+        with pytest.raises(ClosedError):
+            backend.stats()
+        await backend.flush()
         await backend.async_close()
 
     async def test_nobody_has_to_wait_for_a_refusal(self, backend: Backend, writer: Writer) -> None:
@@ -327,9 +190,3 @@ class BackendContract(ConditionsContract, TimeseriesContract):
         futures.append(backend.reserve(1, 1000))
         await backend.async_close()
         assert all(i.done() and i.exception() is None for i in futures)
-
-    async def test_stats(self, backend: Backend, writer: Writer) -> None:
-        await writer.session(*numbered("a", "b", "a"))
-        stats = backend.stats()
-        assert (stats.events, stats.event_types) == (3, 2)
-        assert stats.size_bytes >= 0

@@ -1,4 +1,4 @@
-"""What ``backends/base.py`` promises of timeseries queries; a part of ``contract``."""
+"""What ``backends/base.py`` promises of timeseries queries; a part of ``contract_keeping``."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,7 +8,6 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.errors import InvalidSubscriptionError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -17,7 +16,6 @@ from eventer_bridge.model import (
     EventId,
     Order,
     OrderBy,
-    QueryLatestParams,
     QueryParams,
     QueryServerParams,
     QueryTimeseriesParams,
@@ -99,10 +97,6 @@ class TimeseriesContract:
         assert await found("?", "a/b/*") == [1, 2, 3, 4]
         assert await found("?/?/?/?") == []
         assert await found() == []
-        with pytest.raises(InvalidSubscriptionError):
-            await backend.query(QueryTimeseriesParams([("*", "a")]))
-        with pytest.raises(InvalidSubscriptionError):
-            await backend.query(QueryLatestParams([("*", "a")]))
 
     @pytest.mark.parametrize("order_by", list(OrderBy))
     @pytest.mark.parametrize("order", list(Order))

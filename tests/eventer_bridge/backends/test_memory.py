@@ -9,11 +9,11 @@ from hypothesis import given, settings
 
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.base import Backend
-from tests.eventer_bridge.backends.contract import BackendContract
+from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.properties import Case, cases, check
 
 
-class TestMemory(BackendContract):
+class TestMemory(KeepingContract):
     @pytest.fixture
     async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:
         backend = memory.create()

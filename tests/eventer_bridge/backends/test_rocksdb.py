@@ -24,14 +24,14 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.contract import BackendContract
+from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
 from tests.eventer_bridge.backends.properties import Case, cases, check
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
 
-class TestRocksDb(BackendContract):
+class TestRocksDb(KeepingContract):
     @pytest.fixture
     async def backend(self, tmp_path: Path) -> AsyncIterator[Backend]:
         backend = await rocksdb.create(tmp_path / "store")

@@ -1,0 +1,42 @@
+"""Backend that stores nothing: for gateways that only distribute events.
+
+Registrations succeed at once and queries are answered with nothing. For as long as it
+lives it remembers where ids and clocks continue, so that ids rise; a restart begins anew.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from eventer_bridge.backends.base import StoreStats
+from eventer_bridge.backends.common import check_ids, visible_types
+from eventer_bridge.backends.volatile import VolatileBackend
+from eventer_bridge.model import Event, EventType, QueryParams, QueryResult
+from eventer_bridge.subscription import Subscription
+
+
+def create() -> "DummyBackend":
+    """Create a backend."""
+    return DummyBackend()
+
+
+class DummyBackend(VolatileBackend):
+    """See the module. Made by :func:`create`."""
+
+    def check_types(self, event_types: Iterable[EventType]) -> None:
+        """See :class:`Backend`; any number of types can be not stored."""
+
+    async def query(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult:
+        """See :class:`Backend`; the answer is empty."""
+        self._check_open()
+        check_ids(params)  # what no backend answers is refused here, too
+        visible_types(params, subscription)
+        return QueryResult([], False)
+
+    def stats(self) -> StoreStats:
+        """See :class:`Backend`."""
+        self._check_open()
+        return StoreStats(0, 0, 0)
+
+    def _keep(self, events: Sequence[Event]) -> None:
+        """Nothing."""

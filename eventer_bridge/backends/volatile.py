@@ -1,0 +1,79 @@
+"""What backends without a disk share: nothing is pending, nothing fails, marks are a dict.
+
+Everything runs on the event loop's thread.
+"""
+
+import abc
+import asyncio
+from collections.abc import Callable, Sequence
+
+from hat import aio, util
+
+from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.common import failed
+from eventer_bridge.errors import ClosedError
+from eventer_bridge.model import Event
+
+
+class VolatileBackend(Backend):
+    """See the module. Subclasses say what they keep of a session, and answer queries."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._async_group = aio.Group()
+        self._marks: dict[int, ServerMark] = {}
+        self._reserved: dict[int, int] = {}
+
+    @abc.abstractmethod
+    def _keep(self, events: Sequence[Event]) -> None:
+        """Keep what of a session is kept."""
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the backend's tasks (it has none)."""
+        return self._async_group
+
+    @property
+    def failure(self) -> None:
+        """See :class:`Backend`; memory does not fail."""
+        return None
+
+    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """See :class:`Backend`; ``cb`` is never called."""
+        return util.RegisterCallbackHandle(lambda: None)
+
+    def server_mark(self, server_id: int) -> ServerMark:
+        """See :class:`Backend`."""
+        self._check_open()
+        session, timestamp = self._marks.get(server_id, ServerMark(0, None))
+        return ServerMark(max(session, self._reserved.get(server_id, 0)), timestamp)
+
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        if self.is_open:
+            self._reserved[server_id] = session
+        return self._done()
+
+    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        if self.is_open:
+            last = events[-1]
+            self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
+            self._keep(events)
+        return self._done()
+
+    async def flush(self) -> None:
+        """See :class:`Backend`; nothing is ever pending."""
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise ClosedError("the event store is closed")
+
+    def _done(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._check_open()
+        except ClosedError as e:
+            return failed(future, e)
+        future.set_result(None)
+        return future
