@@ -17,6 +17,7 @@ from typing import Final
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -309,6 +310,12 @@ def _family_options(name: str, cache: Cache) -> Options:
     # indexes and filters too are bounded by the cache, however large the store grows
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In pieces of a few kB, of which the ones in use are kept. Whole ones grow to some MB
+    # with their file, which is more than a shard of the cache has: they would not be kept
+    # at all, and each row that is read would read one first (1 to 2 ms a row).
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_pin_top_level_index_and_filter(True)
     options = Options(raw_mode=True)
     if name == "event":
         # Values are looked up by keys that exist, in ranges that several files overlap.

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from eventer_bridge.errors import (
     StoreFormatError,
     StoreLockedError,
 )
-from eventer_bridge.model import JsonPayload, Order, QueryTimeseriesParams
+from eventer_bridge.model import BinaryPayload, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 IN_USE = "the event store is in use by another process, or by this one already"
@@ -229,7 +230,9 @@ async def test_damaged_event_types_are_noticed(tmp_path: Path) -> None:
 async def test_a_damaged_block_fails_the_query_that_reads_it(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
-        await writer.session(*(draft(payload=JsonPayload.of("x" * 1000)) for _ in range(100)))
+        # cannot be compressed: what is in the middle of the file is an event
+        payloads = [BinaryPayload("t", random.randbytes(1000)) for _ in range(100)]
+        await writer.session(*(draft(payload=i) for i in payloads))
     garble(largest(tmp_path, "*.sst"))
     async with await rocksdb.create(tmp_path) as backend:
         for params in UPWARDS, QueryTimeseriesParams([("a",)]):
