@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tests.perf import report, runner, scenarios
+from tests.perf import report, runner, scenarios, sides
 
 
 @click.command()
@@ -21,7 +21,7 @@ def main(path: Path | None, only: tuple[str, ...], small: bool) -> None:
     sizes = scenarios.SMALL if small else scenarios.FULL
     names = frozenset(only or scenarios.NAMES)
     # on the disk of the checkout: a temporary directory may be memory, where a sync is free
-    parent = runner.ROOT / "var"
+    parent = sides.ROOT / "var"
     parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="perf-", dir=parent) as directory:
         measures = asyncio.run(runner.run(Path(directory), sizes, names))

@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 60.0
 RECEIVE_BYTES: Final = 1 << 20
 
 
-Kind: TypeAlias = Literal["register", "newest", "absent", "latest", "ping", "idle"]
+Kind: TypeAlias = Literal["register", "newest", "spread", "absent", "latest", "ping", "idle"]
 """What a client measures; ``idle`` opens connections and leaves them idle."""
 
 
@@ -42,6 +42,7 @@ class Job(msgspec.Struct):
         events_per_request: for ``register``.
         first: for ``register``: index of the first event.
         stored: for queries: events that the server has.
+        types: how many types the events have, see ``workload``.
         pids: for ``idle``: processes of the server, whose memory is looked at.
     """
 
@@ -54,6 +55,7 @@ class Job(msgspec.Struct):
     events_per_request: int = 1
     first: int = 0
     stored: int = 0
+    types: int = workload.EVENT_TYPES
     pids: list[int] = []
 
 
@@ -151,11 +153,11 @@ def run(job: Job) -> Outcome:
         return _run_idle(job)
     count = job.warm_up + job.requests
     if job.kind == "register":
-        requests = workload.register_requests(job.first, count, job.events_per_request)
+        requests = workload.register_requests(job.first, count, job.events_per_request, job.types)
     elif job.kind == "ping":
         requests = workload.ping_requests(count)
     else:
-        requests = workload.query_requests(job.kind, count)
+        requests = workload.query_requests(job.kind, count, job.stored, job.types)
 
     connection = Connection(job.host, job.port)
     warm_up = Exchange([], 0.0, [])
@@ -178,11 +180,11 @@ def run(job: Job) -> Outcome:
 
 def _check(job: Job, answers: list[bytes]) -> None:
     if job.kind == "register":
-        workload.check_registered(answers, job.first, job.events_per_request)
+        workload.check_registered(answers, job.first, job.events_per_request, job.types)
     elif job.kind == "ping":
         workload.check_pinged(answers)
     else:
-        workload.check_queried(answers, job.kind, job.stored)
+        workload.check_queried(answers, job.kind, job.stored, job.types)
 
 
 def _run_idle(job: Job) -> Outcome:

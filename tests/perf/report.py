@@ -19,6 +19,7 @@ class Bound(enum.Enum):
 
     SPEED_UP = "at least so many times better than theirs"
     AT_MOST = "ours is at most so much"
+    AT_LEAST = "ours is at least so much"
     NONE = "only recorded"
 
 
@@ -56,6 +57,8 @@ class Measure(msgspec.Struct):
             return None
         if self.bound is Bound.AT_MOST:
             return statistics.median(self.ours) <= self.target
+        if self.bound is Bound.AT_LEAST:
+            return statistics.median(self.ours) >= self.target
         return self.ratio is not None and self.ratio >= self.target
 
 
@@ -68,6 +71,7 @@ def print_table(measures: Sequence[Measure], console: Console) -> None:
         target = {
             Bound.SPEED_UP: f"≥ {i.target:,g}x",
             Bound.AT_MOST: f"≤ {i.target:g} {i.unit}",
+            Bound.AT_LEAST: f"≥ {i.target:g} {i.unit}",
             Bound.NONE: "",
         }[i.bound]
         ratio = "" if i.ratio is None else f"{_figure(i.ratio)}x"

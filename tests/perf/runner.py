@@ -5,74 +5,21 @@ own (``client``). Scenarios on an empty store get a new directory each round; th
 filled store share one that is filled once.
 """
 
-import asyncio
-import contextlib
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
 import psutil
 
-from tests.perf.client import Connection, Job, Outcome
+from tests.perf import millions
+from tests.perf.client import Connection, Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import NAMES, ON_EMPTY, ON_FILLED, Scenario, Sizes
-from tests.support.gateway import gateway
-from tests.support.hat_peers import hat_gateway
-from tests.support.process import ChildError
-
-ROOT: Final = Path(__file__).parents[2]
-
-JOB_TIMEOUT_S: Final = 300.0
-"""Of one client process; hat-event needs about 10 s for the longest."""
+from tests.perf.sides import OURS, SIDES, Server, Side, do, used_bytes
 
 FILL_REQUEST_EVENTS: Final = 1_000
 
 FILL_REQUESTS: Final = 50
 """Requests of one client process while filling; bounds its memory to about 50 MB."""
-
-
-class Server(NamedTuple):
-    """A running server of either side."""
-
-    host: str
-    port: int
-    pids: list[int]
-
-
-class Side(NamedTuple):
-    """Ours or theirs.
-
-    Attributes:
-        name: ``ours`` or ``theirs``.
-        start: runs the server on a directory.
-        store: name of its store in that directory.
-    """
-
-    name: str
-    start: Callable[[Path], AbstractAsyncContextManager[Server]]
-    store: str
-
-
-@contextlib.asynccontextmanager
-async def _start_ours(directory: Path) -> AsyncIterator[Server]:
-    async with gateway(directory) as ours:
-        yield Server(ours.host, ours.port, [ours.pid])
-
-
-@contextlib.asynccontextmanager
-async def _start_theirs(directory: Path) -> AsyncIterator[Server]:
-    async with hat_gateway(directory) as theirs:
-        yield Server(
-            theirs.host, theirs.mariner_port, [theirs.event_server_pid, theirs.mariner_server_pid]
-        )
-
-
-OURS: Final = Side("ours", _start_ours, "events")
-THEIRS: Final = Side("theirs", _start_theirs, "events.db")
-SIDES: Final = (OURS, THEIRS)
 
 
 async def run(
@@ -117,7 +64,10 @@ async def run(
     if "slow-subscriber" in names:
         path = _new(directory, OURS, "slow-subscriber")
         await _measure_slow_subscriber(path, sizes, measures["slow-subscriber"])
-    return list(measures.values())
+    wanted_millions = {i.name: i for i in millions.measures(sizes) if i.name in names}
+    if wanted_millions:
+        await millions.run(_new(directory, OURS, "millions"), sizes, wanted_millions)
+    return [*measures.values(), *wanted_millions.values()]
 
 
 def _records(sizes: Sizes) -> list[Measure]:
@@ -168,7 +118,7 @@ async def _run_round(
                 events_per_request=scenario.events_per_request,
                 stored=sizes.stored,
             )
-            outcome = await _do(job)
+            outcome = await do(job)
             value = (
                 outcome.median_s * 1_000
                 if scenario.unit == "ms"
@@ -183,8 +133,7 @@ async def _fill_store(
     async with side.start(directory) as server:
         await _fill(server, sizes.stored)
     if "disk" in measures:
-        used_bytes = _used_bytes(directory, side.store)
-        measures["disk"].add(side.name, used_bytes / sizes.stored)
+        measures["disk"].add(side.name, used_bytes(directory, side.store) / sizes.stored)
 
 
 async def _fill(server: Server, events: int) -> None:
@@ -192,7 +141,7 @@ async def _fill(server: Server, events: int) -> None:
     step = FILL_REQUESTS * FILL_REQUEST_EVENTS
     for first in range(0, events, step):
         requests = min(step, events - first) // FILL_REQUEST_EVENTS
-        await _do(
+        await do(
             Job(
                 server.host,
                 server.port,
@@ -223,7 +172,7 @@ async def _measure_idle(side: Side, directory: Path, sizes: Sizes, measure: Meas
             warm_up=sizes.idle // 10,
             pids=server.pids,
         )
-        measure.add(side.name, (await _do(job)).bytes_per_connection / 1e3)
+        measure.add(side.name, (await do(job)).bytes_per_connection / 1e3)
 
 
 async def _measure_slow_subscriber(directory: Path, sizes: Sizes, measure: Measure) -> None:
@@ -242,42 +191,8 @@ async def _measure_slow_subscriber(directory: Path, sizes: Sizes, measure: Measu
                     warm_up=100,
                     first=first,
                 )
-                p99_s.append((await _do(job)).p99_s)
+                p99_s.append((await do(job)).p99_s)
                 first += sizes.latencies + 100
                 if slow is not None:
                     slow.close()
             measure.add(OURS.name, p99_s[1] / p99_s[0])
-
-
-async def _do(job: Job) -> Outcome:
-    """Run a client process.
-
-    Raises:
-        ChildError: it failed; the message has its traceback.
-    """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.perf.client",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-    )
-    try:
-        async with asyncio.timeout(JOB_TIMEOUT_S):
-            output, errors = await process.communicate(msgspec.json.encode(job))
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    if process.returncode != 0:
-        raise ChildError(f"{job}\n{errors.decode(errors='replace')}")
-    return msgspec.json.decode(output, type=Outcome)
-
-
-def _used_bytes(directory: Path, store: str) -> int:
-    """Blocks that a store has on disk: files with holes (LMDB) count what they use."""
-    path = directory / store
-    files = [path, *path.rglob("*")] if path.is_dir() else list(directory.glob(f"{store}*"))
-    return sum(file.stat().st_blocks * 512 for file in files)

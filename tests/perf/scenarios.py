@@ -100,6 +100,10 @@ class Sizes(NamedTuple):
         many: events in our store when its memory is looked at.
         idle: connections that are opened and left idle; hat-mariner has two sockets each.
         latencies: registrations beside a subscriber that does not read.
+        millions: events that are stored in all when it is seen whether we slow down.
+        millions_types: of so many types.
+        millions_requests: registrations of 100 events that one client process makes.
+        millions_queries: queries whose median counts.
         small: requests of the scenarios: few instead of many.
     """
 
@@ -108,13 +112,51 @@ class Sizes(NamedTuple):
     many: int
     idle: int
     latencies: int
+    millions: int
+    millions_types: int
+    millions_requests: int
+    millions_queries: int
     small: bool
 
 
 FULL: Final = Sizes(
-    rounds=3, stored=100_000, many=1_000_000, idle=500, latencies=10_000, small=False
+    rounds=3,
+    stored=100_000,
+    many=1_000_000,
+    idle=500,
+    latencies=10_000,
+    millions=10_000_000,
+    millions_types=10_000,
+    millions_requests=10_000,
+    millions_queries=500,
+    small=False,
 )
-SMALL: Final = Sizes(rounds=1, stored=12_000, many=24_000, idle=20, latencies=200, small=True)
+SMALL: Final = Sizes(
+    rounds=1,
+    stored=12_000,
+    many=24_000,
+    idle=20,
+    latencies=200,
+    millions=30_000,
+    millions_types=1_000,
+    millions_requests=50,
+    millions_queries=20,
+    small=True,
+)
 
 RECORDS: Final = ("disk", "memory", "idle-connection", "slow-subscriber")
-NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS
+MILLIONS: Final = (
+    "millions-first",
+    "millions-last",
+    "millions-slow-down",
+    "millions-query-first",
+    "millions-query",
+    "millions-query-slow-down",
+    "millions-memory",
+    "millions-disk",
+    "millions-start-up",
+    "millions-recovery",
+)
+"""Rows of ``millions``: one run gives all of them."""
+
+NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + MILLIONS

@@ -5,12 +5,15 @@ without remembering what was sent. Messages and framing are those of 002.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 EVENT_TYPES: Final = 100
-"""Types of the stored events, used in turn."""
+"""Types of the stored events, used in turn, unless a job asks for more ``types``: then
+there are so few until the store has ten events of each of ``types``, and all of them from
+there on. So a query for the newest 100 of a type is answered in full before and after."""
 
 NEWEST: Final = 100
 """Events that a timeseries query asks for."""
@@ -26,11 +29,16 @@ class WrongAnswerError(RuntimeError):
     """A server's answer is not what the specification and the stored events demand."""
 
 
-def register_event(index: int) -> dict[str, Any]:
+def n_types(index: int, types: int) -> int:
+    """How many types are used in turn when event ``index`` is registered."""
+    return EVENT_TYPES if index < 10 * types else types
+
+
+def register_event(index: int, types: int = EVENT_TYPES) -> dict[str, Any]:
     """Event ``index`` as it is registered; its value tells the index."""
     s, ms = divmod(index, 1_000)
     return {
-        "type": ["perf", str(index % EVENT_TYPES)],
+        "type": ["perf", str(index % n_types(index, types))],
         "source_timestamp": {"s": _FIRST_S + s, "us": ms * 1_000},
         "payload": {
             "payload_type": "json",
@@ -60,7 +68,9 @@ def init_request(subscriptions: Sequence[Sequence[str]] = ()) -> bytes:
     )
 
 
-def register_requests(first: int, requests: int, events_per_request: int) -> list[bytes]:
+def register_requests(
+    first: int, requests: int, events_per_request: int, types: int = EVENT_TYPES
+) -> list[bytes]:
     """Frames that register the events from ``first`` on; ``register_id`` from 0."""
     return [
         frame(
@@ -68,7 +78,7 @@ def register_requests(first: int, requests: int, events_per_request: int) -> lis
                 "msg_type": "register_req",
                 "register_id": i,
                 "register_events": [
-                    register_event(first + i * events_per_request + j)
+                    register_event(first + i * events_per_request + j, types)
                     for j in range(events_per_request)
                 ],
             }
@@ -77,9 +87,17 @@ def register_requests(first: int, requests: int, events_per_request: int) -> lis
     ]
 
 
-def query_requests(kind: str, requests: int) -> list[bytes]:
-    """Frames of one of the queries ``newest``, ``absent``, ``latest``; ``query_id`` from 0."""
-    event_type = ["perf", "absent" if kind == "absent" else str(ASKED_TYPE)]
+def asked_type(kind: str, query_id: int, stored: int, types: int = EVENT_TYPES) -> str:
+    """The type that a query asks for: always the same, or (``spread``) each another."""
+    if kind == "absent":
+        return "absent"
+    if kind == "spread":
+        return str((ASKED_TYPE + query_id * 37) % n_types(stored - 1, types))
+    return str(ASKED_TYPE)
+
+
+def query_requests(kind: str, requests: int, stored: int, types: int = EVENT_TYPES) -> list[bytes]:
+    """Frames of a query: ``newest``, ``spread``, ``absent``, ``latest``; ``query_id`` from 0."""
     query: dict[str, Any] = {"query_type": "latest"}
     if kind != "latest":
         query = {
@@ -89,7 +107,14 @@ def query_requests(kind: str, requests: int) -> list[bytes]:
             "max_results": NEWEST,
         }
     return [
-        frame({"msg_type": "query_req", "query_id": i, "event_types": [event_type], **query})
+        frame(
+            {
+                "msg_type": "query_req",
+                "query_id": i,
+                "event_types": [["perf", asked_type(kind, i, stored, types)]],
+                **query,
+            }
+        )
         for i in range(requests)
     ]
 
@@ -99,7 +124,9 @@ def ping_requests(requests: int) -> list[bytes]:
     return [frame({"msg_type": "ping_req", "ping_id": i}) for i in range(requests)]
 
 
-def check_registered(answers: Sequence[bytes], first: int, events_per_request: int) -> None:
+def check_registered(
+    answers: Sequence[bytes], first: int, events_per_request: int, types: int = EVENT_TYPES
+) -> None:
     """Every request succeeded, in order, with its events and rising ids.
 
     Raises:
@@ -113,7 +140,7 @@ def check_registered(answers: Sequence[bytes], first: int, events_per_request: i
         _expect(message["success"], True)
         begin = first + i * events_per_request
         indexes = range(begin, begin + events_per_request)
-        _check_events(message["events"], indexes)
+        _check_events(message["events"], indexes, types)
 
         ids = [event["id"] for event in message["events"]]
         _expect({id_["server"] for id_ in ids}, {1})
@@ -124,29 +151,32 @@ def check_registered(answers: Sequence[bytes], first: int, events_per_request: i
         last_session = min(sessions)
 
 
-def check_queried(answers: Sequence[bytes], kind: str, stored: int) -> None:
+def check_queried(
+    answers: Sequence[bytes], kind: str, stored: int, types: int = EVENT_TYPES
+) -> None:
     """Every answer holds exactly the events that the query asked for, in order.
 
     Args:
         answers: to :func:`query_requests` of ``kind``.
         kind: which query.
         stored: how many events of the series, from 0, the server has.
+        types: how many types they have.
 
     Raises:
         WrongAnswerError: one of them does not.
     """
-    of_type = range(ASKED_TYPE, stored, EVENT_TYPES)[::-1]
-    expected: Sequence[int] = {
-        "newest": of_type[:NEWEST],
-        "absent": of_type[:0],
-        "latest": of_type[:1],
-    }[kind]
+    n_asked = {"absent": 0, "latest": 1}.get(kind, NEWEST)
+    found: dict[str, list[int]] = {}
     for i, answer in enumerate(answers):
+        name = asked_type(kind, i, stored, types)
+        if name not in found:
+            found[name] = _newest(name, n_asked + 1, stored, types)
+        expected = found[name][:n_asked]
         message = msgspec.json.decode(answer)
         _expect(message["msg_type"], "query_res")
         _expect(message["query_id"], i)
-        _check_events(message["events"], expected)
-        _expect(message["more_follows"], kind == "newest" and len(of_type) > NEWEST)
+        _check_events(message["events"], expected, types)
+        _expect(message["more_follows"], kind != "latest" and len(found[name]) > n_asked)
         ids = [(event["id"]["session"], event["id"]["instance"]) for event in message["events"]]
         _expect(ids, sorted(set(ids), reverse=True))
 
@@ -161,11 +191,22 @@ def check_pinged(answers: Sequence[bytes]) -> None:
         _expect(msgspec.json.decode(answer), {"msg_type": "ping_res", "ping_id": i})
 
 
-def _check_events(events: Sequence[dict[str, Any]], indexes: Iterable[int]) -> None:
+def _newest(name: str, count: int, stored: int, types: int) -> list[int]:
+    """Indexes of the newest events of a type."""
+    if not name.isdigit():
+        return []
+    number = int(name)
+    begin = 10 * types
+    late = range(begin + (number - begin) % types, stored, types)
+    early = range(number, min(begin, stored), EVENT_TYPES) if number < EVENT_TYPES else range(0)
+    return list(islice((*reversed(late), *reversed(early)), count))
+
+
+def _check_events(events: Sequence[dict[str, Any]], indexes: Iterable[int], types: int) -> None:
     sent = [
         {name: event[name] for name in ("type", "source_timestamp", "payload")} for event in events
     ]
-    _expect(sent, [register_event(i) for i in indexes])
+    _expect(sent, [register_event(i, types) for i in indexes])
 
 
 def _expect(actual: object, expected: object) -> None:
