@@ -36,8 +36,9 @@ check: $(READY)  ## lint, format and type check
 bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side by side
 	$(BIN)/python -m tests.perf
 
-torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks that jump back
+torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks that jump back; random steps
 	$(BIN)/python -m tests.torture
+	STATEFUL_EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis

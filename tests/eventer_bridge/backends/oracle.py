@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
+from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.model import (
     Event,
@@ -14,6 +17,7 @@ from eventer_bridge.model import (
     Payload,
     QueryLatestParams,
     QueryParams,
+    QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
     RegisterEvent,
@@ -91,6 +95,32 @@ def answer(
     else:
         found = _timeseries(seen, params)
     return found[: params.max_results]
+
+
+def is_right(
+    result: QueryResult, events: Iterable[Event], params: QueryParams, rights: Sequence[EventType]
+) -> bool:
+    """Whether this is the answer to a query, cut where ``limits`` say."""
+    found = list(result.events)
+    if isinstance(params, QueryLatestParams):  # in any order
+        whole = answer(events, params, rights)
+        expected = [i for i in whole if i in found]
+        found.sort(key=natural_key)
+        is_long_enough = payload_bytes(whole) > limits.MAX_RESULT_BYTES or found == whole
+    else:
+        whole = answer(events, msgspec.structs.replace(params, max_results=None), rights)
+        expected = whole if params.max_results is None else whole[: params.max_results]
+        expected = expected[: limits.MAX_RESULTS]
+        while len(expected) > 1 and payload_bytes(expected) > limits.MAX_RESULT_BYTES:
+            expected.pop()
+        is_long_enough = True
+    has_more = len(found) < len(whole)
+    return found == expected and is_long_enough and result.more_follows == has_more
+
+
+def payload_bytes(events: Iterable[Event]) -> int:
+    """Size of all payloads."""
+    return sum(len(i.payload.data) for i in events if i.payload is not None)
 
 
 def matches(query_types: Iterable[EventType] | None, event_type: EventType) -> bool:

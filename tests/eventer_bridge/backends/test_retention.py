@@ -44,7 +44,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
-from tests.eventer_bridge.backends.properties import SessionCase, sessions
+from tests.eventer_bridge.backends.strategies import EventMaker, Session, sessions
 from tests.eventer_bridge.backends.test_rocksdb_failing import full_disk, recovered
 
 
@@ -82,11 +82,12 @@ _rules = st.builds(
 )
 
 
-async def fill(writer: Writer, backend: Backend, cases: list[SessionCase]) -> None:
-    latest: dict[int, Timestamp] = {}
-    for server, time, drafts in cases:
-        latest[server] = max(time, latest.get(server, time))
-        backend.register(writer.make(*drafts, server=server, time=latest[server]))
+async def fill(writer: Writer, backend: Backend, cases: list[Session]) -> None:
+    maker = EventMaker()
+    for session in cases:
+        events = maker.make(session)
+        writer.events += events
+        backend.register(events)
 
 
 @pytest.mark.usefixtures("hurry")
@@ -94,7 +95,7 @@ class TestRandom:
     @settings(max_examples=40, deadline=None)
     @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
     def test_memory_keeps_what_the_rules_say(
-        self, cases: list[SessionCase], rules: list[RetentionRule]
+        self, cases: list[Session], rules: list[RetentionRule]
     ) -> None:
         async def run() -> None:
             clock = TestClock(2)
@@ -110,7 +111,7 @@ class TestRandom:
     @settings(max_examples=20, deadline=None)
     @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
     def test_rocksdb_keeps_what_the_rules_say(
-        self, cases: list[SessionCase], rules: list[RetentionRule]
+        self, cases: list[Session], rules: list[RetentionRule]
     ) -> None:
         async def run(path: Path) -> None:
             async with await rocksdb.create(path) as backend:

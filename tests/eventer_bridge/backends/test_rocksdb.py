@@ -1,13 +1,11 @@
-"""The RocksDB backend: the contract, naive answers, reopening, refusing, caching."""
+"""The RocksDB backend: the contract, reopening, refusing, caching."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
@@ -26,7 +24,6 @@ from eventer_bridge.model import (
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
-from tests.eventer_bridge.backends.properties import Case, cases, check
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -37,32 +34,6 @@ class TestRocksDb(KeepingContract):
         backend = await rocksdb.create(tmp_path / "store")
         yield backend
         await backend.async_close()
-
-
-def check_in_new_store(case: Case) -> None:
-    async def run(path: Path) -> None:
-        async with await rocksdb.create(path) as backend:
-            await check(backend, case)
-
-    with tempfile.TemporaryDirectory() as path:
-        asyncio.run(run(Path(path)))
-
-
-@settings(max_examples=40, deadline=None)
-@given(cases)
-def test_answers_are_the_naive_ones(case: Case) -> None:
-    check_in_new_store(case)
-
-
-@settings(max_examples=60, deadline=None)
-@given(cases)
-def test_answers_are_the_naive_ones_when_sessions_are_walked(case: Case) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "FEW_TYPES", 1)
-        patch.setattr(scan, "MERGED_TYPES", 2)
-        patch.setattr(scan, "MAX_BLOCK_KEYS", 2)
-        patch.setattr(limits, "LATEST_CACHE_TYPES", 2)
-        check_in_new_store(case)
 
 
 @pytest.mark.parametrize("order", list(Order))
