@@ -224,6 +224,12 @@ class RocksDbBackend(Backend):
         if not (isinstance(params, QueryServerParams) and params.persisted):
             with contextlib.suppress(StorageError):  # what failed is not to be found
                 await self.flush()
+        while (result := await self._answer(params, types)) is None:
+            pass
+        return result
+
+    async def _answer(self, params: QueryParams, types: Subscription | None) -> QueryResult | None:
+        """Answer a query; None: a new type came meanwhile, and may belong to the answer."""
         ids = None if types is None or types.is_everything else self._types.resolve(types)
         if ids is not None and not ids:
             return QueryResult([], False)
@@ -361,7 +367,7 @@ class RocksDbBackend(Backend):
             mlog.error("event store cannot be written", extra={"reason": failure})
         self._failure_cbs.notify()
 
-    async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult:
+    async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult | None:
         names = self._types.names
         if ids is None:
             ids = list(islice(names, limits.MAX_LATEST_RESULTS + 1))
@@ -371,17 +377,25 @@ class RocksDbBackend(Backend):
                 return take(decode_rows(rows, names), limits.MAX_LATEST_RESULTS)
         return await self._read(Reader.ext_latest, ids)
 
-    async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult:
+    async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult | None:
+        """Read on a reader thread; None: the types among the arguments are not all any more."""
         self._check_open()
         return await self._loop.run_in_executor(
-            self._readers, self._ext_read, self._types.names, ext_fn, *args
+            self._readers, self._ext_read, self._types.names, len(self._types), ext_fn, *args
         )
 
     def _ext_read(
-        self, names: Mapping[TypeId, EventType], ext_fn: Callable[..., QueryResult], *args: Any
-    ) -> QueryResult:
+        self,
+        names: Mapping[TypeId, EventType],
+        n_types: int,
+        ext_fn: Callable[..., QueryResult],
+        *args: Any,
+    ) -> QueryResult | None:
         with self._store.in_use():
-            return ext_call(ext_fn, Reader(self._store.snapshot(), names), *args)
+            reader = Reader(self._store.snapshot(), names)
+            if len(names) != n_types:
+                return None  # of a session with a new type the other events would be seen only
+            return ext_call(ext_fn, reader, *args)
 
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError):  # those who wait for a commit are told

@@ -1,5 +1,7 @@
 """What ``backends/base.py`` promises of backends that keep events, besides ``contract``."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -81,6 +83,19 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
         await future
         late = await backend.query(QueryServerParams(1, persisted=True))
         assert late.events == writer.events
+
+    async def test_a_session_with_a_new_type_is_seen_whole_or_not_at_all(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "LATEST_CACHE_TYPES", 1)
+        await writer.session(draft("a"), draft("b"))
+        for n in range(100):
+            asked = asyncio.ensure_future(backend.query(QueryLatestParams([("*",)])))
+            await asyncio.sleep(0)  # it has begun
+            session = writer.make(draft("a"), draft(f"new/{n}"))
+            await backend.register(session)
+            found = [i for i in (await asked).events if i in session]
+            assert len(found) in {0, 2}
 
     async def test_a_session_of_many_events(self, backend: Backend, writer: Writer) -> None:
         n_events = limits.MAX_GROUP_EVENTS + 10
