@@ -100,7 +100,7 @@ async def create(
 
 
 class Engine(EventCore):
-    """See the module. Made by :func:`create`.
+    """See the module. Made by :func:`create`; what is made without it is STANDBY at first.
 
     Closing it stops it and gives back the session ids that were reserved and not used.
 

@@ -109,6 +109,10 @@ RECONNECT_MIN_S: Final = 0.1
 RECONNECT_MAX_S: Final = 10.0
 """Longest wait between two attempts to connect to a remote Event Server."""
 
+MAX_GROUP_SERVERS: Final = 16
+"""Servers of a group whose events are kept, each by a connection of its own; a pair has one
+other. A monitor server may tell of any number."""
+
 MAX_MODULE_ROUNDS: Final = 64
 """Times that the modules are offered what was added to a session; more is taken for an
 endless loop of modules that answer each other."""

@@ -9,9 +9,10 @@ Belongs to the event loop's thread.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
-from hat import aio
+from hat import aio, util
 
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import EventerBridgeError
@@ -47,6 +48,7 @@ class Replication(aio.Resource):
         self._engine = engine
         self._connect = connect
         self._client: EventerClient | None = None
+        self._remote_status_cbs = util.CallbackRegistry()
         self._feed = Feed(
             f"server {remote_id}",
             self._connect_feed,
@@ -60,6 +62,15 @@ class Replication(aio.Resource):
     def async_group(self) -> aio.Group:
         """Group of the replication's tasks."""
         return self._feed.async_group
+
+    @property
+    def remote_status(self) -> Status | None:
+        """The remote server's status; None while there is no connection."""
+        return None if self._client is None else self._client.status
+
+    def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """Have ``cb`` called whenever :attr:`remote_status` may have changed."""
+        return self._remote_status_cbs.register(cb)
 
     async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
         return await self._connect(
@@ -77,6 +88,7 @@ class Replication(aio.Resource):
         self._client = client
         if client is None:
             self.state = None
+        self._remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
@@ -89,6 +101,7 @@ class Replication(aio.Resource):
         # while it was not OPERATIONAL it could not be told
         if status is Status.OPERATIONAL and self.state is not None:
             self._tell(None)
+        self._remote_status_cbs.notify()
 
     def _tell(self, count: int | None) -> None:
         if self._client is None or self.state is None:

@@ -33,6 +33,7 @@ DEFAULT_HTTP_PORT: Final = 23080
 
 _ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 _MAX_VALUE_CHARACTERS: Final = 60
+_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
 
 
 class TlsConfig(msgspec.Struct, frozen=True):
@@ -108,6 +109,14 @@ class EventerServerConfig(msgspec.Struct, frozen=True):
     clients: tuple[ClientConfig, ...] | None = None
 
 
+class MonitorConfig(msgspec.Struct, frozen=True):
+    """Where the Monitor Server listens, and the group of servers that this one is of."""
+
+    host: str
+    port: int
+    group: str
+
+
 class CoreConfig(msgspec.Struct, frozen=True):
     """The embedded event server."""
 
@@ -116,6 +125,7 @@ class CoreConfig(msgspec.Struct, frozen=True):
     modules: tuple[dict[str, Any], ...] = ()
     eventer_server: EventerServerConfig | None = None
     replication: tuple[ReplicationConfig, ...] = ()
+    monitor: MonitorConfig | None = None
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
@@ -295,6 +305,21 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
             key = f"event_core.replication[{index}].server_id"
             yield f"{key}: {remote['server_id']}: expected an id that no other server has"
         ids.add(remote["server_id"])
+    if "monitor" in core:
+        yield from _monitor_problems(core)
+
+
+def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
+    key = "event_core.eventer_server"
+    if "eventer_server" not in core:
+        yield f"{key}: missing, expected beside monitor, for the other servers of the group"
+        return
+    host = core["eventer_server"]["host"]
+    if "tls" not in core["eventer_server"] and host in _ANY_ADDRESS:
+        yield (
+            f"{key}.host: {host!r}: expected the name or address that others reach this server"
+            " at, which is what the monitor server tells them"
+        )
 
 
 def _client_problems(

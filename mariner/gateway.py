@@ -1,8 +1,8 @@
 """The gateway: core, servers and HTTP, made and closed in order.
 
-The core is embedded (backend, engine, replications) or relays to a remote Event Server; the
-servers do not know which. When the gateway is closed, the engine stops first: nothing new is
-accepted, what was is answered and durable. Then the parts are closed in the opposite order.
+The core is embedded (backend, engine, replications, monitor) or relays to a remote Event Server;
+the servers do not know which. When the gateway is closed, the engine stops first: nothing new
+is accepted, what was is answered and durable. Then the parts are closed in the opposite order.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import ssl
 
 from hat import aio
 
-from eventer_bridge import chatter, engine, relay, replication, tls
+from eventer_bridge import chatter, engine, monitor, relay, replication, tls
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.conditions import Conditions
@@ -68,6 +68,7 @@ class Gateway(aio.Resource):
         self._failed_part: str | None = None
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
+        self._monitor: monitor.Monitor | None = None
         self.core: EventCore
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
@@ -122,20 +123,33 @@ class Gateway(aio.Resource):
     async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
         backend = self._backend = await _create_backend(config.backend, metrics)
         self._own(backend, "backend")
-        core = self._engine = await engine.create(
-            backend,
-            config.server_id,
-            modules=config.modules,
-            conditions=Conditions(config.backend.conditions),
+        core = self._engine = engine.Engine(
+            backend, config.server_id, config.modules, Conditions(config.backend.conditions)
         )
         self._own(core, "engine")
+        if config.monitor is None:
+            await core.start()
+        replications = []
         for remote in config.replication:
             connect = remotes.connector(remote, f"event/{config.server_id}")
             part = replication.create(core, remote.server_id, connect)
             self._own(part, f"replication of server {remote.server_id}")
+            replications.append(part)
         if config.eventer_server is not None:
             self.eventer_server = await self._listen(core, config.eventer_server, metrics)
             self._own(self.eventer_server, "eventer server")
+        if config.monitor is not None:
+            assert config.eventer_server is not None
+            assert self.eventer_server is not None
+            member = monitor.Member(
+                self._config.name,
+                config.monitor.group,
+                self.eventer_server.address,
+                config.eventer_server.token,
+            )
+            address = chatter.Address(config.monitor.host, config.monitor.port)
+            self._monitor = monitor.create(core, address, member, replications)
+            self._own(self._monitor, "monitor")
         return core
 
     async def _listen(
@@ -169,6 +183,8 @@ class Gateway(aio.Resource):
             # clients are told, and what they asked for is answered, before they are closed
             try:
                 async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+                    if self._monitor is not None:  # which would start it again
+                        await self._monitor.async_close()
                     await self._engine.stop()
             except TimeoutError:
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})

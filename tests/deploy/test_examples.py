@@ -5,10 +5,13 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import jsonschema_rs
 import pytest
 from click.testing import CliRunner
+from hat import json as hat_json
+from hat.monitor import common as hat_monitor
 
 from mariner import config
 from mariner.cli import main
@@ -19,6 +22,28 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 @pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.yaml")), ids=lambda path: path.name)
 def test_example_configurations_load(path: Path) -> None:
     assert config.load(path).clients
+
+
+def test_the_pair_fits_together() -> None:
+    gateways = [config.load(DEPLOY / "pair" / f"gateway-{i}.yaml") for i in (1, 2)]
+    cores = [i.event_core for i in gateways if i.event_core is not None]
+    assert [i.server_id for i in cores] == [1, 2]
+    assert cores[0].eventer_server is not None
+    assert cores[1].eventer_server is not None
+    assert cores[0].eventer_server.token == cores[1].eventer_server.token
+    paths = [DEPLOY / "pair" / f"monitor-{i}.yaml" for i in (1, 2)]
+    monitors: list[Any] = [hat_json.decode_file(path) for path in paths]
+    validator = hat_json.DefaultSchemaValidator(hat_monitor.json_schema_repo)
+    for monitor, core in zip(monitors, cores, strict=True):
+        validator.validate("hat-monitor://server.yaml", monitor)
+        assert core.monitor == config.MonitorConfig(
+            monitor["server"]["host"], monitor["server"]["port"], "gateways"
+        )
+    [parent] = monitors[1]["slave"]["parents"]
+    assert parent == {
+        "host": cores[0].eventer_server.host,
+        "port": monitors[0]["master"]["port"],
+    }
 
 
 def test_the_schema_of_the_example_does_what_it_says() -> None:

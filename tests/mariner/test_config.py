@@ -203,6 +203,41 @@ def test_errors(conf: Any, problem: str) -> None:
     assert "hunter2" not in "".join(found)
 
 
+MONITOR = {"host": "127.0.0.1", "port": 23010, "group": "gateways"}
+
+
+def with_monitor(monitor: object = MONITOR, **eventer_server: object) -> dict[str, Any]:
+    server = {"eventer_server": {"port": 23012, **eventer_server}} if eventer_server else {}
+    return changed("event_core", to={**GOOD["event_core"], "monitor": monitor, **server})
+
+
+def test_monitor() -> None:
+    conf = config.parse(with_monitor(host="gateway-1"), "test")
+    assert conf.event_core is not None
+    assert conf.event_core.monitor == config.MonitorConfig("127.0.0.1", 23010, "gateways")
+    tls = {"cert": "server.pem", "key": "server.key"}
+    config.parse(with_monitor(host="::", tls=tls), "test")  # the address is not told
+
+
+@pytest.mark.parametrize(
+    ("conf", "problem"),
+    [
+        (with_monitor(), "event_core.eventer_server: missing, expected beside monitor"),
+        (
+            with_monitor(host="::"),
+            "event_core.eventer_server.host: '::': expected the name or address that",
+        ),
+        (
+            with_monitor({"host": "127.0.0.1", "port": 23010}, host="gateway-1"),
+            "event_core.monitor.group: missing, expected name of the group",
+        ),
+    ],
+)
+def test_errors_about_the_monitor(conf: Any, problem: str) -> None:
+    [found] = problems(conf)
+    assert found.startswith(f"gateway.yaml: {problem}")
+
+
 def test_all_errors_are_told_at_once() -> None:
     conf = {**changed("mariner", "port", to="x"), "foo": 1, "clients": 5}
     assert len(problems(conf)) == 3

@@ -1,7 +1,6 @@
 """Our gateway in its own process, as an operator starts it: ``mariner serve --conf``."""
 
 import contextlib
-import json
 import re
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from tests.support import process as processes
-from tests.support.hat_peers import CLIENTS, HOST
+from tests.support.hat_peers import CLIENTS, HOST, write_conf
 
 _LISTENING: Final = re.compile(r"listening: (mariner|http) \w+://[^ ]*:(\d+)$", re.MULTILINE)
 
@@ -34,6 +33,7 @@ async def gateway(
     backend: Literal["rocksdb", "memory", "dummy"] = "rocksdb",
     http: bool = False,
     modules: Sequence[dict[str, Any]] = (),
+    core: Mapping[str, Any] | None = None,
     store: Path | None = None,
     wrapper: Sequence[str] = (),
     program: str = "mariner",
@@ -52,6 +52,7 @@ async def gateway(
         backend: which store.
         http: also serve health and metrics.
         modules: ``event_core.modules`` of the configuration.
+        core: what is different in ``event_core`` of the configuration.
         store: where the store is, if not in ``directory``.
         wrapper: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
@@ -69,12 +70,12 @@ async def gateway(
     }
     if backend == "rocksdb":
         conf["event_core"]["backend"]["path"] = str(store or directory / "events")
+    conf["event_core"].update(core or {})
     if tls is not None:
         conf["mariner"]["tls"] = tls
     if http:
         conf["http"] = {"host": HOST, "port": 0}
-    conf_path = directory / "gateway.json"
-    conf_path.write_text(json.dumps(conf, indent=2))
+    conf_path = write_conf(directory / "gateway.json", conf)
     output = directory / "gateway.log"
     output.unlink(missing_ok=True)
 

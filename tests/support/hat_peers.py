@@ -1,7 +1,7 @@
-"""The public packages hat-event and hat-mariner as real peers, each in its own process.
+"""The public packages hat-event, hat-mariner and hat-monitor as real peers, in own processes.
 
-``hat-mariner-server`` in front of ``hat-event-server``, all on 127.0.0.1, with ports that
-the kernel chose.
+``hat-mariner-server`` in front of ``hat-event-server``, and ``hat-monitor-server``; all on the
+loopback interface, with ports that the kernel chose.
 """
 
 import contextlib
@@ -18,6 +18,9 @@ from hat.event import eventer
 from tests.support import process as processes
 
 HOST: Final = "127.0.0.1"
+
+MASTER_HOST: Final = "127.0.0.2"
+"""Where Monitor Servers listen for each other: of their two ports, it tells which is which."""
 
 CLIENTS: Final[list[dict[str, Any]]] = [
     {
@@ -38,6 +41,20 @@ class HatEventServer(NamedTuple):
     pid: int
 
 
+class MonitorServer(NamedTuple):
+    """A running hat-monitor-server.
+
+    Attributes:
+        port: where components connect to, on :data:`HOST`.
+        master_port: where other Monitor Servers connect to, on :data:`MASTER_HOST`.
+        process: the server.
+    """
+
+    port: int
+    master_port: int
+    process: Process
+
+
 class HatGateway(NamedTuple):
     """A running hat-mariner-server and the hat-event-server behind it."""
 
@@ -55,6 +72,8 @@ async def hat_event_server(
     server_id: int = 1,
     server_token: str | None = None,
     flush_period_s: float = 10,
+    listen: tuple[str, int] = (HOST, 0),
+    monitor_component: dict[str, Any] | None = None,
 ) -> AsyncIterator[HatEventServer]:
     """Run hat-event-server on its LMDB backend.
 
@@ -64,20 +83,26 @@ async def hat_event_server(
         server_id: identifier of the server.
         server_token: what Eventer clients have to give, where they give any.
         flush_period_s: how often it writes to the disk; only then are events persisted.
+        listen: host and port; a Monitor Server tells of what is given here.
+        monitor_component: of its configuration: where the Monitor Server is, and the group.
 
     Raises:
         ChildError: it did not start, or did not end well.
     """
     conf = _event_server_conf(directory, server_id, server_token)
     conf["backend"]["flush_period"] = flush_period_s
-    conf_path = _write(directory / "hat-event.json", conf)
+    host, conf["eventer_server"]["port"] = listen
+    conf["eventer_server"]["host"] = host
+    if monitor_component is not None:
+        conf["monitor_component"] = monitor_component
+    conf_path = write_conf(directory / "hat-event.json", conf)
     output = directory / "hat-event.log"
     async with processes.child(
         "hat.event.server", "--conf", str(conf_path), output=output
     ) as process:
         port = await processes.wait_listening(process, output)
-        await _wait_operational(process, output, port)
-        yield HatEventServer(HOST, port, process.pid)
+        await _wait_operational(process, output, net.TcpAddress(host, port))
+        yield HatEventServer(host, port, process.pid)
 
 
 @contextlib.asynccontextmanager
@@ -102,13 +127,52 @@ async def hat_gateway(
             "eventer": {"host": HOST, "port": event_server.port, "token": None},
             "clients": CLIENTS if clients is None else clients,
         }
-        conf = _write(directory / "hat-mariner.json", mariner_conf)
+        conf = write_conf(directory / "hat-mariner.json", mariner_conf)
         output = directory / "hat-mariner.log"
         async with processes.child(
             "hat.mariner.server", "--conf", str(conf), output=output
         ) as process:
             port = await processes.wait_listening(process, output)
             yield HatGateway(HOST, port, event_server.port, event_server.pid, process.pid)
+
+
+@contextlib.asynccontextmanager
+async def monitor_server(
+    directory: Path, *, rank: int = 1, port: int = 0, master_port: int | None = None
+) -> AsyncIterator[MonitorServer]:
+    """Run hat-monitor-server, which blesses one component of each group.
+
+    Args:
+        directory: where its configuration and output are.
+        rank: of its components; the lowest is preferred.
+        port: where components connect to.
+        master_port: of the Monitor Server that this one follows; None: this one decides.
+
+    Raises:
+        ChildError: it did not start, or did not end well.
+    """
+    parents = [] if master_port is None else [{"host": MASTER_HOST, "port": master_port}]
+    conf = {
+        "type": "monitor",
+        "default_algorithm": "BLESS_ONE",
+        "group_algorithms": {},
+        "server": {"host": HOST, "port": port, "default_rank": rank},
+        "master": {"host": MASTER_HOST, "port": 0},
+        "slave": {
+            "parents": parents,
+            "connect_timeout": 5,
+            "connect_retry_count": 3,
+            "connect_retry_delay": 0.1,
+        },
+    }
+    conf_path = write_conf(directory / "hat-monitor.json", conf)
+    output = directory / "hat-monitor.log"
+    async with processes.child(
+        "hat.monitor.server", "--conf", str(conf_path), output=output
+    ) as process:
+        listening = await processes.wait_listening(process, output, HOST)
+        master_listening = await processes.wait_listening(process, output, MASTER_HOST)
+        yield MonitorServer(listening, master_listening, process)
 
 
 def _event_server_conf(directory: Path, server_id: int, server_token: str | None) -> dict[str, Any]:
@@ -137,9 +201,9 @@ def _event_server_conf(directory: Path, server_id: int, server_token: str | None
     }
 
 
-async def _wait_operational(process: Process, output: Path, port: int) -> None:
+async def _wait_operational(process: Process, output: Path, address: net.TcpAddress) -> None:
     """Wait until registration is possible; leaves two events of its own in the store."""
-    client = await eventer.connect(net.TcpAddress(HOST, port), "readiness")
+    client = await eventer.connect(address, "readiness")
 
     async def probe() -> bool | None:
         return client.status == hat_common.Status.OPERATIONAL or None
@@ -150,6 +214,8 @@ async def _wait_operational(process: Process, output: Path, port: int) -> None:
         await client.async_close()
 
 
-def _write(path: Path, conf: dict[str, Any]) -> Path:
+def write_conf(path: Path, conf: dict[str, Any]) -> Path:
+    """Write a configuration, into a directory that need not be there."""
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(conf, indent=2))
     return path

@@ -90,8 +90,8 @@ async def wait_ready(process: Process, output: Path, probe: Callable[[], Awaitab
         raise ChildError(f"not ready in {START_TIMEOUT_S} s\n{tail(output)}") from None
 
 
-async def wait_listening(process: Process, output: Path) -> int:
-    """Wait until the child listens on TCP and tell the port, which it chose itself.
+async def wait_listening(process: Process, output: Path, host: str | None = None) -> int:
+    """Wait until the child listens on TCP (at ``host``) and tell the port, which it chose itself.
 
     It is read from the kernel's list of the child's sockets, so that the children can be
     given port 0 and two tests never fight for a port.
@@ -105,7 +105,8 @@ async def wait_listening(process: Process, output: Path) -> int:
             connections = psutil.Process(process.pid).net_connections(kind="tcp")
         except psutil.NoSuchProcess:
             return None
-        ports = [i.laddr.port for i in connections if i.status == psutil.CONN_LISTEN]
+        listening = [i.laddr for i in connections if i.status == psutil.CONN_LISTEN]
+        ports = [i.port for i in listening if host in {None, i.ip}]
         return ports[0] if ports else None
 
     return await wait_ready(process, output, probe)

@@ -1,0 +1,313 @@
+"""Active and standby: pairs of gateways in their own processes, with real Monitor Servers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import hat.event.component
+import pytest
+from hat import aio
+from hat.drivers import net
+from hat.event import common
+from hat.event import eventer as hat_eventer
+
+from eventer_bridge.model import Status
+from tests.support.gateway import Gateway, gateway
+from tests.support.hat_peers import HOST, MonitorServer, hat_event_server, monitor_server
+from tests.support.inprocess import running_gateway
+from tests.support.peer import INIT, RawPeer, event, register_req
+
+StartCb: TypeAlias = Callable[[int], Awaitable[Gateway]]
+
+# Mariner clients are told STANDBY when it is STOPPING
+REFUSALS = {f"server is {i}, not OPERATIONAL" for i in ("STOPPING", "STANDBY")}
+EVERYTHING: dict[str, Any] = {
+    "msg_type": "query_req",
+    "query_id": 1,
+    "query_type": "timeseries",
+    "event_types": [["*"]],
+    "order": "ASCENDING",
+    "order_by": "TIMESTAMP",
+}
+POLL_INTERVAL_S = 0.02
+
+
+def core(server_id: int, monitor_port: int) -> dict[str, Any]:
+    return {
+        "server_id": server_id,
+        "eventer_server": {"host": HOST, "port": 0, "token": "pair"},
+        "monitor": {"host": HOST, "port": monitor_port, "group": "gateways"},
+    }
+
+
+@contextlib.asynccontextmanager
+async def pair(path: Path) -> AsyncIterator[tuple[StartCb, list[MonitorServer]]]:
+    """Two Monitor Servers, and what starts the gateway at each; the first is preferred."""
+    async with (
+        monitor_server(path / "monitor1", rank=1) as first,
+        monitor_server(path / "monitor2", rank=2, master_port=first.master_port) as second,
+        contextlib.AsyncExitStack() as gateways,
+    ):
+        monitors = [first, second]
+
+        async def start(server_id: int) -> Gateway:
+            conf = core(server_id, monitors[server_id - 1].port)
+            return await gateways.enter_async_context(gateway(path / str(server_id), core=conf))
+
+        yield start, monitors
+
+
+async def told(peer: RawPeer, status: str) -> None:
+    """Wait until the server tells its client of a status."""
+    while (await peer.receive()).get("status") != status:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def client_of(port: int, status: str) -> AsyncIterator[RawPeer]:
+    """A client of a gateway that has, or comes to, a status."""
+    async with await RawPeer.connect(port) as peer:
+        peer.send(INIT)
+        await told(peer, status)
+        yield peer
+
+
+async def stored(peer: RawPeer) -> list[Any]:
+    """All that a gateway stores, in natural order."""
+    events: list[Any] = []
+    while True:
+        last = {"last_event_id": events[-1]["id"]} if events else {}
+        result = await peer.request({**EVERYTHING, **last})
+        events.extend(result["events"])
+        if not result["more_follows"]:
+            return events
+
+
+async def both_have(first: RawPeer, second: RawPeer, acknowledged: list[Any]) -> list[Any]:
+    """Wait until both store the same, and what was acknowledged is part of it."""
+    while True:
+        events = await stored(first)
+        found = [e for e in events if e["type"] == ["a"]]
+        if events == await stored(second) and len(found) >= len(acknowledged):
+            return events
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def write(peer: RawPeer, acknowledged: list[Any], n_sessions: int | None = None) -> str:
+    """Register events, so many or until the server does not take them; why it did not."""
+    number = 0
+    while n_sessions is None or number < n_sessions:
+        number += 1
+        peer.send(register_req(number, event("a", value=number), event("a")))
+        try:
+            while (answer := await peer.receive())["msg_type"] != "register_res":
+                assert answer == {"msg_type": "status", "status": "STANDBY"}
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return "connection lost"
+        if not answer["success"]:
+            return str(answer["error"])
+        acknowledged.extend(answer["events"])
+    return ""
+
+
+async def more_than(acknowledged: list[Any], count: int) -> None:
+    while len(acknowledged) <= count:
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def engine_states(events: list[Any], server_id: int) -> list[str]:
+    wanted = ["event", str(server_id), "engine"]
+    return [e["payload"]["data"] for e in events if e["type"] == wanted]
+
+
+async def test_take_over_and_hand_back(tmp_path: Path) -> None:
+    acknowledged: list[Any] = []
+    async with pair(tmp_path) as (start, monitors), contextlib.AsyncExitStack() as peers:
+        first = await start(1)
+        at_first = await peers.enter_async_context(client_of(first.port, "OPERATIONAL"))
+        second = await start(2)
+        at_second = await peers.enter_async_context(client_of(second.port, "STANDBY"))
+        assert await write(at_second, []) in REFUSALS
+        assert await write(at_first, acknowledged, 20) == ""
+        await both_have(at_first, at_second, acknowledged)  # a standby answers queries
+
+        # take-over, in the middle of registrations
+        writing = asyncio.create_task(write(at_first, acknowledged))
+        await more_than(acknowledged, 60)
+        first.process.kill()
+        assert await writing == "connection lost"
+        await told(at_second, "OPERATIONAL")
+
+        # hand-back, in the middle of registrations
+        writing = asyncio.create_task(write(at_second, acknowledged))
+        first = await start(1)
+        at_first = await peers.enter_async_context(client_of(first.port, "OPERATIONAL"))
+        assert await writing in REFUSALS
+        assert await write(at_second, []) in REFUSALS
+        assert await write(at_first, acknowledged, 20) == ""
+
+        events = await both_have(at_first, at_second, acknowledged)
+        by_id = {tuple(e["id"].values()): e for e in events}
+        assert len(by_id) == len(events)
+        assert all(by_id[tuple(e["id"].values())] == e for e in acknowledged)
+        assert {e["id"]["server"] for e in acknowledged} == {1, 2}
+        assert engine_states(events, 1) == ["STARTED", "STARTED"]
+        assert engine_states(events, 2) == ["STARTED", "STOPPED"]
+        places = [(*e["timestamp"].values(), *e["id"].values()) for e in events]
+        assert places == sorted(places)
+
+        # the second Monitor Server decides while the first is away
+        monitors[0].process.kill()
+        await told(at_first, "STANDBY")
+        await told(at_second, "OPERATIONAL")
+
+
+async def test_a_hat_component_follows(tmp_path: Path) -> None:
+    found: asyncio.Queue[tuple[Any, Any]] = asyncio.Queue()
+    operational = asyncio.Event()
+
+    def on_client(_: Any, server: Any, client: Any) -> aio.Group:
+        found.put_nowait((server, client))
+        on_status(_, client, client.status)
+        return aio.Group()
+
+    def on_status(_: Any, client: Any, status: Any) -> None:
+        if status is common.Status.OPERATIONAL:
+            operational.set()
+        else:
+            operational.clear()
+
+    async def register_at(server_id: int) -> list[Any]:
+        """Wait for the component to find this server; register there, and query."""
+        while True:
+            server, client = await found.get()
+            if server.server_id == server_id:
+                break
+        await operational.wait()
+        payload = common.EventPayloadJson(server_id)
+        wanted = [common.RegisterEvent(("a", str(server_id)), None, payload)]
+        [registered] = await client.register(wanted, with_response=True)
+        assert registered.id.server == server_id
+        result = await client.query(common.QueryLatestParams([("a", "*")]))
+        return sorted(e.payload.data for e in result.events)
+
+    async with pair(tmp_path) as (start, monitors), contextlib.AsyncExitStack() as peers:
+        first = await start(1)
+        at_first = await peers.enter_async_context(client_of(first.port, "OPERATIONAL"))
+        second = await start(2)
+        at_second = await peers.enter_async_context(client_of(second.port, "STANDBY"))
+        component = await hat.event.component.connect(
+            net.TcpAddress(HOST, monitors[1].port),
+            "gui",
+            "guis",
+            "gateways",
+            "gui/1",
+            on_client,
+            status_cb=on_status,
+            eventer_kwargs={"client_token": "pair"},
+        )
+        await component.set_ready(True)
+        assert await register_at(1) == [1]
+        await both_have(at_first, at_second, [])
+        operational.clear()
+        first.process.send_signal(signal.SIGTERM)
+        assert await first.process.wait() == 0
+        await told(at_second, "OPERATIONAL")
+        assert await register_at(2) == [1, 2]
+        await component.async_close()
+
+
+async def test_a_pair_with_hat_event_server(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        monitor = await stack.enter_async_context(monitor_server(tmp_path / "1", rank=1))
+        following = monitor_server(tmp_path / "2", rank=2, master_port=monitor.master_port)
+        second = await stack.enter_async_context(following)
+
+        component = core(1, monitor.port)["monitor"]
+        # it has the monitor tell of the port that is configured: one that nobody else takes
+        with socket.create_server(("127.0.0.3", 0)) as free:
+            listen = free.getsockname()
+
+        @contextlib.asynccontextmanager
+        async def hat_client() -> AsyncIterator[tuple[Any, int]]:
+            async with hat_event_server(
+                tmp_path / "hat",
+                server_token="pair",
+                flush_period_s=0.1,
+                listen=listen,
+                monitor_component=component,
+            ) as server:
+                client = await hat_eventer.connect(net.TcpAddress(server.host, server.port), "x")
+                yield client, server.pid
+                await client.async_close()
+
+        events = [common.RegisterEvent(("hat",), None, common.EventPayloadJson(1))]
+        async with hat_client() as (client, pid):
+            ours = await stack.enter_async_context(
+                gateway(tmp_path / "ours", core=core(2, second.port))
+            )
+            peer = await stack.enter_async_context(client_of(ours.port, "STANDBY"))
+            assert await client.register(events, with_response=True)
+            while ["hat"] not in [e["type"] for e in await stored(peer)]:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            os.kill(pid, signal.SIGKILL)
+            await told(peer, "OPERATIONAL")
+        assert await write(peer, [], 10) == ""
+        async with hat_client() as (client, _):  # OPERATIONAL again
+            await told(peer, "STANDBY")
+            params = common.QueryTimeseriesParams([("a",)])
+            while len((await client.query(params)).events) < 20:
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(monitor_server(tmp_path))
+        backend = {"type": "rocksdb", "path": str(tmp_path / "events")}
+        event_core = {**core(1, first.port), "backend": backend}
+        running = await stack.enter_async_context(running_gateway(event_core=event_core))
+        peer = await stack.enter_async_context(client_of(running.mariner.port, "OPERATIONAL"))
+        first.process.send_signal(number)
+        await told(peer, "STANDBY")
+        assert await write(peer, []) in REFUSALS
+        await first.process.wait()
+        await stack.enter_async_context(monitor_server(tmp_path / "again", port=first.port))
+        await told(peer, "OPERATIONAL")
+        assert await write(peer, [], 1) == ""
+        assert engine_states(await stored(peer), 1) == ["STARTED", "STOPPED", "STARTED"]
+        # the gateway ends before the monitor that it uses
+        await running.async_close()
+
+
+async def test_an_engine_that_cannot_start_ends_the_gateway(tmp_path: Path) -> None:
+    broken = {"module": "tests.eventer_bridge.modules.scripted"}  # wants more than that
+    async with monitor_server(tmp_path) as monitor:
+        backend = {"type": "memory"}
+        event_core = {**core(1, monitor.port), "backend": backend, "modules": [broken]}
+        async with running_gateway(event_core=event_core) as running:
+            await running.wait_closing()
+            assert running.failed == "monitor"
+
+
+async def test_not_a_monitor_server(caplog: pytest.LogCaptureFixture) -> None:
+    attempts: asyncio.Queue[None] = asyncio.Queue()
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.put_nowait(None)
+        writer.close()
+
+    async with await asyncio.start_server(close, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        event_core = {**core(1, port), "backend": {"type": "memory"}}
+        async with running_gateway(event_core=event_core) as running:
+            for _ in range(3):
+                await attempts.get()
+            assert running.core.status is Status.STANDBY
+    reasons = [vars(i).get("reason") for i in caplog.records]
+    assert "closed without a word, is it a monitor server?" in reasons
