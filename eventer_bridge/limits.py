@@ -260,3 +260,29 @@ MAX_LOG_CHARACTERS: Final = 500
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
+
+# --- RSB ------------------------------------------------------------------------------------
+
+MAX_NOTIFICATION_BYTES: Final = 16 << 20
+"""A notification: an image of a camera, not a film."""
+
+MAX_NOTIFICATION_ITEMS: Final = 1_024
+"""Causes, user times or user infos of one event. Each is an object in memory, of which the
+bytes of a notification could announce a million."""
+
+REMEMBERED_SCOPES: Final = 20_000
+"""Scopes that are remembered as parsed."""
+
+MAX_RSB_CONNECTIONS: Final = 1_024
+"""Participants' connections to the bus; every event is relayed to all of them."""
+
+RSB_TURN_EVENTS: Final = 64
+"""Events of one connection that are taken in at a stretch, about 3 ms, before others get
+their turn."""
+
+KEEPALIVE_DELAY_S: Final = 30
+"""A silent connection is probed by the kernel then: RSB has no pings."""
+
+SEEN_EVENTS: Final = 65_536
+"""Events of the bus whose ids are remembered, so that one that comes back by another way (a
+replicated server) is not sent there again: of 3 s at 20,000 events/s, about 10 MB."""

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import jsonschema
 import jsonschema_rs
@@ -23,10 +23,17 @@ from referencing import Registry, Resource
 
 from eventer_bridge import tls
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
-from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError, ModuleError
+from eventer_bridge.errors import (
+    ConfigurationError,
+    InvalidEventError,
+    InvalidSubscriptionError,
+    ModuleError,
+)
+from eventer_bridge.model import EventType, check_registrable
 from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
 from eventer_bridge.rights import ClientConfig
+from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.subscription import Subscription
 
 DEFAULT_HTTP_PORT: Final = 23080
@@ -117,6 +124,17 @@ class MonitorConfig(msgspec.Struct, frozen=True):
     group: str
 
 
+class RsbConfig(msgspec.Struct, frozen=True):
+    """The RSB bus that takes part; ``scopes_in`` is registered, ``scopes_out`` sent."""
+
+    host: str
+    port: int
+    mode: Literal["server", "client"]
+    scopes_in: tuple[str, ...] = ()
+    scopes_out: tuple[str, ...] = ()
+    prefix: EventType = ("rsb",)
+
+
 class CoreConfig(msgspec.Struct, frozen=True):
     """The embedded event server."""
 
@@ -126,6 +144,7 @@ class CoreConfig(msgspec.Struct, frozen=True):
     eventer_server: EventerServerConfig | None = None
     replication: tuple[ReplicationConfig, ...] = ()
     monitor: MonitorConfig | None = None
+    rsb: RsbConfig | None = None
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
@@ -307,6 +326,7 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
         ids.add(remote["server_id"])
     if "monitor" in core:
         yield from _monitor_problems(core)
+    yield from _rsb_problems("event_core.rsb", core.get("rsb", {}))
 
 
 def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
@@ -320,6 +340,19 @@ def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
             f"{key}.host: {host!r}: expected the name or address that others reach this server"
             " at, which is what the monitor server tells them"
         )
+
+
+def _rsb_problems(key: str, rsb: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("scopes_in", "scopes_out"):
+        for index, scope in enumerate(rsb.get(name, [])):
+            try:
+                parse_scope(scope)
+            except InvalidEventError as e:
+                yield f"{key}.{name}[{index}]: {e}"
+    try:
+        check_registrable(tuple(rsb.get("prefix", ())))
+    except InvalidEventError as e:
+        yield f"{key}.prefix: {e}"
 
 
 def _client_problems(

@@ -20,6 +20,8 @@ from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.relay import RelayCore
 from eventer_bridge.rights import Authenticator
+from eventer_bridge.rsb import bridge as rsb_bridge
+from eventer_bridge.rsb.event import parse_scope
 from mariner import http, limits, remotes, server
 from mariner.config import (
     BackendConfig,
@@ -30,6 +32,7 @@ from mariner.config import (
     MemoryConfig,
     RemoteConfig,
     RocksDbConfig,
+    RsbConfig,
     TlsConfig,
 )
 from mariner.metrics import GatewayCollector, Metrics
@@ -72,6 +75,7 @@ class Gateway(aio.Resource):
         self.core: EventCore
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
+        self.rsb: rsb_bridge.Bridge | None = None
         self.http: http.HttpServer | None = None
         self.async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -106,7 +110,7 @@ class Gateway(aio.Resource):
         )
         self._own(self.mariner, "mariner server")
         metrics.registry.register(
-            GatewayCollector(core, self._backend, self.mariner, self.eventer_server)
+            GatewayCollector(core, self._backend, self.mariner, self.eventer_server, self.rsb)
         )
         if config.http is not None:
             self.http = await http.listen(
@@ -150,6 +154,11 @@ class Gateway(aio.Resource):
             address = chatter.Address(config.monitor.host, config.monitor.port)
             self._monitor = monitor.create(core, address, member, replications)
             self._own(self._monitor, "monitor")
+        if config.rsb is not None:
+            self.rsb = await rsb_bridge.create(
+                core, self._rsb_settings(config.rsb), observe_times=metrics.observe_rsb
+            )
+            self._own(self.rsb, "RSB bridge")
         return core
 
     async def _listen(
@@ -165,6 +174,17 @@ class Gateway(aio.Resource):
             authenticate,
             tls=_tls_context(config.tls),
             observe_query=metrics.observe_query,
+        )
+
+    def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.Settings:
+        return rsb_bridge.Settings(
+            config.host,
+            config.port,
+            is_server=config.mode == "server",
+            scopes_in=tuple(parse_scope(scope) for scope in config.scopes_in),
+            scopes_out=tuple(parse_scope(scope) for scope in config.scopes_out),
+            prefix=config.prefix,
+            name=self._config.name,
         )
 
     def _own(self, part: aio.Resource, name: str) -> None:

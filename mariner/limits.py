@@ -65,5 +65,13 @@ STOP_TIMEOUT_S: Final = 20.0
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 
+# --- metrics ------------------------------------------------------------------------------
+
+MAX_METRIC_SCOPES: Final = 100
+"""RSB scopes that have a latency of their own in the metrics, the first that are heard of:
+anybody on the bus can make up any number of them. All others share one."""
+
+# --- logs ---------------------------------------------------------------------------------
+
 MAX_LOG_CHARACTERS: Final = 500
 """Of a reason that a peer's data is part of."""

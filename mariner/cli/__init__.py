@@ -12,6 +12,7 @@ from mariner_certs.cli import certs
 
 from mariner.cli.backup import backup, restore
 from mariner.cli.client import ping, query, register, subscribe
+from mariner.cli.rsb import rsb
 from mariner.cli.serve import check, serve
 from mariner.cli.store import store
 from mariner.version import __version__
@@ -26,6 +27,7 @@ def main() -> None:
 for command in (
     *(serve, check),
     *(ping, register, query, subscribe),
+    rsb,
     *(backup, restore, store),
     certs,
 ):

@@ -83,6 +83,8 @@ def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
     lines = [f"mariner {scheme}://{conf.mariner.host}:{running.mariner.port}"]
     if running.eventer_server:
         lines.append(f"eventer {running.eventer_server.address}")
+    if conf.event_core and conf.event_core.rsb and running.rsb and running.rsb.port:
+        lines.append(f"rsb tcp://{conf.event_core.rsb.host}:{running.rsb.port}")
     if conf.http and running.http:
         lines.append(f"http http://{conf.http.host}:{running.http.port}")
     for line in lines:

@@ -1,0 +1,258 @@
+"""The bridge between an RSB bus and the event core.
+
+What comes by RSB on one of ``scopes_in`` is registered, each event as a session of its own::
+
+    bus ─▶ connection ─▶ relayed (server) ─▶ payloads ─▶ core.register
+
+Events of type ``prefix`` + segments of a scope in ``scopes_out`` are sent to the bus, when
+they are registered (not: when they are durable). An event that came by RSB is not sent back
+to where it came from: neither what was registered here, nor what comes by another way (a
+replicated server) and whose id was seen on this bus.
+
+RSB has no answers, so nobody is told of a refused event: it is counted, and logged. While the
+core is full, the connection that brings events is not read from. Nobody keeps what could not
+be sent: RSB is a live bus.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.core import EventCore
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.model import Event, EventType, SourceType, Status
+from eventer_bridge.rsb import codec, payloads, transport
+from eventer_bridge.rsb.connection import Connection, Received
+from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
+from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
+from eventer_bridge.rsb.stats import RsbStats
+from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
+from eventer_bridge.session import Session
+
+mlog = logging.getLogger(__name__)
+
+_CORE_FULL: Final = "core full"  # why a connection is not read from
+
+TimesCb: TypeAlias = Callable[[RsbEvent], None]
+"""Told of each event that was delivered, whose four times are known as far as they can be."""
+
+
+class Settings(NamedTuple):
+    """What the bridge does.
+
+    Attributes:
+        host: where the bus' server listens: this one, or the one to connect to.
+        port: its TCP port.
+        is_server: whether the bus' server is this one.
+        scopes_in: what is registered.
+        scopes_out: what is sent.
+        prefix: what types of events begin with.
+        name: what RSB's tools call this process.
+    """
+
+    host: str
+    port: int
+    is_server: bool
+    scopes_in: tuple[Scope, ...]
+    scopes_out: tuple[Scope, ...]
+    prefix: EventType
+    name: str = "mariner"
+
+
+async def create(
+    core: EventCore, settings: Settings, *, observe_times: TimesCb = lambda event: None
+) -> "Bridge":
+    """Create a bridge, which goes on until it is closed.
+
+    Args:
+        core: stays the caller's to close, after the bridge.
+        settings: see there. As a client, it connects (again) in the background.
+        observe_times: see :data:`TimesCb`.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    bridge = Bridge(core, settings, observe_times)
+    try:
+        await bridge._start()
+    except BaseException:
+        await aio.uncancellable(bridge.async_close())
+        raise
+    return bridge
+
+
+class Bridge(aio.Resource):
+    """See the module. Made by :func:`create`.
+
+    Attributes:
+        stats: counts of what was done so far.
+    """
+
+    def __init__(self, core: EventCore, settings: Settings, observe_times: TimesCb) -> None:
+        self.stats = RsbStats()
+        self._core = core
+        self._settings = settings
+        self._observe_times = observe_times
+        self._source = core.create_source(SourceType.CONNECTION)
+        self._informers = [Informer(scope) for scope in settings.scopes_out]
+        self._routes: dict[EventType, _Route | None] = {}
+        self._seen: dict[EventId, None] = {}
+        participants = [Participant("informer", i.sender, i.scope) for i in self._informers]
+        participants += [Participant("listener", uuid4(), scope) for scope in settings.scopes_in]
+        self._introspection = Introspection(settings.name, tuple(participants), self._send)
+        self._bus: Bus | None = None
+        self._async_group = aio.Group()
+        core.add_observer(self)
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the bridge's tasks."""
+        return self._async_group
+
+    @property
+    def port(self) -> int | None:
+        """TCP port that is listened on; None where we connect."""
+        return self._bus.port if isinstance(self._bus, BusServer) else None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is anybody else on the bus."""
+        return self._bus is not None and self._bus.is_connected
+
+    # --- core.Observer --------------------------------------------------------------------
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        """Send its events to the bus (``core.Observer``)."""
+        if persisted or not self._informers:
+            return
+        # of what came by RSB, what modules added
+        came = session.requested if session.source == self._source else 0
+        for event in session.events[came:]:
+            if route := self._route_of(event.type):
+                self._send_event(event, route)
+
+    def on_status(self, status: Status) -> None:
+        """Nothing: RSB does not know it (``core.Observer``)."""
+
+    # --- from the bus ---------------------------------------------------------------------
+
+    def _on_received(self, connection: Connection, received: Received) -> None:
+        event = received.event
+        if RSB_SCOPE.includes(event.scope):
+            self._introspection.on_event(event)
+            return
+        if not any(scope.includes(event.scope) for scope in self._settings.scopes_in):
+            return
+        if self._informers:
+            self._remember(event.event_id)
+        event = event.delivered(received.time_us)
+        self._observe_times(event)
+        core = self._core
+        try:
+            register_event = payloads.to_register(event, self._settings.prefix)
+            session = core.register(self._source, [register_event])
+        except EventerBridgeError as e:
+            self._on_refused(event.scope, e)
+            return
+        session.committed.add_done_callback(functools.partial(self._on_committed, event.scope))
+        if core.is_full:
+            connection.pause_reading(_CORE_FULL)
+            core.when_drained(lambda: connection.resume_reading(_CORE_FULL))
+
+    def _on_committed(self, scope: Scope, committed: asyncio.Future[None]) -> None:
+        error = committed.exception()
+        if error is None:
+            self.stats.events_registered += 1
+        else:
+            self._on_refused(scope, error)
+
+    def _on_refused(self, scope: Scope, error: BaseException) -> None:
+        kind = type(error).__name__
+        self.stats.rejected[kind] += 1
+        # the first time, and then ever more seldom: it may be every event
+        level = logging.WARNING if self.stats.rejected[kind].bit_count() == 1 else logging.DEBUG
+        extra = {"scope": str(scope), "reason": str(error), "count": self.stats.rejected[kind]}
+        mlog.log(level, "RSB event is not registered", extra=extra)
+
+    # --- to the bus -----------------------------------------------------------------------
+
+    def _route_of(self, event_type: EventType) -> "_Route | None":
+        if event_type in self._routes:
+            return self._routes[event_type]
+        if len(self._routes) >= limits.REMEMBERED_TYPES:
+            self._routes.clear()
+        scope = payloads.scope_of(event_type, self._settings.prefix)
+        route = None
+        if scope is not None and not RSB_SCOPE.includes(scope):
+            informers = (i for i in self._informers if i.scope.includes(scope))
+            route = next((_Route(scope, informer) for informer in informers), None)
+        self._routes[event_type] = route
+        return route
+
+    def _send_event(self, event: Event, route: "_Route") -> None:
+        if not self.is_connected:
+            self.stats.count_unsent("nobody there")
+            return
+        try:
+            rsb_event = payloads.from_event(event, *route)
+            if rsb_event.event_id in self._seen:
+                return
+            self._remember(rsb_event.event_id)
+            self._send(rsb_event)
+        except InvalidEventError as e:
+            self.stats.count_unsent("invalid")
+            extra = {"scope": str(route.scope), "reason": str(e)[: limits.MAX_LOG_CHARACTERS]}
+            mlog.warning("event is not sent by RSB", extra=extra)
+        else:
+            self.stats.events_notified += 1
+
+    def _send(self, event: RsbEvent) -> None:
+        if self._bus is not None:
+            self._bus.send(codec.encode(event.sent()))
+
+    def _remember(self, event_id: EventId) -> None:
+        seen = self._seen
+        seen[event_id] = None
+        if len(seen) > limits.SEEN_EVENTS:
+            del seen[next(iter(seen))]
+
+    # --- life cycle -----------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self._settings
+        if settings.is_server:
+            self._bus = await transport.listen(
+                settings.host, settings.port, self._on_received, self.stats
+            )
+        else:
+            self._bus = BusClient(
+                settings.host,
+                settings.port,
+                self._on_received,
+                self.stats,
+                self._introspection.say_hello,
+            )
+        # a bus that ends by itself takes the bridge with it
+        self._async_group.spawn(aio.call_on_done, self._bus.wait_closing(), self.close)
+
+    async def _stop(self) -> None:
+        self._core.remove_observer(self)
+        if self._bus is not None:
+            self._introspection.say_bye()
+            await self._bus.async_close()
+
+
+class _Route(NamedTuple):
+    """Where events of a type are sent to, and by whom."""
+
+    scope: Scope
+    informer: Informer

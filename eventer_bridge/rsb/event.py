@@ -1,0 +1,187 @@
+"""RSB's event model (004).
+
+An event is a value; its times are microseconds since 1970-01-01 UTC. Its id is derived from
+its sender and sequence number, when it is asked for.
+
+Strings are bytes on the wire. What is not UTF-8 in them is kept by ``surrogateescape``, as
+Python keeps file names, so that an event is encoded again to what was decoded.
+
+Sans I/O; any thread.
+"""
+
+import functools
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, NamedTuple, Self
+from uuid import UUID, uuid4, uuid5
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import Int64
+
+MAX_SEQUENCE: Final = (1 << 32) - 1
+
+_SCOPE: Final = re.compile(r"/(?:[-_a-zA-Z0-9]+/)*")
+
+
+class Scope(NamedTuple):
+    """Where an event is sent to: ``/a/b/``. Who listens on ``/a/`` hears of it, too.
+
+    Attributes:
+        segments: ``("a", "b")``; none for ``/``.
+    """
+
+    segments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "/" + "".join([f"{segment}/" for segment in self.segments])
+
+    def includes(self, other: "Scope") -> bool:
+        """Whether ``other`` is this scope or below it."""
+        return other.segments[: len(self.segments)] == self.segments
+
+    def super_scopes(self) -> Iterator["Scope"]:
+        """The scopes above it, from ``/`` on."""
+        for size in range(len(self.segments)):
+            yield Scope(self.segments[:size])
+
+
+def parse_scope(text: str) -> Scope:
+    """Scope of its text.
+
+    Raises:
+        InvalidEventError: it has another form.
+    """
+    # the size first: what is remembered is bounded
+    if len(text) > limits.MAX_TYPE_BYTES:
+        raise InvalidEventError(
+            f"scope has {len(text)} characters, at most {limits.MAX_TYPE_BYTES} are allowed"
+        )
+    return _parse_scope(text)
+
+
+@functools.lru_cache(limits.REMEMBERED_SCOPES)
+def _parse_scope(text: str) -> Scope:
+    if not _SCOPE.fullmatch(text):
+        raise InvalidEventError(
+            f"scope {text!r}: expected '/', or '/a/b/' of letters, digits, '-' and '_'"
+        )
+    return Scope(tuple(text.split("/")[1:-1]))
+
+
+class EventId(msgspec.Struct, frozen=True, gc=False):
+    """Who sent an event, and its number there.
+
+    Attributes:
+        sender: identifier of the sending participant.
+        sequence: counted by it; after 2**32 - 1 comes 0.
+    """
+
+    sender: UUID
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
+
+    def to_uuid(self) -> UUID:
+        """Identifier of the event (004): UUID v5 of the two."""
+        return uuid5(self.sender, f"{self.sequence:08x}")
+
+
+class MetaData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Times of an event, and what its users add (004, "Meta Data").
+
+    Create and send time are by the clock of who sends, receive and deliver time by that of
+    who receives. None where nobody told.
+    """
+
+    create_time: Int64 | None = None
+    send_time: Int64 | None = None
+    receive_time: Int64 | None = None
+    deliver_time: Int64 | None = None
+    user_times: Mapping[str, Int64] = {}
+    user_infos: Mapping[str, str] = {}
+
+
+class RsbEvent(msgspec.Struct, frozen=True):
+    """See the module.
+
+    Attributes:
+        event_id: sender and sequence number.
+        scope: where it is sent to.
+        schema: wire schema: how ``data`` is encoded; "" where it is not told.
+        data: payload as it is on the wire.
+        method: its role in a pattern of communication, as "REQUEST".
+        causes: events that it is a consequence of.
+        meta: times and user's items.
+    """
+
+    event_id: EventId
+    scope: Scope
+    schema: str = "void"
+    data: bytes = b""
+    method: str | None = None
+    causes: tuple[EventId, ...] = ()
+    meta: MetaData = MetaData()
+
+    @property
+    def id(self) -> UUID:
+        """Identifier of the event, derived."""
+        return self.event_id.to_uuid()
+
+    def sent(self) -> Self:
+        """The event, sent now unless its sender did: without the times of who received it."""
+        send_time = self.meta.send_time
+        if send_time is None:
+            send_time = now_us()
+        return self._with_times(send_time=send_time, receive_time=None, deliver_time=None)
+
+    def delivered(self, received_us: int) -> Self:
+        """The event, received at that time and delivered now."""
+        return self._with_times(receive_time=received_us, deliver_time=now_us())
+
+    def _with_times(self, **times: int | None) -> Self:
+        return msgspec.structs.replace(self, meta=msgspec.structs.replace(self.meta, **times))
+
+
+class Informer:
+    """A participant that sends: gives its events their sender and sequence numbers.
+
+    Args:
+        scope: what it sends to, and below it.
+        sequence: number of its first event.
+    """
+
+    def __init__(self, scope: Scope, sequence: int = 0) -> None:
+        self.scope = scope
+        self.sender = uuid4()
+        self._sequence = sequence
+
+    def next_id(self) -> EventId:
+        """Identifier of its next event."""
+        sequence = self._sequence
+        self._sequence = 0 if sequence == MAX_SEQUENCE else sequence + 1
+        return EventId(self.sender, sequence)
+
+    def create(
+        self,
+        scope: Scope,
+        schema: str = "void",
+        data: bytes = b"",
+        *,
+        method: str | None = None,
+        causes: tuple[EventId, ...] = (),
+        meta: MetaData = MetaData(),  # noqa: B008  # immutable
+    ) -> RsbEvent:
+        """A new event, created now unless ``meta`` tells when, and not sent yet.
+
+        The arguments are those of :class:`RsbEvent`.
+        """
+        create_time = now_us() if meta.create_time is None else meta.create_time
+        meta = MetaData(create_time, user_times=meta.user_times, user_infos=meta.user_infos)
+        return RsbEvent(self.next_id(), scope, schema, data, method, causes, meta)
+
+
+def now_us() -> int:
+    """The wall clock of this machine, in microseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1000

@@ -1,0 +1,123 @@
+"""RSB's introspection: tells the tools of RSB who we are (facts read off real peers).
+
+Below the scope ``/__rsb/introspection/participants/`` a participant announces itself with
+``Hello`` on a scope of its own (its UUID), and with ``Bye`` when it is gone. A tool asks all
+by the method SURVEY, or one of them by REQUEST on its scope, without data for ``Hello``, or
+with "ping", to which the answer is "pong". Answers name the question as their cause.
+
+Of this process we tell its number, its name and its host's; not its arguments and user.
+
+Sans I/O; belongs to the bridge.
+"""
+
+import os
+import platform
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope, now_us, parse_scope
+from eventer_bridge.rsb.messages import Bye, Hello
+
+RSB_SCOPE: Final = parse_scope("/__rsb/")
+"""Of RSB's own affairs, which are no events of its users."""
+
+PARTICIPANTS_SCOPE: Final = parse_scope("/__rsb/introspection/participants/")
+
+_HELLO: Final = ".rsb.protocol.introspection.Hello"
+_BYE: Final = ".rsb.protocol.introspection.Bye"
+_TEXT: Final = "utf-8-string"
+
+
+class Participant(NamedTuple):
+    """One of ours.
+
+    Attributes:
+        kind: "informer" or "listener".
+        id: its identifier.
+        scope: what it sends to, or listens on.
+    """
+
+    kind: str
+    id: UUID
+    scope: Scope
+
+    @property
+    def own_scope(self) -> Scope:
+        """Where it is told of."""
+        return Scope((*PARTICIPANTS_SCOPE.segments, str(self.id)))
+
+
+class Introspection:
+    """See the module.
+
+    Args:
+        name: display name of this process.
+        participants: ours.
+        send: sends an event to the bus.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        participants: tuple[Participant, ...],
+        send: Callable[[RsbEvent], None],
+    ) -> None:
+        self._name = name
+        self._participants = participants
+        self._send = send
+        self._informer = Informer(PARTICIPANTS_SCOPE)
+        self._started_us = now_us()
+
+    def say_hello(self, question: RsbEvent | None = None) -> None:
+        """Announce all participants."""
+        for participant in self._participants:
+            self._answer(participant, _HELLO, self._hello(participant), question)
+
+    def say_bye(self) -> None:
+        """Announce that all participants are gone."""
+        for participant in self._participants:
+            data = Bye(id=participant.id.bytes).SerializeToString()
+            self._answer(participant, _BYE, data, None)
+
+    def on_event(self, event: RsbEvent) -> None:
+        """An event below ``RSB_SCOPE`` came: answered if it is a question to us."""
+        for participant in self._asked(event):
+            if event.data == b"ping" and event.schema in {_TEXT, "ascii-string"}:
+                self._answer(participant, _TEXT, b"pong", event)
+            elif not event.data:
+                self._answer(participant, _HELLO, self._hello(participant), event)
+
+    def _asked(self, event: RsbEvent) -> Iterator[Participant]:
+        if event.method == "SURVEY" and event.scope == PARTICIPANTS_SCOPE:
+            yield from self._participants
+        elif event.method == "REQUEST":
+            yield from [i for i in self._participants if i.own_scope == event.scope]
+
+    def _answer(
+        self, participant: Participant, schema: str, data: bytes, question: RsbEvent | None
+    ) -> None:
+        causes: tuple[EventId, ...] = () if question is None else (question.event_id,)
+        event = self._informer.create(participant.own_scope, schema, data, causes=causes)
+        self._send(event)
+
+    def _hello(self, participant: Participant) -> bytes:
+        hostname = platform.node()
+        message = Hello(
+            kind=participant.kind,
+            id=participant.id.bytes,
+            scope=str(participant.scope),
+            process={
+                "id": str(os.getpid()),
+                "program_name": "mariner",
+                "start_time": self._started_us,
+                "display_name": self._name,
+            },
+            host={
+                "id": hostname,
+                "hostname": hostname,
+                "machine_type": platform.machine().lower(),
+                "software_type": platform.system().lower(),
+            },
+        )
+        return bytes(message.SerializeToString())

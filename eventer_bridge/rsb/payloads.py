@@ -1,0 +1,219 @@
+"""RSB events as events of the core, and the other way round.
+
+An RSB event becomes an event of type prefix + segments of its scope. Its source timestamp is
+its create time. Its payload is
+
+* JSON where its data has a form as a value (``values``)::
+
+    {"rsb": {"id": …, "sender": …, "sequence": …, "schema": …, "method": …, "causes": […],
+             "meta": {"create_time": …, …, "user_infos": {…}}},
+     "value": …}
+
+* binary otherwise: its type is the wire schema, its data the whole notification (of
+  ``schemas/rsb.proto``), because nothing but the data would be left without it.
+
+Both have everything that the RSB event has, and lead back to it.
+
+An event of anybody else's becomes a new RSB event: of a JSON value with the schema that fits
+it (arrays, objects and numbers that fit none as their JSON text, a ``utf-8-string``); of a
+binary payload with its type as the schema. With ``rsb`` as above, parts of which may be left
+out, method, schema, causes and so on are its author's to choose.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from eventer_bridge.errors import InvalidEventError, InvalidMessageError
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventType,
+    JsonPayload,
+    Payload,
+    RegisterEvent,
+    Timestamp,
+)
+from eventer_bridge.rsb import codec
+from eventer_bridge.rsb.event import (
+    MAX_SEQUENCE,
+    EventId,
+    Informer,
+    MetaData,
+    RsbEvent,
+    Scope,
+    parse_scope,
+)
+from eventer_bridge.rsb.values import CONVERTERS, encode_value, schema_of
+
+_US: Final = 1_000_000
+
+
+class _Rsb(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of an RSB event is not its value."""
+
+    id: UUID | None = None
+    sender: UUID | None = None
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)] | None = None
+    schema: str | None = None
+    method: str | None = None
+    causes: tuple[EventId, ...] = ()
+    meta: MetaData = MetaData()
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    rsb: _Rsb
+    value: Any = None
+
+
+class _Probe(msgspec.Struct):
+    rsb: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode_probe: Final = msgspec.json.Decoder(_Probe).decode
+_decode_value: Final = msgspec.json.Decoder().decode
+
+
+def to_register(event: RsbEvent, prefix: EventType) -> RegisterEvent:
+    """Event to register of an RSB event."""
+    create_us = event.meta.create_time
+    source_timestamp = None if create_us is None else Timestamp(*divmod(create_us, _US))
+    payload = _json_payload(event)
+    if payload is None:
+        payload = BinaryPayload(_data_type(event), codec.encode(event))
+    return RegisterEvent(prefix + event.scope.segments, source_timestamp, payload)
+
+
+def to_json(event: RsbEvent) -> bytes | None:
+    """JSON of an RSB event, as in the payload; None where its data has no form as a value."""
+    converter = CONVERTERS.get(event.schema)
+    if converter is None:
+        return None
+    try:
+        return _encode(_Envelope(_rsb_of(event), converter.decode(event.data)))
+    except ValueError:  # no value; or a string that is not UTF-8
+        return None
+
+
+def to_json_as_bytes(event: RsbEvent) -> bytes:
+    """JSON of any RSB event, its data in base64; what is not UTF-8 is escaped."""
+    escaped = _escaped(msgspec.to_builtins(_rsb_of(event)))
+    return _encode({"rsb": escaped, "value": CONVERTERS["bytes"].decode(event.data)})
+
+
+def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
+    """Scope that events of a type are sent to; None if it is not one of the bridge's."""
+    if event_type[: len(prefix)] != prefix:
+        return None
+    segments = event_type[len(prefix) :]
+    try:
+        return parse_scope(str(Scope(segments)))
+    except InvalidEventError:
+        return None
+
+
+def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
+    """RSB event of an event: what it was made of, or a new one.
+
+    Args:
+        event: any event of the core.
+        scope: where it is sent to (:func:`scope_of`).
+        informer: sender of a new one; not asked otherwise.
+
+    Raises:
+        InvalidEventError: ``rsb`` in its payload is wrong.
+    """
+    moment = event.source_timestamp or event.timestamp
+    created = MetaData(create_time=_microseconds(moment))
+    payload = event.payload
+    if payload is None:
+        return informer.create(scope, meta=created)
+    if isinstance(payload, BinaryPayload):
+        original = _original(payload, scope)
+        if original is not None:
+            return original
+        return informer.create(scope, payload.data_type, payload.data, meta=created)
+    raw = bytes(payload.data)
+    if raw.startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
+        return _from_envelope(raw, scope, informer, created)
+    value = _decode_value(raw)
+    schema = schema_of(value)
+    if schema is None:
+        return informer.create(scope, "utf-8-string", raw, meta=created)
+    return informer.create(scope, schema, encode_value(schema, value), meta=created)
+
+
+def _rsb_of(event: RsbEvent) -> _Rsb:
+    event_id = event.event_id
+    return _Rsb(
+        event.id,
+        event_id.sender,
+        event_id.sequence,
+        event.schema,
+        event.method,
+        event.causes,
+        event.meta,
+    )
+
+
+def _json_payload(event: RsbEvent) -> Payload | None:
+    data = to_json(event)
+    return None if data is None else JsonPayload(msgspec.Raw(data))
+
+
+def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaData) -> RsbEvent:
+    try:
+        rsb = (envelope := _decode_envelope(raw)).rsb
+    except msgspec.ValidationError as e:
+        raise InvalidEventError(f"payload: {e}") from e
+    schema = rsb.schema or schema_of(envelope.value)
+    if schema is None:
+        raise InvalidEventError("payload: rsb.schema: missing, and no schema fits the value")
+    data = encode_value(schema, envelope.value)
+    if rsb.sender is not None and rsb.sequence is not None:
+        event_id = EventId(rsb.sender, rsb.sequence)
+        return RsbEvent(event_id, scope, schema, data, rsb.method, rsb.causes, rsb.meta)
+    meta = rsb.meta
+    if meta.create_time is None:
+        meta = msgspec.structs.replace(meta, create_time=created.create_time)
+    return informer.create(scope, schema, data, method=rsb.method, causes=rsb.causes, meta=meta)
+
+
+def _original(payload: BinaryPayload, scope: Scope) -> RsbEvent | None:
+    """The RSB event that a binary payload was made of; None if it is somebody else's."""
+    try:
+        event = codec.decode(payload.data)
+    except InvalidMessageError:
+        return None
+    is_ours = event.scope == scope and _data_type(event) == payload.data_type
+    return event if is_ours else None
+
+
+def _data_type(event: RsbEvent) -> str:
+    return _escape(event.schema)
+
+
+def _escape(text: str) -> str:
+    """Text that has a form in JSON."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return _escape(value)
+    if isinstance(value, dict):
+        return {_escape(key): _escaped(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_escaped(item) for item in value]
+    return value
+
+
+def _microseconds(moment: Timestamp) -> int | None:
+    value = moment.s * _US + moment.us
+    return value if -(1 << 63) <= value < 1 << 63 else None

@@ -1,0 +1,249 @@
+"""The bus over sockets: a server that relays, connections to one, and one that comes back.
+
+Whoever is connected to the server gets every event of all others, and picks by scope what it
+listens to. The server itself takes part, by :meth:`Bus.send` and its callback.
+
+Runs on the event loop's thread.
+"""
+
+import abc
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import tenacity
+from hat import aio
+
+from eventer_bridge import connection_errors, limits
+from eventer_bridge.errors import ConnectError, EventerBridgeError
+from eventer_bridge.rsb import codec
+from eventer_bridge.rsb.connection import Connection, EventCb, Received
+from eventer_bridge.rsb.stats import RsbStats
+
+mlog = logging.getLogger(__name__)
+
+DEFAULT_PORT: Final = 55_555
+"""Of RSB's socket transport."""
+
+
+class Bus(aio.Resource, abc.ABC):
+    """A bus that we take part in."""
+
+    @property
+    @abc.abstractmethod
+    def is_connected(self) -> bool:
+        """Whether there is anybody to send to."""
+
+    @abc.abstractmethod
+    def send(self, notification: bytes) -> None:
+        """Send an encoded event to all others.
+
+        Raises:
+            InvalidEventError: it is too large.
+        """
+
+
+async def connect(
+    host: str, port: int, on_event: EventCb, stats: RsbStats | None = None
+) -> Connection:
+    """Connect to a bus' server.
+
+    Returns:
+        The connection, which is its caller's to close. It does not reconnect.
+
+    Raises:
+        ConnectError: no connection, or no handshake; the text says why.
+    """
+    connection = Connection(on_event, RsbStats() if stats is None else stats)
+    address = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(limits.CONNECT_TIMEOUT_S) as timeout:
+            await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+            if not await connection.ready:
+                raise ConnectError(f"{address}: {connection.close_reason}")
+    except OSError as e:
+        # TimeoutError is one: ours, or TCP's own
+        if isinstance(e, TimeoutError) and timeout.expired():
+            text = f"no connection and handshake within {limits.CONNECT_TIMEOUT_S:g} s"
+        else:
+            text = connection_errors.refused(e, None)
+        await aio.uncancellable(connection.async_close())
+        raise ConnectError(f"{address}: {text}") from e
+    except BaseException:
+        await aio.uncancellable(connection.async_close())
+        raise
+    return connection
+
+
+async def listen(host: str, port: int, on_event: EventCb, stats: RsbStats) -> "BusServer":
+    """Listen for participants.
+
+    Args:
+        host: where.
+        port: TCP port; 0 takes a free one (see :attr:`BusServer.port`).
+        on_event: called with each event, after it was relayed.
+        stats: what is counted.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    bus = BusServer(on_event, stats)
+    try:
+        await bus._listen(host, port)
+    except BaseException:
+        await aio.uncancellable(bus.async_close())
+        raise
+    return bus
+
+
+class BusServer(Bus):
+    """Relays what each participant sends to all others. Made by :func:`listen`.
+
+    Attributes:
+        port: TCP port that is listened on.
+    """
+
+    def __init__(self, on_event: EventCb, stats: RsbStats) -> None:
+        self.port = 0
+        self._on_event = on_event
+        self._stats = stats
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+        self._async_group.spawn(self._sweep_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the server's tasks."""
+        return self._async_group
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a participant is connected."""
+        return bool(self._connections)
+
+    def send(self, notification: bytes) -> None:
+        """See :class:`Bus`."""
+        frame = codec.encode_frame(notification)
+        # a copy: one that is closed by what it is sent leaves the set
+        for connection in tuple(self._connections):
+            connection.send(frame)
+
+    async def _listen(self, host: str, port: int) -> None:
+        make = functools.partial(Connection, self._on_received, self._stats, self._connections)
+        self._server = await asyncio.get_running_loop().create_server(
+            make, host, port, backlog=limits.LISTEN_BACKLOG
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _on_received(self, sender: Connection, received: Received) -> None:
+        if len(self._connections) > 1:
+            frame = codec.encode_frame(received.notification)
+            for connection in tuple(self._connections):
+                if connection is not sender:
+                    connection.send(frame)
+                    self._stats.relayed += 1
+        self._on_event(sender, received)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            now = time.monotonic()
+            for connection in tuple(self._connections):
+                connection.sweep(now)
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        connections = tuple(self._connections)
+        for connection in connections:
+            connection.close("server closing")
+        await asyncio.gather(*(connection.wait_closed() for connection in connections))
+
+
+class BusClient(Bus):
+    """A connection to a bus' server, made again whenever it is lost.
+
+    Args:
+        host: of the server.
+        port: its TCP port.
+        on_event: called with each event.
+        stats: what is counted.
+        on_connected: called when there is a new connection.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        on_event: EventCb,
+        stats: RsbStats,
+        on_connected: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._on_event = on_event
+        self._stats = stats
+        self._on_connected = on_connected
+        self._connection: Connection | None = None
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the client's tasks."""
+        return self._async_group
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the server."""
+        return self._connection is not None
+
+    def send(self, notification: bytes) -> None:
+        """See :class:`Bus`; lost while there is no connection."""
+        if self._connection is not None:
+            self._connection.send(codec.encode_frame(notification))
+
+    async def _run(self) -> None:
+        while True:
+            connection = await self._connect_with_patience()
+            self._connection = connection
+            extra = {"server": f"{self._host}:{self._port}"}
+            mlog.info("RSB bus is connected", extra=extra)
+            try:
+                self._on_connected()
+                await self._watch(connection)
+                mlog.warning("RSB bus is lost", extra={**extra, "reason": connection.close_reason})
+            finally:
+                self._connection = None
+                await aio.uncancellable(connection.async_close())
+
+    async def _watch(self, connection: Connection) -> None:
+        """Until it closes, see that what it was sent leaves."""
+        while connection.is_open:
+            try:
+                async with asyncio.timeout(limits.SWEEP_PERIOD_S):
+                    await connection.wait_closing()
+            except TimeoutError:
+                connection.sweep(time.monotonic())
+
+    async def _connect_with_patience(self) -> Connection:
+        attempts = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(EventerBridgeError),
+            wait=tenacity.wait_random_exponential(
+                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
+            ),
+            before_sleep=self._on_connect_failed,
+        )
+        return await attempts(connect, self._host, self._port, self._on_event, self._stats)
+
+    def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        # the first time, and then ever more seldom
+        level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
+        extra = {"reason": str(state.outcome.exception())}
+        mlog.log(level, "RSB bus is not reachable", extra=extra)

@@ -1,0 +1,208 @@
+"""``mariner rsb listen|send``: take part in an RSB bus from a shell.
+
+Both connect to the bus' server: a gateway with ``event_core.rsb`` in mode ``server``, or any
+other program that serves RSB's socket transport.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import click
+import msgspec
+
+from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
+from eventer_bridge.rsb import codec, payloads
+from eventer_bridge.rsb.connection import Connection, Received
+from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
+from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
+from eventer_bridge.rsb.values import encode_value, schema_of
+from mariner.cli import output
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, run, tell
+from mariner.cli.stdin import read_lines
+from mariner.cli.values import value_option
+
+MAX_QUEUED: Final = 1_000
+"""Events that wait to be printed; with more, the connection is not read from."""
+
+_QUEUE_FULL: Final = "queue full"
+
+
+@click.group()
+def rsb() -> None:
+    """Listen to an RSB bus (Robotics Service Bus), or send to it."""
+
+
+def _scope(text: str) -> Scope:
+    return parse_scope(text if text.endswith("/") else text + "/")
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.argument("scope", callback=value_option(_scope)),
+        click.option(
+            "--port",
+            envvar="MARINER_RSB_PORT",
+            type=click.IntRange(1, 65535),
+            default=DEFAULT_PORT,
+            show_default=True,
+            show_envvar=True,
+            help="Its TCP port.",
+        ),
+        click.option(
+            "--host",
+            envvar="MARINER_RSB_HOST",
+            default="127.0.0.1",
+            show_default=True,
+            show_envvar=True,
+            help="Name or address of the bus' server.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@rsb.command()
+@_options
+@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+def listen(host: str, port: int, scope: Scope, count: int | None) -> None:
+    """Print the events on SCOPE, and below it, as JSON lines, until interrupted.
+
+    \b
+      {"scope": "/a/", "rsb": {"id": ..., "schema": "double", ...}, "value": 21.5}
+
+    The value of wire schema bytes, and of one that is not known, is base64. A line on
+    standard error tells when it listens. It does not reconnect.
+
+    Exit code 0: --count events were printed; 1: no connection, or it was lost; 130:
+    interrupted.
+    """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
+    run(_listen(host, port, scope, count))
+
+
+@rsb.command()
+@_options
+@click.option(
+    "--schema",
+    help="Wire schema of the values; unless told, void, bool, int64, double or utf-8-string, as"
+    " fits each.",
+)
+@click.option("--method", help="Method of the events, as REQUEST.")
+@click.option(
+    "--info",
+    "infos",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A user info of the events. Can be given several times.",
+)
+@click.argument("values", metavar="[VALUE]...", nargs=-1)
+def send(
+    *,
+    host: str,
+    port: int,
+    scope: Scope,
+    schema: str | None,
+    method: str | None,
+    infos: Sequence[str],
+    values: Sequence[str],
+) -> None:
+    """Send an event to SCOPE for each VALUE, or else for each line of standard input.
+
+    A value is JSON: null, true, 21.5, "text". Those of wire schema bytes, and of one that is
+    not known here, are strings in base64.
+
+    RSB has no answers: that the server has read everything is all that can be known.
+
+    Exit code 0: the server has read everything; 1: no connection, or it was lost; 2: wrong
+    input (arguments: nothing is sent; lines: those before it are).
+    """
+    meta = MetaData(user_infos=_parse_infos(infos))
+    informer = Informer(scope)
+
+    def create(label: str, text: str | bytes) -> RsbEvent:
+        try:
+            value = msgspec.json.decode(text)
+            chosen = schema if schema is not None else schema_of(value)
+            if chosen is None:
+                raise InvalidEventError("expected null, true, false, a number or a string")
+            data = encode_value(chosen, value)
+        except (msgspec.DecodeError, UnicodeError, RecursionError, InvalidEventError) as e:
+            raise CommandError(f"{label}: {e}", EXIT_USAGE) from e
+        return informer.create(scope, chosen, data, method=method, meta=meta)
+
+    events = [create(f"argument {i}", value) for i, value in enumerate(values, 1)]
+    run(_send(host, port, _iterate(events) if events else _read_stdin(create)))
+
+
+def _parse_infos(infos: Sequence[str]) -> dict[str, str]:
+    pairs = [info.partition("=") for info in infos]
+    for key, separator, _ in pairs:
+        if not separator:
+            raise click.BadParameter(f"{key!r}: expected KEY=VALUE", param_hint="--info")
+    return {key: value for key, _, value in pairs}
+
+
+async def _iterate(events: Sequence[RsbEvent]) -> AsyncIterator[RsbEvent]:
+    for event in events:
+        yield event
+
+
+async def _read_stdin(create: Callable[[str, bytes], RsbEvent]) -> AsyncIterator[RsbEvent]:
+    async for number, line in read_lines():
+        yield create(f"line {number}", line)
+
+
+async def _connect(
+    host: str, port: int, on_event: Callable[[Connection, Received], None]
+) -> Connection:
+    try:
+        return await connect(host, port, on_event)
+    except ConnectError as e:
+        raise CommandError(str(e), EXIT_FAILED) from e
+
+
+async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
+    def ignore(connection: Connection, received: Received) -> None:
+        pass
+
+    async with await _connect(host, port, ignore) as connection:
+        try:
+            async for event in events:
+                connection.send(codec.encode_frame(codec.encode(event.sent())))
+                await connection.drain()
+        except ClosedError as e:
+            raise CommandError(str(e), EXIT_FAILED) from e
+        except InvalidEventError as e:
+            raise CommandError(str(e), EXIT_USAGE) from e
+        finally:
+            connection.close()
+
+
+async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None:
+    queue: asyncio.Queue[RsbEvent | None] = asyncio.Queue()
+
+    def on_event(connection: Connection, received: Received) -> None:
+        if scope.includes(received.event.scope):
+            queue.put_nowait(received.event.delivered(received.time_us))
+            if queue.qsize() >= MAX_QUEUED:
+                connection.pause_reading(_QUEUE_FULL)
+
+    async with await _connect(host, port, on_event) as connection:
+        tell(f"listening on {scope} at {host}:{port}")
+        ending = asyncio.create_task(connection.wait_closing())
+        ending.add_done_callback(lambda task: queue.put_nowait(None))
+        printed = 0
+        while printed != count:
+            event = await queue.get()
+            if event is None:
+                raise CommandError(f"{host}:{port}: {connection.close_reason}", EXIT_FAILED)
+            output.write_text(_line(event))
+            printed += 1
+            if queue.empty():
+                connection.resume_reading(_QUEUE_FULL)
+
+
+def _line(event: RsbEvent) -> str:
+    data = payloads.to_json(event) or payloads.to_json_as_bytes(event)
+    fields: dict[str, Any] = {"scope": str(event.scope)}
+    return msgspec.json.encode(fields)[:-1].decode() + "," + data[1:].decode()
