@@ -277,7 +277,7 @@ MAX_RSB_CONNECTIONS: Final = 1_024
 """Participants' connections to the bus; every event is relayed to all of them."""
 
 RSB_TURN_EVENTS: Final = 64
-"""Events of one connection that are taken in at a stretch, about 3 ms, before others get
+"""Events of one connection that are taken in at a stretch, about 1.5 ms, before others get
 their turn."""
 
 KEEPALIVE_DELAY_S: Final = 30

@@ -156,7 +156,7 @@ class Gateway(aio.Resource):
             self._own(self._monitor, "monitor")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(
-                core, self._rsb_settings(config.rsb), observe_times=metrics.observe_rsb
+                core, self._rsb_settings(config.rsb), observe_times=metrics.rsb.observe
             )
             self._own(self.rsb, "RSB bridge")
         return core

@@ -6,7 +6,6 @@ query. Each gateway has a registry of its own.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,16 +16,12 @@ from eventer_bridge.core import EventCore
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.rsb.bridge import Bridge
-from eventer_bridge.rsb.event import RsbEvent, Scope
 from eventer_bridge.server_stats import ServerStats
-from mariner import limits
+from mariner.rsb_metrics import RsbLatency
 from mariner.server import MarinerServer
 
 _LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
 _GROUP_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096)
-
-_OTHER_SCOPES: Final = "(others)"
-_US: Final = 1_000_000
 
 
 class Metrics:
@@ -54,14 +49,8 @@ class Metrics:
             registry=self.registry,
         )
 
-        self._rsb_seconds = Histogram(
-            "mariner_rsb_latency_seconds",
-            "Parts of the way of RSB events; what clocks that differ make negative counts as 0",
-            ["scope", "part"],
-            buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._rsb_parts: dict[Scope | None, tuple[Histogram, ...]] = {}
+        self.rsb = RsbLatency()
+        self.registry.register(self.rsb)
 
     def observe_commit(self, event_count: int, seconds: float) -> None:
         """A group of ``event_count`` events was committed."""
@@ -72,31 +61,6 @@ class Metrics:
         """A query was answered."""
         name = type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
         self._query_seconds.labels(name).observe(seconds)
-
-    def observe_rsb(self, event: RsbEvent) -> None:
-        """An RSB event was delivered: how long it was created, sent, received before.
-
-        A part is left out where nobody told when it began or ended.
-        """
-        parts = self._rsb_parts.get(event.scope)
-        if parts is None:
-            is_known = len(self._rsb_parts) < limits.MAX_METRIC_SCOPES
-            parts = self._add_rsb_scope(event.scope if is_known else None)
-        meta = event.meta
-        times_us = (meta.create_time, meta.send_time, meta.receive_time, meta.deliver_time)
-        for part, begin_us, end_us in zip(parts, times_us, times_us[1:], strict=False):
-            if begin_us is not None and end_us is not None:
-                part.observe(max(0.0, (end_us - begin_us) / _US))
-
-    def _add_rsb_scope(self, scope: Scope | None) -> tuple[Histogram, ...]:
-        """Its histograms; None: those of all scopes beyond the limit."""
-        parts = self._rsb_parts.get(scope)
-        if parts is None:
-            label = _OTHER_SCOPES if scope is None else str(scope)
-            names = ("create_to_send", "send_to_receive", "receive_to_deliver")
-            parts = tuple(self._rsb_seconds.labels(label, name) for name in names)
-            self._rsb_parts[scope] = parts
-        return parts
 
 
 class GatewayCollector(Collector):

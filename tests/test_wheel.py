@@ -48,7 +48,7 @@ def check_content(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for package in ("mariner", "eventer_bridge", "mariner_certs", "mariner_spark"):
         assert f"{package}/py.typed" in names
-    for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs"):
+    for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs", "rsb.proto"):
         assert f"eventer_bridge/schemas/{schema}" in names
     assert not [i for i in names if i.startswith("tests/") or i.endswith((".pem", ".key"))]
 

@@ -1,13 +1,16 @@
 """The bridge between an RSB bus and the event core.
 
-What comes by RSB on one of ``scopes_in`` is registered, each event as a session of its own::
+What comes by RSB on one of ``scopes_in`` is registered, what comes together as one session, or
+else event by event, so that one that is refused costs the others nothing::
 
     bus ─▶ connection ─▶ relayed (server) ─▶ payloads ─▶ core.register
 
 Events of type ``prefix`` + segments of a scope in ``scopes_out`` are sent to the bus, when
-they are registered (not: when they are durable). An event that came by RSB is not sent back
-to where it came from: neither what was registered here, nor what comes by another way (a
-replicated server) and whose id was seen on this bus.
+they are registered (not: when they are durable), while the server is OPERATIONAL: of two that
+keep each other's events, the one that stands by is silent.
+
+An event that came by RSB is not sent back to where it came from: neither what was registered
+here, nor what comes by another way (a replicated server) and whose id was seen on this bus.
 
 RSB has no answers, so nobody is told of a refused event: it is counted, and logged. While the
 core is full, the connection that brings events is not read from. Nobody keeps what could not
@@ -19,7 +22,7 @@ Runs on the event loop's thread.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -27,8 +30,8 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.core import EventCore
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError
-from eventer_bridge.model import Event, EventType, SourceType, Status
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError, ModuleError
+from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
@@ -40,6 +43,9 @@ from eventer_bridge.session import Session
 mlog = logging.getLogger(__name__)
 
 _CORE_FULL: Final = "core full"  # why a connection is not read from
+
+# refusals for which one event of several may be the reason
+_OF_ONE_EVENT: Final = (InvalidEventError, LimitError, ModuleError)
 
 TimesCb: TypeAlias = Callable[[RsbEvent], None]
 """Told of each event that was delivered, whose four times are known as far as they can be."""
@@ -132,7 +138,7 @@ class Bridge(aio.Resource):
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Send its events to the bus (``core.Observer``)."""
-        if persisted or not self._informers:
+        if persisted or not self._informers or self._core.status is not Status.OPERATIONAL:
             return
         # of what came by RSB, what modules added
         came = session.requested if session.source == self._source else 0
@@ -145,42 +151,58 @@ class Bridge(aio.Resource):
 
     # --- from the bus ---------------------------------------------------------------------
 
-    def _on_received(self, connection: Connection, received: Received) -> None:
-        event = received.event
-        if RSB_SCOPE.includes(event.scope):
-            self._introspection.on_event(event)
+    def _on_received(self, connection: Connection, batch: Sequence[Received]) -> None:
+        prefix = self._settings.prefix
+        events = [payloads.to_register(event, prefix) for event in self._delivered(batch)]
+        if not events:
             return
-        if not any(scope.includes(event.scope) for scope in self._settings.scopes_in):
-            return
-        if self._informers:
-            self._remember(event.event_id)
-        event = event.delivered(received.time_us)
-        self._observe_times(event)
+        self._register(events)
         core = self._core
-        try:
-            register_event = payloads.to_register(event, self._settings.prefix)
-            session = core.register(self._source, [register_event])
-        except EventerBridgeError as e:
-            self._on_refused(event.scope, e)
-            return
-        session.committed.add_done_callback(functools.partial(self._on_committed, event.scope))
         if core.is_full:
             connection.pause_reading(_CORE_FULL)
             core.when_drained(lambda: connection.resume_reading(_CORE_FULL))
 
-    def _on_committed(self, scope: Scope, committed: asyncio.Future[None]) -> None:
+    def _delivered(self, batch: Sequence[Received]) -> Iterator[RsbEvent]:
+        """Those events that are to be registered."""
+        for received in batch:
+            event = received.event
+            if RSB_SCOPE.includes(event.scope):
+                self._introspection.on_event(event)
+            elif any(scope.includes(event.scope) for scope in self._settings.scopes_in):
+                if self._informers:
+                    self._remember(event.event_id)
+                event = event.delivered(received.time_us)
+                self._observe_times(event)
+                yield event
+
+    def _register(self, events: Sequence[RegisterEvent]) -> None:
+        try:
+            session = self._core.register(self._source, events)
+        except EventerBridgeError as e:
+            self._on_refused(events, e)
+        else:
+            session.committed.add_done_callback(functools.partial(self._on_committed, events))
+
+    def _on_committed(
+        self, events: Sequence[RegisterEvent], committed: asyncio.Future[None]
+    ) -> None:
         error = committed.exception()
         if error is None:
-            self.stats.events_registered += 1
+            self.stats.events_registered += len(events)
         else:
-            self._on_refused(scope, error)
+            self._on_refused(events, error)
 
-    def _on_refused(self, scope: Scope, error: BaseException) -> None:
+    def _on_refused(self, events: Sequence[RegisterEvent], error: BaseException) -> None:
+        if len(events) > 1 and isinstance(error, _OF_ONE_EVENT):
+            for event in events:  # the others are not to suffer
+                self._register([event])
+            return
         kind = type(error).__name__
-        self.stats.rejected[kind] += 1
+        count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)
         # the first time, and then ever more seldom: it may be every event
-        level = logging.WARNING if self.stats.rejected[kind].bit_count() == 1 else logging.DEBUG
-        extra = {"scope": str(scope), "reason": str(error), "count": self.stats.rejected[kind]}
+        level = logging.WARNING if count.bit_count() == 1 else logging.DEBUG
+        event_type = "/".join(events[0].type)
+        extra = {"type": event_type, "reason": str(error), "count": count}
         mlog.log(level, "RSB event is not registered", extra=extra)
 
     # --- to the bus -----------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """One connection of the RSB socket transport: the asyncio shell around ``codec``.
 
-Events go to a callback, synchronously and in order. Nothing here grows without bound: a
-connection is not read from while its user says so (:meth:`Connection.pause_reading`), or
-after it had its turn, until the others had theirs; a peer that does not read what it is sent
-is closed.
+Events go to a callback, synchronously and in order, as many at a time as came. Nothing here
+grows without bound: a connection is not read from while its user says so
+(:meth:`Connection.pause_reading`), or after it had its turn, until the others had theirs; a
+peer that does not read what it is sent is closed.
 
 Shutting down is what RSB peers expect: we send the end of stream, wait for the peer's, and
 close. When the peer sends it first, we close at once: it waits for that.
@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from hat import aio
@@ -45,15 +45,15 @@ class Received(NamedTuple):
     time_us: int
 
 
-EventCb: TypeAlias = "Callable[[Connection, Received], None]"
-"""Called with each event; must not block."""
+EventsCb: TypeAlias = "Callable[[Connection, Sequence[Received]], None]"
+"""Called with events that came together; must not block."""
 
 
 class Connection(aio.Resource, asyncio.Protocol):
     """See the module. Made by ``connect`` and ``listen`` (``transport``).
 
     Args:
-        on_event: see :data:`EventCb`.
+        on_events: see :data:`EventsCb`.
         stats: what is counted.
         connections: those of the server; None where we connected.
 
@@ -63,11 +63,11 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def __init__(
         self,
-        on_event: EventCb,
+        on_events: EventsCb,
         stats: RsbStats,
         connections: "set[Connection] | None" = None,
     ) -> None:
-        self._on_event = on_event
+        self._on_events = on_events
         self._stats = stats
         self._connections = connections
         self._loop = asyncio.get_running_loop()
@@ -267,29 +267,38 @@ class Connection(aio.Resource, asyncio.Protocol):
             return
         self._is_processing = True
         try:
-            self._take_turn()
+            self._take_turns()
         except RemoteProtocolError as e:
             self._fail(str(e))
         except Exception as e:
-            mlog.exception("handling an RSB event failed", extra={"peer": self._peer})
+            mlog.exception("handling RSB events failed", extra={"peer": self._peer})
             self.abort("internal error", detail=str(e))
         finally:
             self._is_processing = False
 
-    def _take_turn(self) -> None:
-        left = limits.RSB_TURN_EVENTS
+    def _take_turns(self) -> None:
         # what came before the peer's end is heard in any case: there is not much of it
         while self._close_reason is None and (not self._pauses or self._has_ended):
+            batch: list[Received] = []
+            try:
+                self._decode(batch)
+            finally:  # those before a broken one are heard
+                if batch:
+                    self._on_events(self, batch)
+            if len(batch) < limits.RSB_TURN_EVENTS:
+                return
+            if not self._has_ended and not self._pauses:
+                self.pause_reading(_TURN)
+                self._loop.call_soon(self.resume_reading, _TURN)
+
+    def _decode(self, batch: list[Received]) -> None:
+        """Decode what came, at most a turn of it, into ``batch``."""
+        while len(batch) < limits.RSB_TURN_EVENTS:
             notification = self._decoder.next_frame()
             if notification is None:
                 return
             self._stats.frames_in += 1
-            event = codec.decode(notification)
-            self._on_event(self, Received(event, notification, self._received_us))
-            left -= 1
-            if not left and not self._has_ended and self._decoder.buffered_bytes:
-                self.pause_reading(_TURN)
-                self._loop.call_soon(self.resume_reading, _TURN)
+            batch.append(Received(codec.decode(notification), notification, self._received_us))
 
     def _is_readable(self) -> bool:
         is_open = self._close_reason is None and not self._transport.is_closing()

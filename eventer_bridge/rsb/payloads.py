@@ -113,9 +113,10 @@ def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
         return None
     segments = event_type[len(prefix) :]
     try:
-        return parse_scope(str(Scope(segments)))
+        scope = parse_scope(str(Scope(segments)))
     except InvalidEventError:
         return None
+    return scope if scope.segments == segments else None  # not with "/" inside of a segment
 
 
 def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
@@ -140,10 +141,14 @@ def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
             return original
         return informer.create(scope, payload.data_type, payload.data, meta=created)
     raw = bytes(payload.data)
-    if raw.startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
-        return _from_envelope(raw, scope, informer, created)
-    value = _decode_value(raw)
-    schema = schema_of(value)
+    try:
+        if raw.startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
+            return _from_envelope(raw, scope, informer, created)
+        value = _decode_value(raw)
+    except msgspec.DecodeError:  # JSON, but none that Python can hold: 1e999
+        schema = None
+    else:
+        schema = schema_of(value)
     if schema is None:
         return informer.create(scope, "utf-8-string", raw, meta=created)
     return informer.create(scope, schema, encode_value(schema, value), meta=created)
@@ -170,7 +175,7 @@ def _json_payload(event: RsbEvent) -> Payload | None:
 def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaData) -> RsbEvent:
     try:
         rsb = (envelope := _decode_envelope(raw)).rsb
-    except msgspec.ValidationError as e:
+    except msgspec.DecodeError as e:
         raise InvalidEventError(f"payload: {e}") from e
     schema = rsb.schema or schema_of(envelope.value)
     if schema is None:

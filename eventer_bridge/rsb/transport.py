@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import tenacity
@@ -20,7 +20,7 @@ from hat import aio
 from eventer_bridge import connection_errors, limits
 from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.rsb import codec
-from eventer_bridge.rsb.connection import Connection, EventCb, Received
+from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.stats import RsbStats
 
 mlog = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Bus(aio.Resource, abc.ABC):
 
 
 async def connect(
-    host: str, port: int, on_event: EventCb, stats: RsbStats | None = None
+    host: str, port: int, on_events: EventsCb, stats: RsbStats | None = None
 ) -> Connection:
     """Connect to a bus' server.
 
@@ -57,12 +57,17 @@ async def connect(
     Raises:
         ConnectError: no connection, or no handshake; the text says why.
     """
-    connection = Connection(on_event, RsbStats() if stats is None else stats)
+    connection = Connection(on_events, RsbStats() if stats is None else stats)
     address = f"{host}:{port}"
     try:
         async with asyncio.timeout(limits.CONNECT_TIMEOUT_S) as timeout:
             await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
-            if not await connection.ready:
+            try:
+                is_ready = await connection.ready
+            except BaseException:
+                connection.abort("no handshake")
+                raise
+            if not is_ready:
                 raise ConnectError(f"{address}: {connection.close_reason}")
     except OSError as e:
         # TimeoutError is one: ours, or TCP's own
@@ -78,19 +83,19 @@ async def connect(
     return connection
 
 
-async def listen(host: str, port: int, on_event: EventCb, stats: RsbStats) -> "BusServer":
+async def listen(host: str, port: int, on_events: EventsCb, stats: RsbStats) -> "BusServer":
     """Listen for participants.
 
     Args:
         host: where.
         port: TCP port; 0 takes a free one (see :attr:`BusServer.port`).
-        on_event: called with each event, after it was relayed.
+        on_events: called with events, after they were relayed.
         stats: what is counted.
 
     Raises:
         OSError: the address cannot be listened on.
     """
-    bus = BusServer(on_event, stats)
+    bus = BusServer(on_events, stats)
     try:
         await bus._listen(host, port)
     except BaseException:
@@ -106,9 +111,9 @@ class BusServer(Bus):
         port: TCP port that is listened on.
     """
 
-    def __init__(self, on_event: EventCb, stats: RsbStats) -> None:
+    def __init__(self, on_events: EventsCb, stats: RsbStats) -> None:
         self.port = 0
-        self._on_event = on_event
+        self._on_events = on_events
         self._stats = stats
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -140,14 +145,15 @@ class BusServer(Bus):
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def _on_received(self, sender: Connection, received: Received) -> None:
+    def _on_received(self, sender: Connection, batch: Sequence[Received]) -> None:
         if len(self._connections) > 1:
-            frame = codec.encode_frame(received.notification)
+            frames = [codec.encode_frame(received.notification) for received in batch]
             for connection in tuple(self._connections):
                 if connection is not sender:
-                    connection.send(frame)
-                    self._stats.relayed += 1
-        self._on_event(sender, received)
+                    for frame in frames:
+                        connection.send(frame)
+                    self._stats.relayed += len(frames)
+        self._on_events(sender, batch)
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -171,7 +177,7 @@ class BusClient(Bus):
     Args:
         host: of the server.
         port: its TCP port.
-        on_event: called with each event.
+        on_events: called with events.
         stats: what is counted.
         on_connected: called when there is a new connection.
     """
@@ -180,13 +186,13 @@ class BusClient(Bus):
         self,
         host: str,
         port: int,
-        on_event: EventCb,
+        on_events: EventsCb,
         stats: RsbStats,
         on_connected: Callable[[], None],
     ) -> None:
         self._host = host
         self._port = port
-        self._on_event = on_event
+        self._on_events = on_events
         self._stats = stats
         self._on_connected = on_connected
         self._connection: Connection | None = None
@@ -239,7 +245,7 @@ class BusClient(Bus):
             ),
             before_sleep=self._on_connect_failed,
         )
-        return await attempts(connect, self._host, self._port, self._on_event, self._stats)
+        return await attempts(connect, self._host, self._port, self._on_events, self._stats)
 
     def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None

@@ -75,7 +75,7 @@ def _encode_double(value: Any) -> bytes:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("no number")
     try:
-        return struct.pack("<d", value)
+        return struct.pack("<d", float(value))
     except OverflowError as e:
         raise ValueError(str(e)) from e
 

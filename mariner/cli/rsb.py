@@ -13,7 +13,7 @@ import msgspec
 
 from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
 from eventer_bridge.rsb import codec, payloads
-from eventer_bridge.rsb.connection import Connection, Received
+from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
 from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
 from eventer_bridge.rsb.values import encode_value, schema_of
@@ -80,7 +80,7 @@ def listen(host: str, port: int, scope: Scope, count: int | None) -> None:
     run(_listen(host, port, scope, count))
 
 
-@rsb.command()
+@rsb.command(context_settings={"ignore_unknown_options": True})  # -1 is a value
 @_options
 @click.option(
     "--schema",
@@ -152,17 +152,15 @@ async def _read_stdin(create: Callable[[str, bytes], RsbEvent]) -> AsyncIterator
         yield create(f"line {number}", line)
 
 
-async def _connect(
-    host: str, port: int, on_event: Callable[[Connection, Received], None]
-) -> Connection:
+async def _connect(host: str, port: int, on_events: EventsCb) -> Connection:
     try:
-        return await connect(host, port, on_event)
+        return await connect(host, port, on_events)
     except ConnectError as e:
         raise CommandError(str(e), EXIT_FAILED) from e
 
 
 async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
-    def ignore(connection: Connection, received: Received) -> None:
+    def ignore(connection: Connection, batch: Sequence[Received]) -> None:
         pass
 
     async with await _connect(host, port, ignore) as connection:
@@ -181,13 +179,14 @@ async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
 async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None:
     queue: asyncio.Queue[RsbEvent | None] = asyncio.Queue()
 
-    def on_event(connection: Connection, received: Received) -> None:
-        if scope.includes(received.event.scope):
-            queue.put_nowait(received.event.delivered(received.time_us))
-            if queue.qsize() >= MAX_QUEUED:
-                connection.pause_reading(_QUEUE_FULL)
+    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+        for received in batch:
+            if scope.includes(received.event.scope):
+                queue.put_nowait(received.event.delivered(received.time_us))
+        if queue.qsize() >= MAX_QUEUED:
+            connection.pause_reading(_QUEUE_FULL)
 
-    async with await _connect(host, port, on_event) as connection:
+    async with await _connect(host, port, on_events) as connection:
         tell(f"listening on {scope} at {host}:{port}")
         ending = asyncio.create_task(connection.wait_closing())
         ending.add_done_callback(lambda task: queue.put_nowait(None))

@@ -100,6 +100,17 @@ def test_retention() -> None:
     assert conf.event_core.backend == MemoryConfig(retention=rules)
 
 
+RSB = {"host": "127.0.0.1", "port": 55555, "mode": "server"}
+
+
+def test_rsb() -> None:
+    keys = {**RSB, "scopes_in": ["/", "/a/"]}
+    core = config.parse(changed("event_core", "rsb", to=keys), "test").event_core
+    assert core is not None
+    expected = config.RsbConfig("127.0.0.1", 55555, "server", ("/", "/a/"), (), ("rsb",))
+    assert core.rsb == expected
+
+
 @pytest.mark.parametrize(
     ("conf", "problem"),
     [
@@ -192,6 +203,22 @@ def test_retention() -> None:
             "schemas[0]: expected a valid JSON Schema: ",
         ),
         (changed("schemas", 0, "$id", to=1), "schemas[0].$id: missing, expected the identifier"),
+        (
+            changed("event_core", "rsb", to={"host": "::1", "port": 0, "mode": "auto"}),
+            "event_core.rsb.mode: 'auto': expected one of server, client",
+        ),
+        (
+            changed("event_core", "rsb", to={**RSB, "scopes_in": ["/a/", "/a"]}),
+            "event_core.rsb.scopes_in[1]: scope '/a': expected '/', or '/a/b/' of letters",
+        ),
+        (
+            changed("event_core", "rsb", to={**RSB, "scopes_out": ["/a b/"]}),
+            "event_core.rsb.scopes_out[0]: scope '/a b/': expected '/'",
+        ),
+        (
+            changed("event_core", "rsb", to={**RSB, "prefix": ["a", "*"]}),
+            "event_core.rsb.prefix: event type 'a/*': '?' and '*' are for queries only",
+        ),
         (changed("log", to=[]), "log: an array: expected an object"),
         ([], "(root): an array: expected an object"),
         (None, "(root): None: expected an object"),

@@ -88,16 +88,16 @@ class Connection:
 
     def __init__(self, host: str, port: int, subscriptions: Sequence[Sequence[str]] = ()) -> None:
         self._buffer = bytearray()
-        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.sendall(workload.init_request(subscriptions))
+        self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(workload.init_request(subscriptions))
         answer = msgspec.json.decode(self._receive()[0])
         if answer.get("status") != "OPERATIONAL":
             raise workload.WrongAnswerError(f"not initialised: {answer}")
 
     def close(self) -> None:
         """Close the socket."""
-        self._socket.close()
+        self.socket.close()
 
     def exchange(self, requests: list[bytes], in_flight: int) -> Exchange:
         """Send all requests, never more than ``in_flight`` unanswered, and get the answers."""
@@ -105,7 +105,7 @@ class Connection:
         round_trips_s: list[float] = []
         sent = min(in_flight, len(requests))
         start = last = time.perf_counter()
-        self._socket.sendall(b"".join(requests[:sent]))
+        self.socket.sendall(b"".join(requests[:sent]))
         while len(answers) < len(requests):
             received = self._receive()
             answers += received
@@ -114,14 +114,14 @@ class Connection:
             last = now
             following = requests[sent : sent + len(received)]
             if following:
-                self._socket.sendall(b"".join(following))
+                self.socket.sendall(b"".join(following))
                 sent += len(following)
         return Exchange(answers, last - start, round_trips_s)
 
     def _receive(self) -> list[bytes]:
         """Wait for at least one whole frame; the messages of all that are there."""
         while not (messages := self._cut()):
-            data = self._socket.recv(RECEIVE_BYTES)
+            data = self.socket.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectionError("closed by the server")
             self._buffer += data

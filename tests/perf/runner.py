@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from tests.perf import millions
+from tests.perf import millions, rsb
 from tests.perf.client import Connection, Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import NAMES, ON_EMPTY, ON_FILLED, Scenario, Sizes
@@ -67,7 +67,9 @@ async def run(
     wanted_millions = {i.name: i for i in millions.measures(sizes) if i.name in names}
     if wanted_millions:
         await millions.run(_new(directory, OURS, "millions"), sizes, wanted_millions)
-    return [*measures.values(), *wanted_millions.values()]
+    wanted_rsb = {i.name: i for i in rsb.measures() if i.name in names}
+    await rsb.run(directory, sizes, wanted_rsb)
+    return [*measures.values(), *wanted_millions.values(), *wanted_rsb.values()]
 
 
 def _records(sizes: Sizes) -> list[Measure]:

@@ -104,6 +104,7 @@ class Sizes(NamedTuple):
         millions_types: of so many types.
         millions_requests: registrations of 100 events that one client process makes.
         millions_queries: queries whose median counts.
+        rsb: RSB events that are stored; a tenth of them for each latency.
         small: requests of the scenarios: few instead of many.
     """
 
@@ -116,6 +117,7 @@ class Sizes(NamedTuple):
     millions_types: int
     millions_requests: int
     millions_queries: int
+    rsb: int
     small: bool
 
 
@@ -129,6 +131,7 @@ FULL: Final = Sizes(
     millions_types=10_000,
     millions_requests=10_000,
     millions_queries=500,
+    rsb=100_000,
     small=False,
 )
 SMALL: Final = Sizes(
@@ -141,6 +144,7 @@ SMALL: Final = Sizes(
     millions_types=1_000,
     millions_requests=50,
     millions_queries=20,
+    rsb=2_000,
     small=True,
 )
 
@@ -159,4 +163,7 @@ MILLIONS: Final = (
 )
 """Rows of ``millions``: one run gives all of them."""
 
-NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + MILLIONS
+RSB: Final = ("rsb-store", "rsb-relay", "rsb-out")
+"""Rows of ``rsb``."""
+
+NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + MILLIONS + RSB

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tests.perf.client import Job, Outcome
+from tests.perf.rsb_client import RsbJob
 from tests.support.gateway import gateway
 from tests.support.hat_peers import hat_gateway
 from tests.support.process import ChildError
@@ -62,8 +63,12 @@ THEIRS: Final = Side("theirs", _start_theirs, "events.db")
 SIDES: Final = (OURS, THEIRS)
 
 
-async def do(job: Job) -> Outcome:
+async def do(job: Job | RsbJob, client: str = "tests.perf.client") -> Outcome:
     """Run a client process.
+
+    Args:
+        job: what it does.
+        client: module of a client that does such jobs.
 
     Raises:
         ChildError: it failed; the message has its traceback.
@@ -71,7 +76,7 @@ async def do(job: Job) -> Outcome:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.perf.client",
+        client,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -16,7 +16,7 @@ from tests.perf.report import Bound, Measure
 
 pytestmark = pytest.mark.perf
 
-OURS_ONLY = {"memory", "slow-subscriber", *scenarios.MILLIONS}
+OURS_ONLY = {"memory", "slow-subscriber", *scenarios.MILLIONS, *scenarios.RSB}
 
 
 async def test_every_scenario_gives_right_answers_on_both_sides(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tests.support import process as processes
 from tests.support.hat_peers import CLIENTS, HOST, write_conf
 
-_LISTENING: Final = re.compile(r"listening: (mariner|http) \w+://[^ ]*:(\d+)$", re.MULTILINE)
+_LISTENING: Final = re.compile(r"listening: (mariner|http|rsb) \w+://[^ ]*:(\d+)$", re.MULTILINE)
 
 
 class Gateway(NamedTuple):
@@ -19,6 +19,7 @@ class Gateway(NamedTuple):
     host: str
     port: int
     http_port: int | None
+    rsb_port: int | None
     pid: int
     process: Process
     stderr_path: Path
@@ -88,13 +89,22 @@ async def gateway(
         wrapper=wrapper,
         environment=environment,
     ) as process:
-        ports = await _wait_ports(process, output, http)
-        yield Gateway(HOST, ports["mariner"], ports.get("http"), process.pid, process, output)
+        expected = {"mariner"} | ({"http"} if http else set())
+        if conf["event_core"].get("rsb", {}).get("mode") == "server":
+            expected.add("rsb")
+        ports = await _wait_ports(process, output, expected)
+        yield Gateway(
+            HOST,
+            ports["mariner"],
+            ports.get("http"),
+            ports.get("rsb"),
+            process.pid,
+            process,
+            output,
+        )
 
 
-async def _wait_ports(process: Process, output: Path, http: bool) -> dict[str, int]:
-    expected = {"mariner", "http"} if http else {"mariner"}
-
+async def _wait_ports(process: Process, output: Path, expected: set[str]) -> dict[str, int]:
     async def probe() -> dict[str, int] | None:
         ports = {name: int(port) for name, port in _LISTENING.findall(processes.tail(output))}
         return ports if ports.keys() >= expected else None
