@@ -3,6 +3,9 @@
 They are picked out of the answers to a wider query, page by page: it costs as much as that.
 """
 
+import contextlib
+from collections.abc import AsyncGenerator
+
 import msgspec
 
 from eventer_bridge import limits
@@ -23,13 +26,33 @@ async def query_conditional(client: EventerClient, params: QueryTimeseriesParams
     Raises:
         EventerBridgeError: as ``EventerClient.query``.
     """
-    ids = None if params.ids is None else frozenset(params.ids)
-    is_same = None if params.payload is None else same_as(params.payload)
     max_results = result_limit(params.max_results)
-    last_id = params.last_event_id
-    seen_types: set[EventType] = set()
     found: list[Event] = []
     n_bytes = 0
+    async with contextlib.aclosing(matching(client, params)) as events:
+        async for event in events:
+            if event.payload is not None:
+                n_bytes += len(event.payload.data)
+            if len(found) >= max_results or (found and n_bytes > limits.MAX_RESULT_BYTES):
+                return QueryResult(found, True)
+            found.append(event)
+    return QueryResult(found, False)
+
+
+async def matching(
+    client: EventerClient, params: QueryTimeseriesParams
+) -> AsyncGenerator[Event, None]:
+    """All events that satisfy such a query, after its ``last_event_id``.
+
+    ``max_results`` does not count. Each page of the wider query is asked for when it is needed.
+
+    Raises:
+        EventerBridgeError: as ``EventerClient.query``.
+    """
+    ids = None if params.ids is None else frozenset(params.ids)
+    is_same = None if params.payload is None else same_as(params.payload)
+    last_id = params.last_event_id
+    seen_types: set[EventType] = set()
     wider = msgspec.structs.replace(
         params, ids=None, payload=None, unique_type=False, max_results=None, last_event_id=None
     )
@@ -44,15 +67,10 @@ async def query_conditional(client: EventerClient, params: QueryTimeseriesParams
                 if event.type in seen_types:
                     continue
                 seen_types.add(event.type)
-            if last_id is not None:
-                if event.id == last_id:
-                    last_id = None
-                continue
-            if event.payload is not None:
-                n_bytes += len(event.payload.data)
-            if len(found) >= max_results or (found and n_bytes > limits.MAX_RESULT_BYTES):
-                return QueryResult(found, True)
-            found.append(event)
+            if last_id is None:
+                yield event
+            elif event.id == last_id:
+                last_id = None
         if not page.more_follows or not page.events:
-            return QueryResult(found, False)
+            return
         wider = msgspec.structs.replace(wider, last_event_id=page.events[-1].id)

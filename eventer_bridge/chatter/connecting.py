@@ -71,7 +71,7 @@ async def connect(
     try:
         await _open(connection, address, tls, server_name, connect_timeout_s)
         if connection.handler is None:
-            raise ConnectError(f"{address}: {connection.close_reason}")
+            raise ConnectError(f"{address}: {connection.close_text}")
     except BaseException:
         await aio.uncancellable(connection.async_close())
         raise

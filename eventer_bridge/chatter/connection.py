@@ -69,6 +69,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._is_flush_scheduled = False
         self._has_ended = False
         self._close_reason: str | None = None
+        self._close_detail: str | None = None
+        self._pong: asyncio.Future[None] | None = None
         self._linger_s = 0.0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -113,6 +115,13 @@ class Connection(aio.Resource, asyncio.Protocol):
         return self._close_reason
 
     @property
+    def close_text(self) -> str | None:
+        """The same with what is known besides, for people."""
+        if self._close_detail is None:
+            return self._close_reason
+        return f"{self._close_reason}: {self._close_detail}"
+
+    @property
     def is_write_blocked(self) -> bool:
         """Whether senders are to wait, see :meth:`drain`."""
         return not self._writable.is_set()
@@ -149,8 +158,7 @@ class Connection(aio.Resource, asyncio.Protocol):
             LocalProtocolError: it may not be sent now.
             LimitError: too many conversations of ours are open.
         """
-        if self._close_reason is not None:
-            raise ClosedError(f"{self._peer}: {self._close_reason}")
+        self._check_open()
         is_too_slow = self.is_write_blocked and self._buffered_bytes() > (
             limits.MAX_SEND_BUFFER_BYTES
         )
@@ -181,7 +189,39 @@ class Connection(aio.Resource, asyncio.Protocol):
             if self._writable.is_set():
                 return
             await self._writable.wait()
-        raise ClosedError(f"{self._peer}: {self._close_reason}")
+        self._check_open()
+
+    async def ping(self) -> float:
+        """Ping the peer.
+
+        Returns:
+            Round-trip time in seconds.
+
+        Raises:
+            ClosedError: the connection is closed, or was meanwhile.
+            LocalProtocolError: the dialect is not known yet.
+        """
+        # one ping at a time: a pong does not tell more than that the last one was answered
+        while self._protocol.is_pinging:
+            await self._wait_pong()
+        self._check_open()
+        started = time.perf_counter()
+        self._protocol.ping()
+        self._flush()
+        await self._wait_pong()
+        return time.perf_counter() - started
+
+    async def _wait_pong(self) -> None:
+        self._check_open()
+        if self._pong is None:
+            self._pong = self._loop.create_future()
+        await asyncio.shield(self._pong)
+        self._check_open()
+
+    def _tell_pong(self) -> None:
+        if self._pong is not None:
+            self._pong.set_result(None)
+            self._pong = None
 
     def pause_reading(self, reason: str) -> None:
         """Read no more, so that the peer is held back; messages stop coming at once.
@@ -225,10 +265,11 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._close_reason = reason
         extra = {"peer": self._peer, "reason": reason}
         if detail is not None:
-            extra["detail"] = detail[: limits.MAX_LOG_CHARACTERS]
+            extra["detail"] = self._close_detail = detail[: limits.MAX_LOG_CHARACTERS]
         mlog.log(level, "closing connection", extra=extra)
         self._flush()
         self._writable.set()
+        self._tell_pong()
         if linger_s and not self._has_ended:
             self._linger_s = linger_s
             if self._pauses:
@@ -325,6 +366,8 @@ class Connection(aio.Resource, asyncio.Protocol):
             finally:
                 self._is_processing = False
                 self._flush()
+            if not self._protocol.is_pinging:
+                self._tell_pong()
         if self._has_ended:
             self._close_if_answered()
 
@@ -352,6 +395,10 @@ class Connection(aio.Resource, asyncio.Protocol):
             if not (isinstance(e, ClosedError) and self._close_reason is not None):
                 mlog.exception("handler failed", extra={"peer": self._peer})
                 self.close("internal error", detail=str(e), level=logging.ERROR)
+
+    def _check_open(self) -> None:
+        if self._close_reason is not None:
+            raise ClosedError(f"{self._peer}: {self.close_text}")
 
     def _is_readable(self) -> bool:
         is_open = self._close_reason is None and not self._transport.is_closing()

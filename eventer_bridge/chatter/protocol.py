@@ -313,6 +313,11 @@ class Protocol:
             self._ours[conversation.first_id] = conversation
         return conversation
 
+    @property
+    def is_pinging(self) -> bool:
+        """Whether a ping waits for its answer."""
+        return self._ping is not None
+
     def ping(self) -> None:
         """Ask for a sign of life, unless an earlier ping waits for its answer.
 

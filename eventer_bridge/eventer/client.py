@@ -17,6 +17,7 @@ from hat import aio
 from eventer_bridge import chatter, limits
 from eventer_bridge.errors import (
     ClosedError,
+    ConnectError,
     InitError,
     RegistrationRefusedError,
     RemoteProtocolError,
@@ -78,6 +79,7 @@ async def connect(
     on_status: StatusCb = lambda status: None,
     tls: ssl.SSLContext | None = None,
     dialect: chatter.Dialect = chatter.Dialect.CURRENT,
+    connect_timeout_s: float = limits.CONNECT_TIMEOUT_S,
 ) -> "EventerClient":
     """Connect to an Event Server.
 
@@ -93,32 +95,40 @@ async def connect(
         tls: TLS context for an address that is ``ssl+sbs``; None: one that verifies the
             server by the CAs that this system trusts.
         dialect: of chatter.
+        connect_timeout_s: bound of everything until the server answered.
 
     Raises:
-        ConnectError: no connection.
+        ConnectError: no connection, or no answer in time.
         InitError: the server declined; the text is its reason.
         ProtocolError: it does not speak Eventer.
-        ClosedError: it closed the connection, or did not answer in time.
+        ClosedError: it closed the connection.
     """
-    make_handler = functools.partial(_Handler, on_events, on_status)
-    connection, handler = await chatter.connect(
-        address,
-        make_handler,
-        tls=tls,
-        dialect=dialect,
-        conversation_timeout_s=limits.RESPONSE_TIMEOUT_S,
+    request = MsgInitReq(
+        client_name, client_token, tuple(map(tuple, subscriptions)), server_id, persisted
     )
+    timeout = asyncio.timeout(connect_timeout_s)
+    connection = None
     try:
-        request = MsgInitReq(
-            client_name, client_token, tuple(map(tuple, subscriptions)), server_id, persisted
-        )
-        response = await handler.request(request)
+        async with timeout:
+            connection, handler = await chatter.connect(
+                address,
+                functools.partial(_Handler, on_events, on_status),
+                tls=tls,
+                dialect=dialect,
+                connect_timeout_s=connect_timeout_s,
+                conversation_timeout_s=limits.RESPONSE_TIMEOUT_S,
+            )
+            response = await handler.request(request)
         assert isinstance(response, MsgInitRes)
         if response.status is None:
             raise InitError(f"{address}: {response.error}")
         return EventerClient(connection, handler, persisted)
-    except BaseException:
-        await aio.uncancellable(connection.async_close())
+    except BaseException as e:
+        if connection is not None:
+            await aio.uncancellable(connection.async_close())
+        if isinstance(e, TimeoutError) and timeout.expired():
+            what = "no connection" if connection is None else "no answer to MsgInitReq"
+            raise ConnectError(f"{address}: {what} within {connect_timeout_s:g} s") from None
         raise
 
 
@@ -149,7 +159,7 @@ class EventerClient(aio.Resource):
     @property
     def close_reason(self) -> str | None:
         """Why the connection is closed; None while it is open."""
-        return self._connection.close_reason
+        return self._connection.close_text
 
     def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
         """Register events as one session.
@@ -181,6 +191,17 @@ class EventerClient(aio.Resource):
         response = await self._handler.request(MsgQueryReq(params))
         assert isinstance(response, MsgQueryRes)
         return response.result
+
+    async def ping(self) -> float:
+        """Ping the server (chatter's ping).
+
+        Returns:
+            Round-trip time in seconds.
+
+        Raises:
+            ClosedError: the connection is closed, or was lost meanwhile.
+        """
+        return await self._connection.ping()
 
     async def drain(self) -> None:
         """Wait until the server has read enough of what was sent.
@@ -241,9 +262,10 @@ class _Handler(chatter.Handler):
     def on_closed(self, reason: str) -> None:
         """The connection is gone."""
         requests, self._requests = self._requests, set()
+        text = f"{self._connection.peer}: {self._connection.close_text}"
         for future in requests:
             if not future.done():
-                future.set_exception(ClosedError(f"{self._connection.peer}: {reason}"))
+                future.set_exception(ClosedError(text))
                 future.exception()  # counts as looked at: nobody has to await it
 
     def _expect(
