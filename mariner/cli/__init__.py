@@ -12,8 +12,11 @@ from mariner_certs.cli import certs
 
 from mariner.cli.backup import backup, restore
 from mariner.cli.client import ping, query, register, subscribe
+from mariner.cli.eventer_server import EVENTER
+from mariner.cli.mariner_server import MARINER
 from mariner.cli.rsb import rsb
 from mariner.cli.serve import check, serve
+from mariner.cli.servers import command_of
 from mariner.cli.store import store
 from mariner.version import __version__
 
@@ -24,11 +27,21 @@ def main() -> None:
     """Mariner gateway: an event gateway for Hat-style systems."""
 
 
+@click.group()
+def eventer() -> None:
+    """The same client commands for an Event Server (Eventer)."""
+
+
+_CLIENT_COMMANDS = (ping, register, query, subscribe)
+
 for command in (
     *(serve, check),
-    *(ping, register, query, subscribe),
+    *(command_of(MARINER, i) for i in _CLIENT_COMMANDS),
+    eventer,
     rsb,
     *(backup, restore, store),
     certs,
 ):
     main.add_command(command)
+for command in _CLIENT_COMMANDS:
+    eventer.add_command(command_of(EVENTER, command))

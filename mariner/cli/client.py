@@ -1,6 +1,7 @@
-"""``mariner ping``, ``register``, ``query`` and ``subscribe``: a client's work from a shell.
+"""``ping``, ``register``, ``query`` and ``subscribe``: a client's work from a shell.
 
-Each connects, does its work and ends; what they share is in :mod:`mariner.cli.run`.
+Each connects, does its work and ends. Here they are for any kind of server:
+:func:`mariner.cli.servers.command_of` adds the options that name one.
 """
 
 import sys
@@ -20,7 +21,8 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
 )
 from mariner.cli import output, pinging, registering
-from mariner.cli.run import ServerOptions, run, server_options, tell
+from mariner.cli.run import run, tell
+from mariner.cli.servers import Server
 from mariner.cli.values import (
     event_types_option,
     parse_event_id,
@@ -56,7 +58,6 @@ _TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(pars
 
 
 @click.command()
-@server_options
 @click.option(
     "--count",
     type=click.IntRange(0),
@@ -78,7 +79,7 @@ _TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(pars
     show_default=True,
     help="Seconds to wait for the connection, and for each answer.",
 )
-def ping(server: ServerOptions, count: int, interval: float, timeout: float) -> None:
+def ping(server: Server, count: int, interval: float, timeout: float) -> None:
     """Measure the round-trip time to a server.
 
     With --count 1 it is a health check. SIGINT ends it with the summary.
@@ -89,7 +90,6 @@ def ping(server: ServerOptions, count: int, interval: float, timeout: float) -> 
 
 
 @click.command()
-@server_options
 @click.option(
     "--batch",
     type=click.IntRange(1),
@@ -99,7 +99,7 @@ def ping(server: ServerOptions, count: int, interval: float, timeout: float) -> 
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
 @click.argument("events", metavar="[EVENT]...", nargs=-1)
-def register(server: ServerOptions, batch: int, quiet: bool, events: Sequence[str]) -> None:
+def register(server: Server, batch: int, quiet: bool, events: Sequence[str]) -> None:
     """Register events: the arguments, or else the lines of standard input.
 
     Each EVENT or line is a JSON object:
@@ -128,16 +128,13 @@ def register(server: ServerOptions, batch: int, quiet: bool, events: Sequence[st
     run(_register(server, batch, quiet, events))
 
 
-async def _register(
-    server: ServerOptions, batch: int, quiet: bool, arguments: Sequence[str]
-) -> None:
+async def _register(server: Server, batch: int, quiet: bool, arguments: Sequence[str]) -> None:
     labelled = registering.parse_arguments(arguments) if arguments else registering.read_stdin()
     async with await server.connect() as client:
         await registering.register_events(client, labelled, batch=batch, quiet=quiet)
 
 
 @click.command()
-@server_options
 @click.argument("kind", type=click.Choice(["latest", "timeseries", "server"]), default="timeseries")
 @_types
 @click.option("--from", **_TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
@@ -178,7 +175,7 @@ async def _register(
     help="Default: table in a terminal, jsonl (an event a line) elsewhere.",
 )
 def query(
-    server: ServerOptions, kind: str, limit: int | None, format_: str | None, **options: Any
+    server: Server, kind: str, limit: int | None, format_: str | None, **options: Any
 ) -> None:
     """Query registered events, all of them unless told a --limit.
 
@@ -186,7 +183,6 @@ def query(
       latest      the latest event of each type: --type
       timeseries  the default; events by time: --type, --from, --to, --source-from,
                   --source-to, --order, --order-by, --id, --payload, --unique-type
-                  (the last three: only if the server is one of ours)
       server      events of one server by id: --server-id (required), --persisted
     """  # noqa: D301  # as above
     params = _query_params(kind, options)
@@ -243,9 +239,7 @@ def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
     return params
 
 
-async def _query(
-    server: ServerOptions, params: QueryParams, limit: int | None, as_table: bool
-) -> None:
+async def _query(server: Server, params: QueryParams, limit: int | None, as_table: bool) -> None:
     write, chunk_events = (
         (output.write_table, output.TABLE_ROWS) if as_table else (output.write_jsonl, 256)
     )
@@ -261,7 +255,6 @@ async def _query(
 
 
 @click.command()
-@server_options
 @_types
 @click.option("--server-id", type=_SERVER_ID, help="Only events of this server.")
 @click.option(
@@ -269,7 +262,7 @@ async def _query(
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many events.")
 def subscribe(
-    server: ServerOptions,
+    server: Server,
     event_types: tuple[EventType, ...] | None,
     server_id: int | None,
     persisted: bool,
@@ -286,7 +279,7 @@ def subscribe(
 
 
 async def _subscribe(
-    server: ServerOptions,
+    server: Server,
     event_types: tuple[EventType, ...],
     server_id: int | None,
     persisted: bool,

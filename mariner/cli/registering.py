@@ -12,9 +12,9 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, tell
+from mariner.cli.servers import Client
 from mariner.cli.stdin import read_lines
 from mariner.cli.values import parse_register_event
-from mariner.client import Client
 from mariner.errors import ConnectionLostError, LocalProtocolError, MarinerError, RegisterError
 
 MAX_REQUESTS: Final = 64

@@ -21,20 +21,18 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
 from hat import aio
 
 from eventer_bridge import connection_errors
 from eventer_bridge.model import (
     Event,
     EventType,
-    QueryLatestParams,
     QueryParams,
     QueryResult,
     RegisterEvent,
     Status,
 )
-from mariner.client import conditions, reasons
+from mariner.client import conditions, paging, reasons
 from mariner.client.connection import Connection
 from mariner.client.notifications import Notifications
 from mariner.errors import (
@@ -228,9 +226,7 @@ class Client(aio.Resource):
         conditions.check_answer(params, response.events)
         return QueryResult(response.events, response.more_follows)
 
-    async def query_all(
-        self, params: QueryParams, *, limit: int | None = None
-    ) -> AsyncIterator[Event]:
+    def query_all(self, params: QueryParams, *, limit: int | None = None) -> AsyncIterator[Event]:
         """Query all events, page by page, each of which is asked for when it is needed.
 
         A query for the latest has no pages (002): its one answer is all there is.
@@ -245,18 +241,7 @@ class Client(aio.Resource):
             RemoteProtocolError: as :meth:`query`, or the server announces more, but gives
                 nothing.
         """
-        remaining = limit
-        while remaining is None or remaining > 0:
-            result = await self.query(_limited(params, remaining))
-            for event in result.events[:remaining]:
-                yield event
-            if remaining is not None:
-                remaining -= len(result.events)
-            if not result.more_follows or isinstance(params, QueryLatestParams):
-                return
-            if not result.events:
-                raise RemoteProtocolError("query_res: more_follows, but no events")
-            params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
+        return paging.query_all(self.query, params, limit)
 
     def events(self) -> AsyncIterator[Sequence[Event]]:
         """Notifications, each the events of one session that match the subscriptions.
@@ -327,7 +312,7 @@ class Client(aio.Resource):
     def _fail_pending(self) -> None:
         reason = f"{self._address}: {self.close_reason}"
         if not self._init_res.done() and self._connection.is_connected:
-            text = reasons.lost_before_init(reason, self._is_tls)
+            text = reasons.lost_before_init(reason, "init_req", self._is_tls)
             self._init_res.set_exception(ConnectError(text))
         for future in self._pending.values():
             if not future.done():
@@ -427,12 +412,3 @@ class Client(aio.Resource):
         connection.has_received = False
         await asyncio.sleep(duration_s)
         return connection.has_received or connection.is_reading_paused
-
-
-def _limited(params: QueryParams, limit: int | None) -> QueryParams:
-    """The same query with at most ``limit`` results."""
-    if limit is None or isinstance(params, QueryLatestParams):
-        return params
-    if params.max_results is not None and params.max_results <= limit:
-        return params
-    return msgspec.structs.replace(params, max_results=limit)

@@ -7,11 +7,11 @@ from mariner.errors import RemoteProtocolError
 CLOSED_BY_CLIENT: Final = "closed by this client"
 
 
-def lost_before_init(reason: str, is_tls: bool) -> str:
-    """Why the connection was lost before the server even answered ``init_req``."""
+def lost_before_init(reason: str, request: str, is_tls: bool) -> str:
+    """Why the connection was lost before the server even answered the first ``request``."""
     # most servers do not say so when they refuse a client's certificate or plain TCP
     hint = "a client certificate that it accepts" if is_tls else "TLS"
-    return f"{reason}, before it answered init_req; it may require {hint}"
+    return f"{reason}, before it answered {request}; it may require {hint}"
 
 
 def broken_protocol(error: RemoteProtocolError) -> str:

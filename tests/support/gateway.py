@@ -10,7 +10,9 @@ from typing import Any, Final, Literal, NamedTuple
 from tests.support import process as processes
 from tests.support.hat_peers import CLIENTS, HOST, write_conf
 
-_LISTENING: Final = re.compile(r"listening: (mariner|http|rsb) \w+://[^ ]*:(\d+)$", re.MULTILINE)
+_LISTENING: Final = re.compile(
+    r"listening: (mariner|eventer|http|rsb) [\w+]+://[^ ]*:(\d+)$", re.MULTILINE
+)
 
 
 class Gateway(NamedTuple):
@@ -20,6 +22,7 @@ class Gateway(NamedTuple):
     port: int
     http_port: int | None
     rsb_port: int | None
+    eventer_port: int | None
     pid: int
     process: Process
     stderr_path: Path
@@ -35,6 +38,7 @@ async def gateway(
     http: bool = False,
     modules: Sequence[dict[str, Any]] = (),
     core: Mapping[str, Any] | None = None,
+    remote: dict[str, Any] | None = None,
     store: Path | None = None,
     wrapper: Sequence[str] = (),
     program: str = "mariner",
@@ -54,6 +58,7 @@ async def gateway(
         http: also serve health and metrics.
         modules: ``event_core.modules`` of the configuration.
         core: what is different in ``event_core`` of the configuration.
+        remote: ``eventer`` of the configuration, in place of ``event_core``.
         store: where the store is, if not in ``directory``.
         wrapper: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
@@ -72,6 +77,9 @@ async def gateway(
     if backend == "rocksdb":
         conf["event_core"]["backend"]["path"] = str(store or directory / "events")
     conf["event_core"].update(core or {})
+    if remote is not None:
+        del conf["event_core"]
+        conf["eventer"] = remote
     if tls is not None:
         conf["mariner"]["tls"] = tls
     if http:
@@ -89,15 +97,21 @@ async def gateway(
         wrapper=wrapper,
         environment=environment,
     ) as process:
-        expected = {"mariner"} | ({"http"} if http else set())
-        if conf["event_core"].get("rsb", {}).get("mode") == "server":
-            expected.add("rsb")
+        core_conf = conf.get("event_core", {})
+        wanted = {
+            "mariner": True,
+            "http": http,
+            "eventer": "eventer_server" in core_conf,
+            "rsb": core_conf.get("rsb", {}).get("mode") == "server",
+        }
+        expected = {name for name, is_wanted in wanted.items() if is_wanted}
         ports = await _wait_ports(process, output, expected)
         yield Gateway(
             HOST,
             ports["mariner"],
             ports.get("http"),
             ports.get("rsb"),
+            ports.get("eventer"),
             process.pid,
             process,
             output,

@@ -1,16 +1,15 @@
 """``mariner ping|register|query|subscribe`` as processes, against a real gateway."""
 
 import asyncio
-import contextlib
 import json
 import os
 import re
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -20,6 +19,7 @@ from mariner.cli import main
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import CLIENTS, hat_gateway
+from tests.support.shell import Result, Shell, check_pinged, lines, read_line, shell_for, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,44 +29,6 @@ READER: Final = {
     "subscriptions": [["*"]],
     "register_events": [{"subscriptions": [["allowed", "*"]]}],
 }
-
-
-class Result(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def events(self) -> list[Any]:
-        return [json.loads(line) for line in self.stdout.splitlines()]
-
-    @property
-    def values(self) -> list[Any]:
-        return [event["payload"]["data"] for event in self.events]
-
-
-class Shell(NamedTuple):
-    """Runs the command with an environment; nothing of the tests' own comes through."""
-
-    environment: dict[str, str]
-
-    async def start(self, *arguments: str, **variables: str) -> Process:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
-        environment |= self.environment | variables
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mariner", *arguments),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env={k: v for k, v in environment.items() if v},
-        )
-
-    async def run(self, *arguments: str, stdin: str | bytes = b"", **variables: str) -> Result:
-        process = await self.start(*arguments, **variables)
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        stdout, stderr = await process.communicate(data)
-        assert process.returncode is not None
-        return Result(process.returncode, stdout.decode(), stderr.decode())
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -81,50 +43,13 @@ def shell(server: Gateway) -> Shell:
     return shell_for("app", "secret", server.port)
 
 
-def shell_for(name: str, token: str, port: int) -> Shell:
-    return Shell({"MARINER_PORT": str(port), "MARINER_NAME": name, "MARINER_TOKEN": token})
-
-
-def lines(*values: Any, event_type: str) -> str:
-    return "".join(json.dumps({"type": event_type, "payload": i}) + "\n" for i in values)
-
-
-@contextlib.asynccontextmanager
-async def started(shell: Shell, *arguments: str) -> AsyncIterator[Process]:
-    process = await shell.start(*arguments)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
-
-
-async def read_line(stream: asyncio.StreamReader | None) -> str:
-    assert stream is not None
-    return (await stream.readline()).decode()
-
-
 # --- ping ---------------------------------------------------------------------------------------
 
 
 async def test_ping(shell: Shell, server: Gateway) -> None:
     result = await shell.run("ping", "--count", "3", "--interval", "0.01")
     address = f"127.0.0.1:{server.port}"
-    assert result.code == 0
-    assert result.stderr == ""
-    expected = [
-        rf"PING {address}: connected, status OPERATIONAL",
-        *[rf"answer from {address}: seq={i} time=\d+\.\d{{3}} ms" for i in (1, 2, 3)],
-        r"",
-        rf"--- {address} ping statistics ---",
-        r"3 transmitted, 3 received, 0% loss, time \d+ ms",
-        r"rtt min/avg/max/mdev = [\d.]+/[\d.]+/[\d.]+/[\d.]+ ms",
-    ]
-    printed = result.stdout.splitlines()
-    assert len(printed) == len(expected)
-    for line, pattern in zip(printed, expected, strict=True):
-        assert re.fullmatch(pattern, line), (line, pattern)
+    check_pinged(result, address, 3)
 
 
 async def test_ping_until_interrupted(shell: Shell) -> None:

@@ -1,0 +1,191 @@
+"""Event Servers (001), for the client commands: the Eventer client as they want one.
+
+Everything runs on the event loop's thread.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+from hat import aio
+
+from eventer_bridge import chatter, errors
+from eventer_bridge.eventer.client import EventerClient, connect
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    QueryParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+)
+from eventer_bridge.relay_queries import is_conditional, matching
+from mariner.cli.servers import Client, Server, Wire, server_options
+from mariner.client import paging, reasons
+from mariner.client.notifications import Notifications
+from mariner.errors import (
+    ConnectError,
+    ConnectionLostError,
+    InitError,
+    LocalProtocolError,
+    MarinerError,
+    RegisterError,
+    RemoteProtocolError,
+)
+
+
+@dataclass(frozen=True)
+class EventerServer(Server):
+    """A server that speaks Eventer over chatter."""
+
+    dialect: str
+
+    async def connect(
+        self,
+        *,
+        subscriptions: Iterable[EventType] = (),
+        server_id: int | None = None,
+        persisted: bool = False,
+        timeout_s: float = 10,
+    ) -> Client:
+        """See :meth:`Server.connect`."""
+        context = self.ssl_context()
+        address = chatter.Address(self.host, self.port, context is not None)
+        it = _Client(str(address))
+        try:
+            it.client = await connect(
+                address,
+                self.name,
+                client_token=self.token,
+                subscriptions=subscriptions,
+                server_id=server_id,
+                persisted=persisted,
+                on_events=it.on_events,
+                tls=context,
+                dialect=chatter.Dialect(self.dialect),
+                connect_timeout_s=timeout_s,
+            )
+        except errors.ClosedError as e:
+            text = reasons.lost_before_init(str(e), "MsgInitReq", address.is_tls)
+            raise ConnectError(f"{text} or another dialect") from e
+        except errors.EventerBridgeError as e:
+            raise _translated(e) from e
+        it.hold_back_when_full()
+        it.async_group.spawn(aio.call_on_cancel, it.notifications.end)
+        return it
+
+
+class _Client(aio.Resource):
+    """An Eventer client as a ``Client``."""
+
+    client: EventerClient | None = None
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.notifications = Notifications(self._read_on)
+
+    @property
+    def _connected(self) -> EventerClient:
+        assert self.client is not None
+        return self.client
+
+    @property
+    def async_group(self) -> aio.Group:
+        return self._connected.async_group
+
+    @property
+    def status(self) -> Status:
+        return self._connected.status
+
+    @property
+    def close_reason(self) -> str | None:
+        return self._connected.close_reason
+
+    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
+        with _mariner_errors():
+            await self._connected.drain()
+            return await self._connected.register(events)
+
+    async def query_all(
+        self, params: QueryParams, *, limit: int | None = None
+    ) -> AsyncIterator[Event]:
+        """See ``Client``. What Eventer cannot ask is picked out of the answer to a wider query."""
+        with _mariner_errors():
+            if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+                events = matching(self._connected, params)
+            else:
+                events = paging.query_all(self._connected.query, params, limit)
+            count = 0
+            async with contextlib.aclosing(events):
+                while count != limit and (event := await anext(events, None)) is not None:
+                    yield event
+                    count += 1
+
+    def events(self) -> AsyncIterator[Sequence[Event]]:
+        return self.notifications
+
+    async def ping(self) -> float:
+        with _mariner_errors():
+            return await self._connected.ping()
+
+    def on_events(self, events: Sequence[Event]) -> None:
+        """A notification came."""
+        self.notifications.put(events)
+        self.hold_back_when_full()
+
+    def hold_back_when_full(self) -> None:
+        """Read no more, until what came is taken."""
+        if self.notifications.is_full and self.client is not None:
+            self.client.set_reading(False)
+
+    def _read_on(self) -> None:
+        self._connected.set_reading(True)
+
+
+_ERRORS: Final[tuple[tuple[type[errors.EventerBridgeError], type[MarinerError]], ...]] = (
+    (errors.ConnectError, ConnectError),
+    (errors.InitError, InitError),
+    (errors.RegistrationRefusedError, RegisterError),
+    (errors.ClosedError, ConnectionLostError),
+    (errors.RemoteProtocolError, RemoteProtocolError),
+)
+
+
+def _translated(error: errors.EventerBridgeError) -> MarinerError:
+    """The same error as a Mariner client tells it; what is not the server's is ours."""
+    types = (ours for theirs, ours in _ERRORS if isinstance(error, theirs))
+    return next(types, LocalProtocolError)(str(error))
+
+
+@contextlib.contextmanager
+def _mariner_errors() -> Iterator[None]:
+    try:
+        yield
+    except errors.EventerBridgeError as e:
+        raise _translated(e) from e
+
+
+EVENTER: Final = Wire(
+    EventerServer,
+    [
+        *server_options("MARINER_EVENTER", 23012),
+        click.Option(
+            ["--dialect"],
+            envvar="MARINER_EVENTER_DIALECT",
+            type=click.Choice([i.value for i in chatter.Dialect]),
+            default=chatter.Dialect.CURRENT.value,
+            show_default=True,
+            show_envvar=True,
+            help="Dialect of chatter: current is what today's Hat components speak.",
+        ),
+    ],
+    {
+        "ping": "The pings are those of chatter: they are answered by the server's connection,"
+        " and need no right.",
+        "register": "Eventer does not say why a registration is refused; the server's log may.",
+        "query": "Eventer cannot express --id, --payload and --unique-type: the events are picked"
+        " out of the answer to the query without them, and it costs as much as that.",
+    },
+)

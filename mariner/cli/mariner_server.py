@@ -1,0 +1,40 @@
+"""Mariner servers, for the client commands."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from eventer_bridge.model import EventType
+from mariner import client
+from mariner.cli.servers import Server, Wire, server_options
+
+
+class MarinerServer(Server):
+    """A server that speaks Mariner (002)."""
+
+    async def connect(
+        self,
+        *,
+        subscriptions: Iterable[EventType] = (),
+        server_id: int | None = None,
+        persisted: bool = False,
+        timeout_s: float = 10,
+    ) -> client.Client:
+        """See :meth:`Server.connect`."""
+        return await client.connect(
+            self.host,
+            self.port,
+            client_name=self.name,
+            client_token=self.token,
+            subscriptions=subscriptions,
+            server_id=server_id,
+            persisted=persisted,
+            ssl=self.ssl_context(),
+            connect_timeout_s=timeout_s,
+        )
+
+
+MARINER: Final = Wire(
+    MarinerServer,
+    server_options("MARINER", 23014),
+    {"query": "--id, --payload and --unique-type work only if the server is one of ours."},
+)

@@ -1,0 +1,188 @@
+"""The servers that client commands work with: how they are named, and what they can do.
+
+A command is written once, for any :class:`Server`; :func:`command_of` makes the command of
+one wire of it, with the options that name a server of that kind.
+"""
+
+import abc
+import functools
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import click
+
+from eventer_bridge import tls
+from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
+from mariner.cli.run import EXIT_USAGE, CommandError
+
+
+class Client(Protocol):
+    """A connection to a server, as ``mariner.client.Client`` is one.
+
+    What goes wrong raises branches of ``MarinerError``, as it does there.
+    """
+
+    @property
+    def address(self) -> str:
+        """The server, as messages name it."""
+
+    @property
+    def status(self) -> Status:
+        """What the server last told of itself."""
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why the client is closed; None while it is open."""
+
+    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
+        """Register events, in one session."""
+
+    def query_all(self, params: QueryParams, *, limit: int | None = None) -> AsyncIterator[Event]:
+        """Query all events, page by page."""
+
+    def events(self) -> AsyncIterator[Sequence[Event]]:
+        """Notifications; ends when the client is closed."""
+
+    async def ping(self) -> float:
+        """Ping the server: round-trip time in seconds."""
+
+    async def wait_closing(self) -> None:
+        """Wait until the client closes."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Server(abc.ABC):
+    """A server and who we are to it, as told by options and environment."""
+
+    host: str
+    port: int
+    name: str
+    token: str | None
+    tls: bool
+    tls_ca: Path | None
+    cert: Path | None
+    key: Path | None
+
+    @abc.abstractmethod
+    async def connect(
+        self,
+        *,
+        subscriptions: Iterable[EventType] = (),
+        server_id: int | None = None,
+        persisted: bool = False,
+        timeout_s: float = 10,
+    ) -> Client:
+        """Connect; see ``mariner.client.connect`` for arguments and errors.
+
+        Raises:
+            ConfigurationError: CA, certificate or key cannot be used.
+        """
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What the options about TLS ask for; None for plain TCP.
+
+        Raises:
+            ConfigurationError: as :meth:`connect`.
+        """
+        if self.tls or self.tls_ca or self.cert or self.key:
+            return tls.client_context(self.tls_ca, self.cert, self.key)
+        return None
+
+
+class Wire(NamedTuple):
+    """A kind of server.
+
+    Attributes:
+        server: its type; made with the values of the options.
+        options: what names a server of this kind, see :func:`server_options`.
+        notes: what is to be added to the help of a command, by its name.
+    """
+
+    server: Callable[..., Server]
+    options: Sequence[click.Option]
+    notes: Mapping[str, str]
+
+
+def command_of(wire: Wire, command: click.Command) -> click.Command:
+    """The command for servers of one kind: with their options, and called with ``server``.
+
+    Args:
+        wire: the kind.
+        command: what to do with a server; not changed.
+    """
+    callback = command.callback
+    assert callback is not None
+
+    @functools.wraps(callback)
+    def call(**values: Any) -> None:
+        token_file: Path | None = values.pop("token_file")
+        named = {i.name: values.pop(i.name) for i in wire.options if i.name in values}
+        if token_file is not None:
+            if named["token"] is not None:
+                raise click.UsageError("--token and --token-file: only one of them can be given.")
+            named["token"] = _read_token(token_file)
+        callback(server=wire.server(**named), **values)
+
+    return click.Command(
+        command.name,
+        callback=call,
+        params=[*wire.options, *command.params],
+        help=command.help,
+        epilog=wire.notes.get(command.name or ""),
+    )
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as e:
+        raise CommandError(f"{path}: {e.strerror}", EXIT_USAGE) from e
+    except UnicodeDecodeError as e:
+        raise CommandError(f"{path}: not UTF-8 text", EXIT_USAGE) from e
+
+
+def server_options(prefix: str, port: int) -> list[click.Option]:
+    """Options for the fields of :class:`Server`, and ``--token-file``.
+
+    Args:
+        prefix: of the environment variables that stand for them, as ``MARINER``.
+        port: the one that such servers listen on by default.
+    """
+    file = click.Path(path_type=Path, dir_okay=False)
+
+    def option(name: str, text: str, **attributes: Any) -> click.Option:
+        variable = f"{prefix}_{name.upper().replace('-', '_')}"
+        shown = {"show_envvar": True, "show_default": "default" in attributes}
+        return click.Option([f"--{name}"], envvar=variable, help=text, **shown, **attributes)
+
+    return [
+        option("host", "Name or address of the server.", default="127.0.0.1"),
+        option("port", "Its TCP port.", type=click.IntRange(1, 65535), default=port),
+        option("name", "Name of this client, as the server knows it.", required=True),
+        option(
+            "token",
+            "Token of this client. Other users of this machine can see the command line:"
+            " better use the environment variable or --token-file.",
+        ),
+        option("token-file", "File with the token; a line end after it does not count.", type=file),
+        option(
+            "tls",
+            "Use TLS, with the authorities that this system trusts. Not needed when one of"
+            " the following is given.",
+            is_flag=True,
+        ),
+        option("tls-ca", "Use TLS and trust this authority (PEM file), and no other.", type=file),
+        option(
+            "cert",
+            "Certificate of this client (PEM file), for a server that asks for one.",
+            type=file,
+        ),
+        option("key", "Its private key (PEM file).", type=file),
+    ]

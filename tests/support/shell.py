@@ -1,0 +1,91 @@
+"""The command ``mariner`` as a process, as from a shell."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+
+class Result(NamedTuple):
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def events(self) -> list[Any]:
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def values(self) -> list[Any]:
+        return [event["payload"]["data"] for event in self.events]
+
+
+class Shell(NamedTuple):
+    """Runs the command with an environment; nothing of the tests' own comes through."""
+
+    environment: dict[str, str]
+
+    async def start(self, *arguments: str, **variables: str) -> Process:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
+        environment |= self.environment | variables
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mariner", *arguments),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env={k: v for k, v in environment.items() if v},
+        )
+
+    async def run(self, *arguments: str, stdin: str | bytes = b"", **variables: str) -> Result:
+        process = await self.start(*arguments, **variables)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        stdout, stderr = await process.communicate(data)
+        assert process.returncode is not None
+        return Result(process.returncode, stdout.decode(), stderr.decode())
+
+
+def shell_for(name: str, token: str, port: int) -> Shell:
+    return Shell({"MARINER_PORT": str(port), "MARINER_NAME": name, "MARINER_TOKEN": token})
+
+
+def lines(*values: Any, event_type: str) -> str:
+    return "".join(json.dumps({"type": event_type, "payload": i}) + "\n" for i in values)
+
+
+@contextlib.asynccontextmanager
+async def started(shell: Shell, *arguments: str) -> AsyncIterator[Process]:
+    process = await shell.start(*arguments)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def read_line(stream: asyncio.StreamReader | None) -> str:
+    assert stream is not None
+    return (await stream.readline()).decode()
+
+
+def check_pinged(result: Result, address: str, count: int) -> None:
+    """Every one of so many pings was answered."""
+    assert (result.code, result.stderr) == (0, "")
+    name = re.escape(address)
+    expected = [
+        rf"PING {name}: connected, status OPERATIONAL",
+        *[rf"answer from {name}: seq={i + 1} time=\d+\.\d{{3}} ms" for i in range(count)],
+        r"",
+        rf"--- {name} ping statistics ---",
+        rf"{count} transmitted, {count} received, 0% loss, time \d+ ms",
+        r"rtt min/avg/max/mdev = [\d.]+/[\d.]+/[\d.]+/[\d.]+ ms",
+    ]
+    printed = result.stdout.splitlines()
+    assert len(printed) == len(expected)
+    for line, pattern in zip(printed, expected, strict=True):
+        assert re.fullmatch(pattern, line), (line, pattern)
