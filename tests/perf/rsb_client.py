@@ -6,7 +6,6 @@ Reads a :class:`RsbJob` (JSON) from standard input, does it, checks everything, 
 """
 
 import gc
-import json
 import selectors
 import socket
 import sys
@@ -21,6 +20,7 @@ from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, now_us, parse_scope
 from tests.perf import workload
 from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection, Outcome
+from tests.perf.wires import wire_of
 
 SENDER: Final = UUID("00000000-0000-4000-8000-000000000001")
 SCOPE: Final = parse_scope("/perf/in/")
@@ -127,8 +127,7 @@ def _check_stored(job: RsbJob, total: int) -> None:
     }
     found = 0
     while True:
-        [answer] = connection.exchange([workload.frame(query)], 1).answers
-        page = json.loads(answer)
+        [page] = connection.ask([query])
         for event in page["events"]:
             data = event["payload"]["data"]
             if (data["rsb"]["sequence"], data["value"]) != (found, _text(found)):
@@ -194,7 +193,7 @@ def _register_out(index: int) -> bytes:
         "payload": {"payload_type": "json", "data": _text(index)},
     }
     request = {"msg_type": "register_req", "register_id": index, "register_events": [event]}
-    return workload.frame(request)
+    return wire_of("mariner").encode(request)
 
 
 def _check_came(job: RsbJob, notification: bytes, index: int) -> None:

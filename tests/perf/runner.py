@@ -10,11 +10,20 @@ from typing import Final
 
 import psutil
 
-from tests.perf import millions, rsb
+from tests.perf import eventer, millions, rsb
 from tests.perf.client import Connection, Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import NAMES, ON_EMPTY, ON_FILLED, Scenario, Sizes
-from tests.perf.sides import OURS, SIDES, Server, Side, do, used_bytes
+from tests.perf.sides import (
+    OURS,
+    SIDES,
+    Server,
+    Side,
+    do,
+    in_turn,
+    new_directory,
+    used_bytes,
+)
 
 FILL_REQUEST_EVENTS: Final = 1_000
 
@@ -41,35 +50,42 @@ async def run(
     empty = [i for i in ON_EMPTY if i.name in names]
     filled = [i for i in ON_FILLED if i.name in names]
     measures = {
-        i.name: Measure(i.name, i.title, i.unit, i.target, Bound.SPEED_UP) for i in empty + filled
+        i.name: Measure(
+            i.name, i.title, i.unit, i.target, Bound.SPEED_UP if i.target else Bound.NONE
+        )
+        for i in empty + filled
     }
     measures |= {i.name: i for i in _records(sizes) if i.name in names}
 
     for number in range(sizes.rounds if empty else 0):
-        for side in _in_turn(number):
-            await _run_round(side, _new(directory, side, f"empty-{number}"), empty, sizes, measures)
-    stores = {side.name: _new(directory, side, "filled") for side in SIDES}
+        for side in in_turn(number):
+            path = new_directory(directory, side, f"empty-{number}")
+            await _run_round(side, path, empty, sizes, measures)
+    stores = {side.name: new_directory(directory, side, "filled") for side in SIDES}
     if filled or "disk" in names:
         for side in SIDES:
             await _fill_store(side, stores[side.name], sizes, measures)
     for number in range(sizes.rounds if filled else 0):
-        for side in _in_turn(number):
+        for side in in_turn(number):
             await _run_round(side, stores[side.name], filled, sizes, measures)
     if "memory" in names:
-        await _measure_memory(_new(directory, OURS, "many"), sizes, measures["memory"])
+        await _measure_memory(new_directory(directory, OURS, "many"), sizes, measures["memory"])
     if "idle-connection" in names:
         for side in SIDES:
-            path = _new(directory, side, "idle")
+            path = new_directory(directory, side, "idle")
             await _measure_idle(side, path, sizes, measures["idle-connection"])
     if "slow-subscriber" in names:
-        path = _new(directory, OURS, "slow-subscriber")
+        path = new_directory(directory, OURS, "slow-subscriber")
         await _measure_slow_subscriber(path, sizes, measures["slow-subscriber"])
+    wanted_eventer = {i.name: i for i in eventer.measures(sizes) if i.name in names}
+    await eventer.run(directory, sizes, wanted_eventer)
     wanted_millions = {i.name: i for i in millions.measures(sizes) if i.name in names}
     if wanted_millions:
-        await millions.run(_new(directory, OURS, "millions"), sizes, wanted_millions)
+        await millions.run(new_directory(directory, OURS, "millions"), sizes, wanted_millions)
     wanted_rsb = {i.name: i for i in rsb.measures() if i.name in names}
     await rsb.run(directory, sizes, wanted_rsb)
-    return [*measures.values(), *wanted_millions.values(), *wanted_rsb.values()]
+    wanted = (measures, wanted_eventer, wanted_millions, wanted_rsb)
+    return [measure for of_kind in wanted for measure in of_kind.values()]
 
 
 def _records(sizes: Sizes) -> list[Measure]:
@@ -90,16 +106,6 @@ def _records(sizes: Sizes) -> list[Measure]:
     ]
 
 
-def _in_turn(number: int) -> tuple[Side, ...]:
-    return SIDES if number % 2 == 0 else SIDES[::-1]
-
-
-def _new(directory: Path, side: Side, name: str) -> Path:
-    path = directory / f"{side.name}-{name}"
-    path.mkdir()
-    return path
-
-
 async def _run_round(
     side: Side,
     directory: Path,
@@ -109,16 +115,17 @@ async def _run_round(
 ) -> None:
     async with side.start(directory) as server:
         for scenario in scenarios:
-            requests = scenario.counts.small if sizes.small else getattr(scenario.counts, side.name)
+            requests = scenario.counts.of(side.name, sizes.small)
             job = Job(
                 server.host,
-                server.port,
+                server.port_of(scenario.wire),
                 scenario.kind,
                 requests=requests,
                 warm_up=max(1, requests // 20),
                 in_flight=scenario.in_flight,
                 events_per_request=scenario.events_per_request,
                 stored=sizes.stored,
+                wire=scenario.wire,
             )
             outcome = await do(job)
             value = (

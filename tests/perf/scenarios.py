@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from tests.perf.client import Kind
+from tests.perf.wires import WireName
 
 
 class Counts(NamedTuple):
@@ -16,9 +17,15 @@ class Counts(NamedTuple):
     theirs: int
     small: int
 
+    def of(self, side: str, is_small: bool) -> int:
+        """Requests to ``ours`` or ``theirs``; ``is_small``: for correctness only."""
+        if is_small:
+            return self.small
+        return self.ours if side == "ours" else self.theirs
+
 
 class Scenario(NamedTuple):
-    """One row of the comparison; ``Job`` explains the shared names."""
+    """One row of the comparison; ``Job`` explains the shared names. Target 0: none."""
 
     name: str
     title: str
@@ -28,6 +35,17 @@ class Scenario(NamedTuple):
     counts: Counts
     in_flight: int = 1
     events_per_request: int = 1
+    wire: WireName = "mariner"
+
+
+class FanOut(NamedTuple):
+    """Events to subscribers over Eventer; ``Job`` explains the shared names."""
+
+    name: str
+    title: str
+    counts: Counts
+    in_flight: int
+    events_per_request: int
 
 
 ON_EMPTY: Final = (
@@ -57,6 +75,27 @@ ON_EMPTY: Final = (
         2,
         "register",
         Counts(2_000, 1_000, 50),
+    ),
+    Scenario(
+        "eventer-register-single",
+        "Eventer: register, 1 event, 64 in flight",
+        "events/s",
+        10,
+        "register",
+        Counts(150_000, 100_000, 300),
+        in_flight=64,
+        wire="eventer",
+    ),
+    Scenario(
+        "eventer-register-100",
+        "Eventer: register, 100 events, 64 in flight",
+        "events/s",
+        10,
+        "register",
+        Counts(5_000, 4_000, 16),
+        in_flight=64,
+        events_per_request=100,
+        wire="eventer",
     ),
 )
 
@@ -88,6 +127,41 @@ ON_FILLED: Final = (
         Counts(200_000, 50_000, 200),
         in_flight=64,
     ),
+    Scenario(
+        "eventer-timeseries-newest",
+        "Eventer: timeseries, newest 100 of one type",
+        "ms",
+        10,
+        "newest",
+        Counts(2_000, 10, 5),
+        wire="eventer",
+    ),
+    Scenario(
+        "eventer-latest",
+        "Eventer: latest of one type",
+        "ms",
+        0,
+        "latest",
+        Counts(10_000, 3_000, 20),
+        wire="eventer",
+    ),
+)
+
+FAN_OUTS: Final = (
+    FanOut(
+        "fan-out-single",
+        "Eventer: to {} subscribers, 1 event a session",
+        Counts(5_000, 1_000, 50),
+        in_flight=64,
+        events_per_request=1,
+    ),
+    FanOut(
+        "fan-out-100",
+        "Eventer: to {} subscribers, 100 events a session",
+        Counts(200, 50, 5),
+        in_flight=64,
+        events_per_request=100,
+    ),
 )
 
 
@@ -99,7 +173,8 @@ class Sizes(NamedTuple):
         stored: events in the filled store.
         many: events in our store when its memory is looked at.
         idle: connections that are opened and left idle; hat-mariner has two sockets each.
-        latencies: registrations beside a subscriber that does not read.
+        latencies: registrations beside a subscriber that does not read, and through a relay.
+        subscribers: that hear of the same events.
         millions: events that are stored in all when it is seen whether we slow down.
         millions_types: of so many types.
         millions_requests: registrations of 100 events that one client process makes.
@@ -113,6 +188,7 @@ class Sizes(NamedTuple):
     many: int
     idle: int
     latencies: int
+    subscribers: int
     millions: int
     millions_types: int
     millions_requests: int
@@ -127,6 +203,7 @@ FULL: Final = Sizes(
     many=1_000_000,
     idle=500,
     latencies=10_000,
+    subscribers=100,
     millions=10_000_000,
     millions_types=10_000,
     millions_requests=10_000,
@@ -140,6 +217,7 @@ SMALL: Final = Sizes(
     many=24_000,
     idle=20,
     latencies=200,
+    subscribers=6,
     millions=30_000,
     millions_types=1_000,
     millions_requests=50,
@@ -149,6 +227,9 @@ SMALL: Final = Sizes(
 )
 
 RECORDS: Final = ("disk", "memory", "idle-connection", "slow-subscriber")
+EVENTER: Final = (*(i.name for i in FAN_OUTS), "relay")
+"""Rows of ``eventer``."""
+
 MILLIONS: Final = (
     "millions-first",
     "millions-last",
@@ -166,4 +247,4 @@ MILLIONS: Final = (
 RSB: Final = ("rsb-store", "rsb-relay", "rsb-out")
 """Rows of ``rsb``."""
 
-NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + MILLIONS + RSB
+NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + EVENTER + MILLIONS + RSB

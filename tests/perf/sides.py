@@ -3,18 +3,22 @@
 import asyncio
 import contextlib
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from tests.perf.client import Job, Outcome
 from tests.perf.rsb_client import RsbJob
+from tests.perf.wires import WireName
 from tests.support.gateway import gateway
-from tests.support.hat_peers import hat_gateway
+from tests.support.hat_peers import HOST, hat_gateway
 from tests.support.process import ChildError
+
+T = TypeVar("T")
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -23,11 +27,16 @@ JOB_TIMEOUT_S: Final = 300.0
 
 
 class Server(NamedTuple):
-    """A running server of either side."""
+    """A running server of either side, which may be several processes."""
 
     host: str
     port: int
+    eventer_port: int
     pids: list[int]
+
+    def port_of(self, wire: WireName) -> int:
+        """Where a wire is spoken."""
+        return self.port if wire == "mariner" else self.eventer_port
 
 
 class Side(NamedTuple):
@@ -46,21 +55,33 @@ class Side(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def _start_ours(directory: Path) -> AsyncIterator[Server]:
-    async with gateway(directory) as ours:
-        yield Server(ours.host, ours.port, [ours.pid])
+    async with gateway(directory, core={"eventer_server": {"host": HOST, "port": 0}}) as ours:
+        assert ours.eventer_port is not None
+        yield Server(ours.host, ours.port, ours.eventer_port, [ours.pid])
 
 
 @contextlib.asynccontextmanager
 async def _start_theirs(directory: Path) -> AsyncIterator[Server]:
     async with hat_gateway(directory) as theirs:
-        yield Server(
-            theirs.host, theirs.mariner_port, [theirs.event_server_pid, theirs.mariner_server_pid]
-        )
+        pids = [theirs.event_server_pid, theirs.mariner_server_pid]
+        yield Server(theirs.host, theirs.mariner_port, theirs.eventer_port, pids)
 
 
 OURS: Final = Side("ours", _start_ours, "events")
 THEIRS: Final = Side("theirs", _start_theirs, "events.db")
 SIDES: Final = (OURS, THEIRS)
+
+
+def in_turn(number: int) -> tuple[Side, ...]:
+    """Both sides, in the order of a round: neither is always the first."""
+    return SIDES if number % 2 == 0 else SIDES[::-1]
+
+
+def new_directory(parent: Path, side: Side, name: str) -> Path:
+    """An empty directory for a store."""
+    path = parent / f"{side.name}-{name}"
+    path.mkdir()
+    return path
 
 
 async def do(job: Job | RsbJob, client: str = "tests.perf.client") -> Outcome:
@@ -73,25 +94,40 @@ async def do(job: Job | RsbJob, client: str = "tests.perf.client") -> Outcome:
     Raises:
         ChildError: it failed; the message has its traceback.
     """
+    async with client_process(client) as process:
+        return await finish(process, Outcome, msgspec.json.encode(job))
+
+
+@contextlib.asynccontextmanager
+async def client_process(module: str) -> AsyncIterator[Process]:
+    """A client that is killed on the way out, if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        client,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
+        *(sys.executable, "-m", module), stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT
     )
     try:
-        async with asyncio.timeout(JOB_TIMEOUT_S):
-            output, errors = await process.communicate(msgspec.json.encode(job))
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def finish(process: Process, outcome_type: type[T], data: bytes | None = None) -> T:
+    """Wait until a client ends.
+
+    Args:
+        process: the client.
+        outcome_type: what it writes (JSON).
+        data: what it is to read before.
+
+    Raises:
+        ChildError: it failed; the message has its traceback.
+    """
+    async with asyncio.timeout(JOB_TIMEOUT_S):
+        output, errors = await process.communicate(data)
     if process.returncode != 0:
-        raise ChildError(f"{job}\n{errors.decode(errors='replace')}")
-    return msgspec.json.decode(output, type=Outcome)
+        raise ChildError(f"{(data or b'').decode()}\n{errors.decode(errors='replace')}")
+    return msgspec.json.decode(output, type=outcome_type)
 
 
 def used_bytes(directory: Path, store: str) -> int:

@@ -1,14 +1,13 @@
 """What is sent and what has to come back: the same messages for both sides.
 
 Event ``i`` of the series is a pure function of ``i``, so that every answer can be checked
-without remembering what was sent. Messages and framing are those of 002.
+without remembering what was sent. Messages are those of 002; what they are on the wire is
+the business of ``wires``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
-
-import msgspec
 
 EVENT_TYPES: Final = 100
 """Types of the stored events, used in turn, unless a job asks for more ``types``: then
@@ -47,44 +46,26 @@ def register_event(index: int, types: int = EVENT_TYPES) -> dict[str, Any]:
     }
 
 
-def frame(message: dict[str, Any]) -> bytes:
-    """A message with its header: one byte m, m bytes length, JSON."""
-    data = msgspec.json.encode(message)
-    header_size = (len(data).bit_length() + 7) // 8
-    return bytes((header_size,)) + len(data).to_bytes(header_size, "big") + data
-
-
-def init_request(subscriptions: Sequence[Sequence[str]] = ()) -> bytes:
+def init_request(subscriptions: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
     """The client of ``tests.support.hat_peers.CLIENTS``, by default without notifications."""
-    return frame(
-        {
-            "msg_type": "init_req",
-            "client_name": "app",
-            "client_token": "secret",
-            "subscriptions": subscriptions,
-            "server_id": None,
-            "persisted": False,
-        }
-    )
+    return {
+        "msg_type": "init_req",
+        "client_name": "app",
+        "client_token": "secret",
+        "subscriptions": subscriptions,
+        "server_id": None,
+        "persisted": False,
+    }
 
 
 def register_requests(
     first: int, requests: int, events_per_request: int, types: int = EVENT_TYPES
-) -> list[bytes]:
-    """Frames that register the events from ``first`` on; ``register_id`` from 0."""
-    return [
-        frame(
-            {
-                "msg_type": "register_req",
-                "register_id": i,
-                "register_events": [
-                    register_event(first + i * events_per_request + j, types)
-                    for j in range(events_per_request)
-                ],
-            }
-        )
-        for i in range(requests)
-    ]
+) -> Iterator[dict[str, Any]]:
+    """Requests that register the events from ``first`` on; ``register_id`` from 0."""
+    for i in range(requests):
+        begin = first + i * events_per_request
+        events = [register_event(begin + j, types) for j in range(events_per_request)]
+        yield {"msg_type": "register_req", "register_id": i, "register_events": events}
 
 
 def asked_type(kind: str, query_id: int, stored: int, types: int = EVENT_TYPES) -> str:
@@ -96,8 +77,10 @@ def asked_type(kind: str, query_id: int, stored: int, types: int = EVENT_TYPES) 
     return str(ASKED_TYPE)
 
 
-def query_requests(kind: str, requests: int, stored: int, types: int = EVENT_TYPES) -> list[bytes]:
-    """Frames of a query: ``newest``, ``spread``, ``absent``, ``latest``; ``query_id`` from 0."""
+def query_requests(
+    kind: str, requests: int, stored: int, types: int = EVENT_TYPES
+) -> Iterator[dict[str, Any]]:
+    """A query: ``newest``, ``spread``, ``absent``, ``latest``; ``query_id`` from 0."""
     query: dict[str, Any] = {"query_type": "latest"}
     if kind != "latest":
         query = {
@@ -106,26 +89,23 @@ def query_requests(kind: str, requests: int, stored: int, types: int = EVENT_TYP
             "order_by": "TIMESTAMP",
             "max_results": NEWEST,
         }
-    return [
-        frame(
-            {
-                "msg_type": "query_req",
-                "query_id": i,
-                "event_types": [["perf", asked_type(kind, i, stored, types)]],
-                **query,
-            }
-        )
-        for i in range(requests)
-    ]
+    for i in range(requests):
+        event_types = [["perf", asked_type(kind, i, stored, types)]]
+        yield {"msg_type": "query_req", "query_id": i, "event_types": event_types, **query}
 
 
-def ping_requests(requests: int) -> list[bytes]:
-    """Frames of pings; ``ping_id`` from 0."""
-    return [frame({"msg_type": "ping_req", "ping_id": i}) for i in range(requests)]
+def ping_requests(requests: int) -> Iterator[dict[str, Any]]:
+    """Pings; ``ping_id`` from 0."""
+    return ({"msg_type": "ping_req", "ping_id": i} for i in range(requests))
+
+
+def last_event_mark(events: int) -> bytes:
+    """Bytes that of the events from 0 on only the last one has, on any wire."""
+    return str(events - 1 + 0.5).encode()
 
 
 def check_registered(
-    answers: Sequence[bytes], first: int, events_per_request: int, types: int = EVENT_TYPES
+    answers: Iterable[dict[str, Any]], first: int, events_per_request: int, types: int = EVENT_TYPES
 ) -> None:
     """Every request succeeded, in order, with its events and rising ids.
 
@@ -133,8 +113,7 @@ def check_registered(
         WrongAnswerError: one of them did not.
     """
     last_session = -1
-    for i, answer in enumerate(answers):
-        message = msgspec.json.decode(answer)
+    for i, message in enumerate(answers):
         _expect(message["msg_type"], "register_res")
         _expect(message["register_id"], i)
         _expect(message["success"], True)
@@ -152,7 +131,7 @@ def check_registered(
 
 
 def check_queried(
-    answers: Sequence[bytes], kind: str, stored: int, types: int = EVENT_TYPES
+    answers: Iterable[dict[str, Any]], kind: str, stored: int, types: int = EVENT_TYPES
 ) -> None:
     """Every answer holds exactly the events that the query asked for, in order.
 
@@ -167,12 +146,11 @@ def check_queried(
     """
     n_asked = {"absent": 0, "latest": 1}.get(kind, NEWEST)
     found: dict[str, list[int]] = {}
-    for i, answer in enumerate(answers):
+    for i, message in enumerate(answers):
         name = asked_type(kind, i, stored, types)
         if name not in found:
             found[name] = _newest(name, n_asked + 1, stored, types)
         expected = found[name][:n_asked]
-        message = msgspec.json.decode(answer)
         _expect(message["msg_type"], "query_res")
         _expect(message["query_id"], i)
         _check_events(message["events"], expected, types)
@@ -181,14 +159,28 @@ def check_queried(
         _expect(ids, sorted(set(ids), reverse=True))
 
 
-def check_pinged(answers: Sequence[bytes]) -> None:
+def check_pinged(answers: Iterable[dict[str, Any]]) -> None:
     """Every ping was answered, in order.
 
     Raises:
         WrongAnswerError: one was not.
     """
     for i, answer in enumerate(answers):
-        _expect(msgspec.json.decode(answer), {"msg_type": "ping_res", "ping_id": i})
+        _expect(answer, {"msg_type": "ping_res", "ping_id": i})
+
+
+def check_notified(messages: Iterable[dict[str, Any]], count: int) -> None:
+    """A subscriber heard of the events from 0 to ``count``, once and in order.
+
+    Raises:
+        WrongAnswerError: it did not.
+    """
+    events: list[dict[str, Any]] = []
+    for message in messages:
+        if message["msg_type"] != "ping_req":  # the server looks after a silent subscriber
+            _expect(message["msg_type"], "events")
+            events += message["events"]
+    _check_events(events, range(count), EVENT_TYPES)
 
 
 def _newest(name: str, count: int, stored: int, types: int) -> list[int]:

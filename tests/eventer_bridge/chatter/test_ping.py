@@ -62,7 +62,7 @@ async def test_a_wrong_answer_is_told_with_its_reason() -> None:
         ping = asyncio.create_task(handler.connection.ping())
         assert await raw.receive() == PING
         raw.send(Msg(2, 1, False, True, True, "T.A", b""))
-        with pytest.raises(ClosedError, match="protocol error: message 2.*expected a pong"):
+        with pytest.raises(ClosedError, match=r"protocol error: message 2.*expected a pong"):
             await ping
 
 

@@ -1,0 +1,138 @@
+"""Many subscribers over Eventer, and a gateway that relays to an Event Server."""
+
+import asyncio
+import contextlib
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tests.perf import subscribers
+from tests.perf.client import Connection, Job
+from tests.perf.report import Bound, Measure
+from tests.perf.scenarios import FAN_OUTS, FanOut, Sizes
+from tests.perf.sides import (
+    JOB_TIMEOUT_S,
+    OURS,
+    Side,
+    client_process,
+    do,
+    finish,
+    in_turn,
+    new_directory,
+)
+from tests.perf.workload import WrongAnswerError
+from tests.support.gateway import gateway
+
+SUBSCRIBER_PROCESSES: Final = 2
+"""Between which the subscribers are divided."""
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    """Their rows in the table, still without values."""
+    return [
+        *(
+            Measure(i.name, i.title.format(sizes.subscribers), "events/s", 10, Bound.SPEED_UP)
+            for i in FAN_OUTS
+        ),
+        Measure("relay", "relay: register, one in flight, over embedded", "x", 2, Bound.AT_MOST),
+    ]
+
+
+async def run(directory: Path, sizes: Sizes, wanted: dict[str, Measure]) -> None:
+    """Measure what is wanted.
+
+    Raises:
+        ChildError: a server or a client failed; a subscriber did not hear of every event.
+    """
+    for fan_out in FAN_OUTS:
+        if fan_out.name in wanted:
+            await _measure_fan_out(directory, sizes, wanted[fan_out.name], fan_out)
+    if "relay" in wanted:
+        await _measure_relay(directory, sizes, wanted["relay"])
+
+
+async def _measure_fan_out(
+    directory: Path, sizes: Sizes, measure: Measure, fan_out: FanOut
+) -> None:
+    """Events delivered to all subscribers together, a second."""
+    for number in range(sizes.rounds):
+        for side in in_turn(number):
+            requests = fan_out.counts.of(side.name, sizes.small)
+            path = new_directory(directory, side, f"{fan_out.name}-{number}")
+            value = await _fan_out(side, path, sizes.subscribers, fan_out, requests)
+            measure.add(side.name, value)
+
+
+async def _fan_out(
+    side: Side, directory: Path, subscriber_count: int, fan_out: FanOut, requests: int
+) -> float:
+    events = requests * fan_out.events_per_request
+    async with side.start(directory) as server, contextlib.AsyncExitStack() as stack:
+        port = server.eventer_port
+        each = subscriber_count // SUBSCRIBER_PROCESSES
+        job = subscribers.Job(server.host, port, "eventer", each, events)
+        heard = [
+            await stack.enter_async_context(_subscribed(job)) for _ in range(SUBSCRIBER_PROCESSES)
+        ]
+        publisher = Job(
+            server.host,
+            port,
+            "register",
+            requests=requests,
+            in_flight=fan_out.in_flight,
+            events_per_request=fan_out.events_per_request,
+            wire="eventer",
+        )
+        published, outcomes = await asyncio.gather(
+            do(publisher), asyncio.gather(*(finish(i, subscribers.Outcome) for i in heard))
+        )
+    ended_at = max(i.ended_at for i in outcomes)
+    return events * each * SUBSCRIBER_PROCESSES / (ended_at - published.begun_at)
+
+
+async def _measure_relay(directory: Path, sizes: Sizes, measure: Measure) -> None:
+    """Ours only: a client of a gateway in front of an Event Server, and of that server itself.
+
+    Both are Mariner clients, and the Event Server is the embedded core with its store.
+    """
+    path = new_directory(directory, OURS, "relay")
+    relay_path = new_directory(directory, OURS, "relay-gateway")
+    async with OURS.start(path) as embedded:
+        remote = {"host": embedded.host, "port": embedded.eventer_port, "token": None}
+        async with gateway(relay_path, remote=remote) as relay:
+            await _wait_operational(relay.host, relay.port)
+            for _ in range(sizes.rounds):
+                medians_s = []
+                for port in (embedded.port, relay.port):
+                    job = Job(
+                        embedded.host, port, "register", requests=sizes.latencies, warm_up=100
+                    )
+                    outcome = await do(job)
+                    medians_s.append(outcome.median_s)
+                measure.add(OURS.name, medians_s[1] / medians_s[0])
+
+
+async def _wait_operational(host: str, port: int) -> None:
+    while True:
+        try:
+            Connection(host, port).close()
+        except WrongAnswerError:
+            await asyncio.sleep(0.02)
+        else:
+            return
+
+
+@contextlib.asynccontextmanager
+async def _subscribed(job: subscribers.Job) -> AsyncIterator[Process]:
+    """A process of subscribers, all of them subscribed."""
+    async with client_process("tests.perf.subscribers") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        async with asyncio.timeout(JOB_TIMEOUT_S):
+            if await process.stdout.readline() != b"ready\n":
+                await finish(process, subscribers.Outcome)  # tells why
+        yield process
