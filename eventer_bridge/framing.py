@@ -13,8 +13,13 @@ def encode_frame(message: bytes) -> bytes:
     Args:
         message: at least one byte.
     """
-    size = (len(message).bit_length() + 7) // 8
-    return b"%c%b%b" % (size, len(message).to_bytes(size, "big"), message)
+    length = len(message)
+    if length < 0x1_0000:  # most of them
+        if length < 0x100:
+            return bytes((1, length)) + message
+        return bytes((2, length >> 8, length & 0xFF)) + message
+    size = (length.bit_length() + 7) // 8
+    return b"%c%b%b" % (size, length.to_bytes(size, "big"), message)
 
 
 class FrameDecoder:

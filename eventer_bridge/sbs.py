@@ -45,6 +45,16 @@ TRUE: Final = b"\x01"
 
 def encode_integer(value: int) -> bytes:
     """An Integer of any size."""
+    if 0 <= value < 0x10_0000:  # most of them
+        if value < len(SMALL_INTEGERS):
+            return SMALL_INTEGERS[value]
+        if value < 0x2000:
+            return bytes((value >> 7, value & 0x7F | 0x80))
+        return bytes((value >> 14, value >> 7 & 0x7F, value & 0x7F | 0x80))
+    return _encode_any_integer(value)
+
+
+def _encode_any_integer(value: int) -> bytes:
     groups = [value & 0x7F | 0x80]
     while not -0x40 <= value < 0x40:
         value >>= 7
@@ -53,7 +63,7 @@ def encode_integer(value: int) -> bytes:
     return bytes(groups)
 
 
-SMALL_INTEGERS: Final = tuple(encode_integer(i) for i in range(2_048))
+SMALL_INTEGERS: Final = tuple(_encode_any_integer(i) for i in range(2_048))
 """Encoded Integers from 0 on: most counts, lengths and instance ids."""
 
 
@@ -80,6 +90,8 @@ def read_integer(data: bytes, pos: int) -> tuple[int, int]:
     begin = pos
     byte = data[pos]
     value = (byte & 0x3F) - (byte & 0x40)
+    if byte >= 0x80:  # most of them
+        return value, pos + 1
     while byte < 0x80:
         pos += 1
         if pos - begin == _MAX_INTEGER_BYTES:
@@ -100,6 +112,12 @@ def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
 
 def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
     """Bytes, copied."""
+    length = data[pos] - 0x80
+    if 0 <= length < 0x40:  # inlined for speed: a length of one byte
+        begin = pos + 1
+        end = begin + length
+        if end <= len(data):
+            return data[begin:end], end
     length, begin = _read_size(data, pos, 1)
     end = begin + length
     return data[begin:end], end
@@ -108,6 +126,8 @@ def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
 def read_string(data: bytes, pos: int) -> tuple[str, int]:
     """A String, which must be UTF-8."""
     encoded, end = read_bytes(data, pos)
+    if encoded.isascii():
+        return encoded.decode("ascii"), end
     return decode_utf8(encoded, end), end
 
 

@@ -19,7 +19,8 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
 
 def encoded_requested(session: Session) -> Sequence[bytes]:
     """The encoded events that were asked for: not what modules added."""
-    return encoded_events(session)[: session.requested]
+    encoded = encoded_events(session)
+    return encoded if len(encoded) == session.requested else encoded[: session.requested]
 
 
 def encoded_events(session: Session) -> Sequence[bytes]:

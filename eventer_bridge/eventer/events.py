@@ -64,7 +64,6 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
     """
     encoded: list[bytes] = []
     types = _encoded_types
-    small_integers = sbs.SMALL_INTEGERS
     server = session = timestamp = None
     session_id = time = b""
     for event in events:
@@ -75,20 +74,13 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
         if event.timestamp is not timestamp:
             timestamp = event.timestamp
             time = _encode_timestamp(timestamp)
-        instance = event_id.instance
-        encoded.append(
-            b"".join(
-                (
-                    session_id,
-                    small_integers[instance]
-                    if 0 <= instance < len(small_integers)
-                    else sbs.encode_integer(instance),
-                    types.get(event.type) or _encode_type(event.type),
-                    time,
-                    *_encode_content(event.source_timestamp, event.payload),
-                )
-            )
+        head = (
+            session_id,
+            sbs.encode_integer(event_id.instance),
+            types.get(event.type) or _encode_type(event.type),
+            time,
         )
+        encoded.append(b"".join(head + _encode_content(event.source_timestamp, event.payload)))
     return encoded
 
 
@@ -209,6 +201,17 @@ def read_events(data: bytes, pos: int) -> tuple[list[Event], int]:
 
 def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
     """An EventType, which may have wildcards."""
+    # where it ends, if count and lengths have one byte each; else what is found is unknown
+    end, size = pos + 1, len(data)
+    for _ in range(data[pos] - 0x80):
+        if end >= size or data[end] < 0x80:
+            break
+        end += data[end] - 0x7F
+    encoded = data[pos:end]
+    known = _types.get(encoded)
+    if known is not None:
+        return known, pos + len(encoded)
+
     begin = pos
     count, pos = sbs.read_count(data, pos, _MIN_STRING_BYTES)
     if count > limits.MAX_TYPE_SEGMENTS + 1:
