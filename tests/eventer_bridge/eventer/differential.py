@@ -1,0 +1,144 @@
+"""What our decoder and both implementations of hat-sbs make of the same bytes.
+
+Both of theirs, because each has its own faults: the one in C cuts integers to 64 bits, the
+one in Python takes less text than was announced. Neither says whether something follows the
+message, so a mark is appended that must be found after it. What makes a well-formed message
+inadmissible is written down here again, in other words.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, TypeAlias
+
+from hat import sbs as hat_sbs
+from hat.event.common import sbs_repo
+
+from eventer_bridge.errors import InvalidMessageError
+from eventer_bridge.eventer import codec
+from eventer_bridge.eventer.messages import RefusedReq
+from tests.eventer_bridge.eventer.message_generator import NAMES
+from tests.support import json_oracle
+
+Verdict: TypeAlias = Literal["malformed", "needless zeros", "inadmissible", "accepted"]
+
+REQUESTS: Final = {f"HatEventer.Msg{i}Req" for i in ("Init", "Register", "Query")}
+
+MARK: Final = b"the message ends here"
+ENCODED_MARK: Final = b"\x01" + bytes((0x80 + len(MARK),)) + MARK
+"""What comes before it is not taken for the beginning of its length: a Boolean is between."""
+MARKED: Final = hat_sbs.Repository(
+    sbs_repo,
+    "module Marked "
+    + " ".join(
+        f"{name.partition('.')[2]} = Record {{ message: {name}, is_marked: Boolean, mark: Bytes }}"
+        for name in NAMES
+    ),
+)
+
+
+class MalformedError(Exception):
+    """Says hat-sbs."""
+
+
+def hat_value(name: str, data: bytes) -> Any:
+    """What both implementations of hat-sbs make of a message."""
+    values = []
+    for serializer in (hat_sbs.PySerializer, hat_sbs.CSerializer):
+        try:
+            value = MARKED.decode(
+                name.replace("HatEventer", "Marked"), data + ENCODED_MARK, serializer=serializer
+            )
+        except (IndexError, UnicodeDecodeError, SystemError, MemoryError) as e:
+            raise MalformedError(repr(e)) from None
+        if value["mark"] != MARK:
+            raise MalformedError("ends elsewhere")
+        values.append(with_bytes(value["message"]))
+    if values[0] != values[1]:
+        raise MalformedError("an integer of more than 64 bits")
+    return values[0]
+
+
+def with_bytes(value: Any) -> Any:
+    """The same with bytes in place of views of memory."""
+    if isinstance(value, dict):
+        return {key: with_bytes(i) for key, i in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_bytes(i) for i in value)
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """All parts of a message, each after the name of its property or choice."""
+    yield name, value
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from parts(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from parts(each, name)
+    elif isinstance(value, tuple):
+        yield from parts(value[1], name if value[0] == "value" else value[0])
+
+
+def is_admissible(name: str, value: Any) -> bool:
+    for key, part in parts(value, name):
+        if key == "us" and not 0 <= part < 1_000_000:
+            return False
+        if key == "maxResults" and isinstance(part, int) and part < 0:
+            return False
+        if key == "json" and not is_payload(part, is_registered=name.endswith("RegisterReq")):
+            return False
+        if isinstance(part, list) and len(part) > 65 and isinstance(part[0], str):
+            return False
+    return True
+
+
+def is_payload(text: str, *, is_registered: bool) -> bool:
+    try:
+        value = json_oracle.parse(text.encode())
+    except (ValueError, RecursionError):
+        return False
+    return not is_registered or json_oracle.keeps_bounds(value)
+
+
+def trimmed(value: Any) -> Any:
+    """The same with JSON texts as we keep them: without blanks around them."""
+    if isinstance(value, dict):
+        return {key: trimmed(i) for key, i in value.items()}
+    if isinstance(value, list):
+        return [trimmed(i) for i in value]
+    if isinstance(value, tuple):
+        is_json = value[0] == "json"
+        return value[0], value[1].strip(" \t\r\n") if is_json else trimmed(value[1])
+    return value
+
+
+def judge(name: str, data: bytes) -> Verdict:
+    """What a message is.
+
+    Raises:
+        AssertionError: we and hat-sbs disagree.
+    """
+    decoded, reason = None, ""
+    try:
+        decoded = codec.decode(name, data)
+    except InvalidMessageError as e:
+        reason = str(e)
+    is_refused = decoded is None or isinstance(decoded, RefusedReq)
+
+    try:
+        value = hat_value(name, data)
+    except MalformedError:
+        assert is_refused, (name, data)
+        return "malformed"
+    if "more than 10 bytes" in reason:
+        return "needless zeros"
+    if not is_admissible(name, value):
+        assert is_refused, (name, data)
+        assert (decoded is not None) == (name in REQUESTS), (name, data)
+        return "inadmissible"
+    assert decoded is not None, (name, data, reason)
+    assert not isinstance(decoded, RefusedReq), (name, data, decoded)
+    encoded_name, encoded = codec.encode(decoded)
+    assert encoded_name == name
+    assert sbs_repo.decode(name, encoded) == trimmed(value), (name, data)
+    return "accepted"
