@@ -474,7 +474,7 @@ async def test_query_usage(arguments: list[str], text: str) -> None:
 
 
 async def test_closed_stdout(shell: Shell, server: Gateway) -> None:
-    stdin = lines(*["x" * 1_000] * 500, event_type="pipe")
+    stdin = lines(*["x" * 10_000] * 500, event_type="pipe")
     assert (await shell.run("register", "--batch", "500", "--quiet", stdin=stdin)).code == 0
     async with started(shell, "query", "--type", "pipe") as process:
         transport = process._transport  # type: ignore[attr-defined]  # no public way to it
