@@ -1,5 +1,14 @@
-"""Spark on top of the event store of the gateway.
+"""Spark on top of what the gateway stored: :func:`get_session`, :func:`register`.
 
-The package is part of the distribution so that its name is taken and importable;
-what it will hold (data source, stream, lake, reports) is listed in ``spark/README.md``.
+::
+
+    spark = mariner_spark.get_session()
+    events = spark.read.format("mariner").option("path", "data/events").load()
+
+Everything needs the extra ``spark`` of the distribution. ``spark/README.md`` tells more.
 """
+
+from mariner_spark.session import get_session
+from mariner_spark.source import register
+
+__all__ = ["get_session", "register"]

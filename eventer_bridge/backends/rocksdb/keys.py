@@ -68,6 +68,11 @@ DELETED_KEY: Final = b"deleted"
 """The last of a server's sessions that retention deleted whole, so that ids and clock of the
 server never go back by it."""
 
+JSON_FLAG: Final = 1
+BINARY_FLAG: Final = 2
+SOURCE_FLAG: Final = 4
+"""Flags of a value: the payload is JSON, or binary; there is a source timestamp."""
+
 _BIAS: Final = 1 << 63
 _TYPE: Final = Struct(">I")
 _INT: Final = Struct(">Q")
@@ -75,9 +80,6 @@ _TIMESTAMP: Final = Struct(">QI")
 _SESSION: Final = Struct(">QIQQ")
 _EVENT: Final = Struct(">4sQIQQQ")
 
-_JSON: Final = 1
-_BINARY: Final = 2
-_HAS_SOURCE: Final = 4
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
 _WITHOUT_SOURCE: Final = NO_SOURCE + bytes(TIMESTAMP_BYTES)
 
@@ -141,7 +143,7 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
 
 def source_of(value: bytes) -> bytes:
     """``no_source`` and the source timestamp of an event, from its value (13 bytes)."""
-    if value[0] & _HAS_SOURCE:
+    if value[0] & SOURCE_FLAG:
         return HAS_SOURCE + value[1 : 1 + TIMESTAMP_BYTES]
     return _WITHOUT_SOURCE
 
@@ -153,7 +155,7 @@ def event_key(key: bytes) -> bytes:
 
 def payload_of(value: bytes) -> Payload | None:
     """Payload of an event, from its value."""
-    begin = 1 + TIMESTAMP_BYTES if value[0] & _HAS_SOURCE else 1
+    begin = 1 + TIMESTAMP_BYTES if value[0] & SOURCE_FLAG else 1
     return _decode_payload(value, begin)
 
 
@@ -200,16 +202,16 @@ def encode_value(event: Event) -> tuple[bytes, bytes]:
         has_source, source, head = 0, _WITHOUT_SOURCE, b""
     else:
         head = _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
-        has_source, source = _HAS_SOURCE, HAS_SOURCE + head
+        has_source, source = SOURCE_FLAG, HAS_SOURCE + head
     payload = event.payload
     if isinstance(payload, JsonPayload):
-        return source, b"".join((_FLAGS[has_source | _JSON], head, payload.data))
+        return source, b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
     if payload is None:
         return source, _FLAGS[has_source] + head
     # what is only stored and handed out again need not be good Unicode
     label = payload.data_type.encode("utf-8", "surrogatepass")
     size = _TYPE.pack(len(label))
-    return source, b"".join((_FLAGS[has_source | _BINARY], head, size, label, payload.data))
+    return source, b"".join((_FLAGS[has_source | BINARY_FLAG], head, size, label, payload.data))
 
 
 def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:
@@ -223,7 +225,7 @@ def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) ->
     type_id, s, us, server, session, instance = _EVENT.unpack(key)
     source_timestamp = None
     begin = 1
-    if value[0] & _HAS_SOURCE:
+    if value[0] & SOURCE_FLAG:
         source_timestamp = decode_timestamp(value, 1)
         begin += TIMESTAMP_BYTES
     return Event(
@@ -241,13 +243,13 @@ def check_value(value: bytes) -> None:
     Raises:
         ValueError: it says why.
     """
-    kind = value[0] & ~_HAS_SOURCE if value else -1
+    kind = value[0] & ~SOURCE_FLAG if value else -1
     begin = 1
-    if value and value[0] & _HAS_SOURCE:
+    if value and value[0] & SOURCE_FLAG:
         begin += TIMESTAMP_BYTES
         if len(value) < begin or not is_timestamp(value, 1):
             raise ValueError("no source timestamp, but a flag says so")
-    if kind == _JSON:
+    if kind == JSON_FLAG:
         try:
             _check_json(value[begin:])
         except RecursionError:
@@ -255,7 +257,7 @@ def check_value(value: bytes) -> None:
         except msgspec.DecodeError as e:
             raise ValueError(f"payload: {e}") from e
         str(value[begin:], "utf-8")
-    elif kind == _BINARY:
+    elif kind == BINARY_FLAG:
         size_end = begin + _TYPE.size
         if len(value) < size_end or len(value) < size_end + _TYPE.unpack_from(value, begin)[0]:
             raise ValueError("payload: cut off")
@@ -266,10 +268,10 @@ def check_value(value: bytes) -> None:
 
 
 def _decode_payload(value: bytes, begin: int) -> Payload | None:
-    kind = value[0] & ~_HAS_SOURCE
-    if kind == _JSON:
+    kind = value[0] & ~SOURCE_FLAG
+    if kind == JSON_FLAG:
         return JsonPayload(msgspec.Raw(value[begin:]))
-    if kind == _BINARY:
+    if kind == BINARY_FLAG:
         size = _TYPE.unpack_from(value, begin)[0]
         begin += _TYPE.size
         label = value[begin : begin + size].decode("utf-8", "surrogatepass")

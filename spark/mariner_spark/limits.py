@@ -1,0 +1,65 @@
+"""Every bound of the Spark side, with its unit in the name and its reason."""
+
+from typing import Final
+
+# --- batches ------------------------------------------------------------------------------
+
+BATCH_ROWS: Final = 8_192
+"""Rows of an Arrow batch, at most: decoding costs hardly less a row above it."""
+
+BATCH_BYTES: Final = 8 << 20
+"""Bytes of keys and values after which a batch ends: large payloads do not add up."""
+
+NAMED_TYPES: Final = 100_000
+"""Event types whose names a task remembers before it begins anew."""
+
+# --- partitions ---------------------------------------------------------------------------
+
+MAX_PARTITIONS: Final = 10_000
+"""Partitions of one read. Each is a task, which costs some 10 ms however small it is."""
+
+MAX_RANGES: Final = 200_000
+"""Ranges of keys that all partitions of a read have together when they are cut by time, at
+10 us each. Above it, which takes many types, they are cut by type."""
+
+NETWORK_PARTITIONS: Final = 2
+"""Connections that a read over the network makes, unless told: a gateway answers queries on
+two threads, and should have time left for others."""
+
+# --- snapshots ----------------------------------------------------------------------------
+
+MAX_SNAPSHOTS: Final = 64
+"""Snapshots that one driver keeps in a store, the newest. Each keeps files that the gateway
+has rewritten since, and so costs up to the size of the store in the end."""
+
+MAX_SNAPSHOT_AGE_S: Final = 24 * 3600.0
+"""How long a snapshot of a driver on another machine is kept after its last use: nobody
+here can tell whether that driver still lives."""
+
+SNAPSHOT_TRIES: Final = 3
+"""Times that a snapshot is tried of a store that something begins to use meanwhile."""
+
+# --- network ------------------------------------------------------------------------------
+
+CONNECT_TIMEOUT_S: Final = 10.0
+"""To connect to a gateway, TLS and init included."""
+
+ANSWER_TIMEOUT_S: Final = 120.0
+"""What a gateway gets to answer one page: far above what a page takes, below for ever."""
+
+# --- event types --------------------------------------------------------------------------
+
+MAX_PUSHED_TYPES: Final = 500
+"""Query types that are sent with a query, half of what a gateway takes; where a filter has
+more of them the gateway sends all types, and the others are left out here."""
+
+# --- Java ---------------------------------------------------------------------------------
+
+MIN_JAVA_VERSION: Final = 17
+"""What Spark 4 needs."""
+
+JAVA_TIMEOUT_S: Final = 30.0
+"""For a Java to tell its version; well above what a loaded machine takes."""
+
+WARM_UP_TIMEOUT_S: Final = 300.0
+"""To make the class cache of a Java: 30 s where nothing else runs."""

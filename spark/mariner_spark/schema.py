@@ -1,0 +1,71 @@
+"""Columns of the data source ``mariner``, for batch, stream and lake alike."""
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mariner_spark.errors import SchemaError
+
+SCHEMA: Final = StructType(
+    [
+        StructField("server", LongType(), nullable=False),
+        StructField("session", LongType(), nullable=False),
+        StructField("instance", LongType(), nullable=False),
+        StructField("type", ArrayType(StringType(), containsNull=False), nullable=False),
+        StructField("type_path", StringType(), nullable=False),
+        StructField("timestamp", TimestampType(), nullable=False),
+        StructField("source_timestamp", TimestampType()),
+        StructField("payload_kind", StringType()),
+        StructField("payload_json", StringType()),
+        StructField("payload_type", StringType()),
+        StructField("payload_binary", BinaryType()),
+    ]
+)
+"""A row is an event. ``server``, ``session`` and ``instance`` are its id; ``type_path`` is
+``type`` in one string (``type_path``); ``payload_kind`` is ``json``, ``binary`` or null (no
+payload), ``payload_json`` the text of a JSON payload as it was registered, ``payload_type``
+and ``payload_binary`` label and bytes of a binary one."""
+
+NOT_NULL: Final = frozenset(field.name for field in SCHEMA.fields if not field.nullable)
+
+
+def check(schema: StructType) -> None:
+    """Refuse a schema that is not a selection of our columns.
+
+    Args:
+        schema: what the user gave, or :data:`SCHEMA`; whether columns may be null, and
+            their order, is up to the user.
+
+    Raises:
+        SchemaError: it has another column, or another type of one, or none.
+    """
+    if not schema.fields:
+        raise SchemaError("schema: no columns")
+    known = {field.name: field.dataType for field in SCHEMA.fields}
+    for field in schema.fields:
+        expected = known.get(field.name)
+        if expected is None:
+            raise SchemaError(
+                f"schema: no column {field.name!r}, expected some of {', '.join(known)}"
+            )
+        # types are compared by their names: nullability of elements does not count
+        if field.dataType.simpleString() != expected.simpleString():
+            raise SchemaError(
+                f"schema: column {field.name!r} is {field.dataType.simpleString()},"
+                f" expected {expected.simpleString()}"
+            )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What Spark expects of Arrow batches with this schema, to the letter."""
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,130 @@
+"""The data source and its reader, as Spark asks for them (Python Data Source API, batch).
+
+Spark makes the reader in a process beside the driver, hands it filters, asks for the
+partitions, and sends it to the tasks, each of which reads one partition.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from mariner_spark import schema as schemas
+from mariner_spark.source import network, options, selection, store
+from mariner_spark.source.options import Options
+from mariner_spark.source.owner import Owner
+from mariner_spark.source.selection import Selection
+
+
+class MarinerDataSource(DataSource):
+    """``spark.read.format("mariner")``; see ``options`` and ``schema``.
+
+    Attributes:
+        owner: the driver; set by ``register``.
+    """
+
+    owner: ClassVar[Owner]
+
+    @classmethod
+    def name(cls) -> str:
+        """Name of the format."""
+        return "mariner"
+
+    def schema(self) -> StructType:
+        """All columns.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
+        options.parse(self.options)
+        return schemas.SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reader of a batch.
+
+        Args:
+            schema: the columns to read.
+
+        Raises:
+            OptionError: an option is wrong.
+            SchemaError: a column is not one of ours.
+        """
+        parsed = options.parse(self.options)
+        schemas.check(schema)
+        reader = FilteredReader if _pushes_filters() else Reader
+        return reader(parsed, schema, self.owner)
+
+
+class Reader(DataSourceReader):
+    """Reads what the options ask for.
+
+    Args:
+        parsed: options.
+        schema: columns to read.
+        owner: the driver.
+    """
+
+    def __init__(self, parsed: Options, schema: StructType, owner: Owner) -> None:
+        self._options = parsed
+        self._schema = schema
+        self._owner = owner
+        self._selection = Selection(types=parsed.types, time=parsed.time)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read: ask the gateway, or make a snapshot of the store.
+
+        Raises:
+            OptionError: the store or the gateway refuses what an option says.
+            StorageError, MarinerError: it cannot be used for another reason.
+        """
+        parsed = self._options
+        if parsed.path is not None:
+            planned: Sequence[InputPartition] = store.plan(
+                parsed.path, self._owner, self._selection, parsed.partitions
+            )
+        else:
+            assert parsed.gateway is not None
+            planned = network.plan(parsed.gateway, self._selection, parsed.partitions)
+        # of no partitions Spark would make one that is not ours
+        return list(planned) or [Nothing(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a partition; runs in a task.
+
+        Yields:
+            Arrow batches with the columns of the schema.
+        """
+        arrow_schema = schemas.arrow_schema(self._schema)
+        if isinstance(partition, store.StorePartition):
+            yield from store.read(partition, self._selection, arrow_schema)
+        elif isinstance(partition, network.NetworkPartition):
+            assert self._options.gateway is not None
+            yield from network.read(self._options.gateway, partition, self._selection, arrow_schema)
+
+
+class FilteredReader(Reader):
+    """A reader that takes over filters. Spark refuses it where push-down is switched off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's
+        """Take over the filters that can be kept here, and give back the others."""
+        self._selection, left = selection.push(self._selection, filters)
+        return iter(left)
+
+
+class Nothing(InputPartition):
+    """What is left of a read that no event satisfies."""
+
+
+def _pushes_filters() -> bool:
+    """Whether this process is one in which Spark pushes filters down.
+
+    Spark does not tell whether push-down is on, and refuses a reader that has ``pushFilters``
+    where it is off. But it asks for filters in processes that run a module of their own.
+    """
+    return "pyspark.sql.worker.data_source_pushdown_filters" in {
+        *sys.modules,
+        getattr(sys.modules["__main__"].__spec__, "name", None),
+    }

@@ -1,0 +1,205 @@
+"""Reading from a gateway by the Mariner protocol: planning, and the tasks.
+
+A read ends at the newest event that the gateway has when it is planned. It is cut into slices
+of time (timeseries queries), or of sessions where all events of one server are asked for
+(server queries). Every slice is read page by page over a connection of its own.
+
+What the gateway cannot be asked for in one query is left out where the answers arrive.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    Order,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+from mariner_spark import limits, times, type_path
+from mariner_spark.source.columns import make_batch
+from mariner_spark.source.event_rows import EventRows
+from mariner_spark.source.gateway import Gateway, PagedParams
+from mariner_spark.source.options import GatewayOptions
+from mariner_spark.source.selection import Selection
+
+MAX_INSTANCE: Final = (1 << 63) - 1
+"""No event has an instance behind it."""
+
+Plan: TypeAlias = list["NetworkPartition"]
+
+
+class NetworkPartition(InputPartition):
+    """What one task reads.
+
+    Args:
+        params: its query.
+        last_session: of a server query: the last session that belongs to it.
+    """
+
+    def __init__(self, params: PagedParams, last_session: int | None = None) -> None:
+        super().__init__(None)
+        self.params = params
+        self.last_session = last_session
+
+
+def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None) -> Plan:
+    """Plan a read; asks the gateway.
+
+    Args:
+        options: the gateway.
+        selection: which events.
+        n_partitions: how many partitions at most; None: ``limits.NETWORK_PARTITIONS``.
+
+    Raises:
+        OptionError: the gateway cannot be reached, or declines us.
+        MarinerError: it did not answer as it should.
+    """
+    n_partitions = n_partitions or limits.NETWORK_PARTITIONS
+    query_types = selection.query_types()
+    # also where nothing is asked for: who may not read is told so
+    with Gateway(options) as gateway:
+        if selection.is_nothing or query_types == ():
+            return []
+        servers = selection.servers
+        if servers is not None and len(servers) == 1 and _is_plain(selection):
+            [server] = servers
+            return _cut_sessions(gateway, server, n_partitions)
+        t_from, t_to = selection.time.timestamps()
+        source_from, source_to = selection.source.timestamps()
+        if selection.has_sources and source_from is None and source_to is None:
+            source_from = Timestamp(-(1 << 63), 0)  # any that there is
+        params = QueryTimeseriesParams(
+            event_types=query_types,
+            t_from=t_from,
+            t_to=t_to,
+            source_t_from=source_from,
+            source_t_to=source_to,
+            order=Order.ASCENDING,
+        )
+        return _cut_time(gateway, params, n_partitions)
+
+
+def read(
+    options: GatewayOptions, partition: NetworkPartition, selection: Selection, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read a partition.
+
+    Raises:
+        OptionError: the gateway cannot be reached, or declines us.
+        MarinerError: the connection was lost, or an answer cannot be right.
+    """
+    accept = _make_filter(partition, selection)
+    with Gateway(options) as gateway:
+        for page in gateway.pages(partition.params):
+            events = page if accept is None else list(filter(accept, page))
+            for begin in range(0, len(events), limits.BATCH_ROWS):
+                yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
+            if _is_past(partition, page[-1]):
+                return
+
+
+def _is_plain(selection: Selection) -> bool:
+    """Whether it asks for nothing but servers: a server query has no other condition."""
+    return not selection.has_types and not selection.has_sources and selection.time.is_everything
+
+
+def _cut_time(gateway: Gateway, params: QueryTimeseriesParams, n_slices: int) -> Plan:
+    """Slices of time with about as many sessions each, up to the newest event."""
+    change = msgspec.structs.replace
+    first = gateway.first(params)
+    last = gateway.first(change(params, order=Order.DESCENDING))
+    if first is None or last is None:
+        return []
+    begin, end = first.timestamp, last.timestamp
+    inner = sorted({i for i in _inner_edges(gateway, first, last, n_slices) if begin < i <= end})
+    edges = [*(times.exact_us(i) for i in inner), times.exact_us(end) + 1]
+    slices = zip([begin, *inner], (times.to_timestamp(i - 1) for i in edges), strict=True)
+    return [NetworkPartition(change(params, t_from=low, t_to=high)) for low, high in slices]
+
+
+def _inner_edges(gateway: Gateway, first: Event, last: Event, n_slices: int) -> Iterator[Timestamp]:
+    """Timestamps that cut what lies between two events.
+
+    Where both are of one server its sessions are counted, because they rise with time however
+    unevenly they are spread over it; otherwise time is cut into equal parts.
+    """
+    if first.id.server == last.id.server and last.id.session - first.id.session >= n_slices:
+        n_sessions = last.id.session - first.id.session + 1
+        for i in range(1, n_slices):
+            session = first.id.session + i * n_sessions // n_slices
+            found = gateway.first(_after(first.id.server, session - 1))
+            if found is not None:
+                yield found.timestamp
+        return
+    begin, end = times.exact_us(first.timestamp), times.exact_us(last.timestamp)
+    for i in range(1, n_slices):
+        yield times.to_timestamp(begin + i * (end - begin) // n_slices)
+
+
+def _cut_sessions(gateway: Gateway, server: int, n_slices: int) -> Plan:
+    """Slices of the sessions of a server, up to the newest."""
+    first = gateway.first(QueryServerParams(server, persisted=True))
+    if first is None:
+        return []
+    low = first.id.session
+    # the last session: doubling steps until there is none, then halving what is left
+    step = 1
+    while (found := gateway.first(_after(server, low + step - 1))) is not None:
+        low, step = found.id.session, 2 * step
+    high = low + step
+    while low + 1 < high:
+        middle = (low + high) // 2
+        found = gateway.first(_after(server, middle - 1))
+        if found is None:
+            high = middle
+        else:
+            low = found.id.session
+    begin, end = first.id.session, low + 1
+    n_slices = min(n_slices, end - begin)
+    edges = [begin + i * (end - begin) // n_slices for i in range(n_slices + 1)]
+    return [NetworkPartition(_after(server, i - 1), j - 1) for i, j in pairwise(edges)]
+
+
+def _after(server: int, session: int) -> QueryServerParams:
+    """The events of a server behind a session."""
+    last_id = EventId(server, session, MAX_INSTANCE)
+    return QueryServerParams(server, persisted=True, last_event_id=last_id)
+
+
+def _is_past(partition: NetworkPartition, event: Event) -> bool:
+    return partition.last_session is not None and event.id.session > partition.last_session
+
+
+def _make_filter(
+    partition: NetworkPartition, selection: Selection
+) -> Callable[[Event], bool] | None:
+    """What a query cannot say; None: nothing is left to say."""
+    conditions: list[Callable[[Event], bool]] = []
+    if partition.last_session is not None:
+        conditions.append(lambda event: not _is_past(partition, event))
+    elif selection.servers is not None:
+        servers = selection.servers
+        conditions.append(lambda event: event.id.server in servers)
+    if selection.paths_matter:
+        known: dict[EventType, bool] = {}
+
+        def is_asked_for(event: Event) -> bool:
+            answer = known.get(event.type)
+            if answer is None:
+                answer = selection.path_matches(type_path.encode(event.type))
+                known[event.type] = answer
+            return answer
+
+        conditions.append(is_asked_for)
+    if not conditions:
+        return None
+    return lambda event: all(condition(event) for condition in conditions)

@@ -1,0 +1,209 @@
+"""Reading a store: planning by time and type, and the tasks.
+
+Every task opens the same snapshot and scans ranges of keys (``keys`` of the backend): a range
+for each type and slice of time, or one for all types where all of the time is asked for.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StorageError, StoreDamagedError
+from eventer_bridge.model import EventType
+from mariner_spark import limits
+from mariner_spark.errors import OptionError
+from mariner_spark.source import slicing, snapshots
+from mariner_spark.source.columns import make_batch
+from mariner_spark.source.owner import Owner
+from mariner_spark.source.selection import Selection
+from mariner_spark.source.store_rows import StoreRows
+
+
+class TypeRun(NamedTuple):
+    """Types whose numbers follow each other: from ``first`` up to and with ``last``."""
+
+    first: int
+    last: int
+
+
+class StorePartition(InputPartition):
+    """What one task reads.
+
+    Args:
+        snapshot: directory of the snapshot.
+        types: its types.
+        low: timestamp that it begins with, encoded; empty: no bound.
+        stop: what lies behind its timestamps; empty: no bound.
+    """
+
+    def __init__(
+        self, snapshot: Path, types: Sequence[TypeRun], low: bytes = b"", stop: bytes = b""
+    ) -> None:
+        super().__init__(None)
+        self.snapshot = snapshot
+        self.types = types
+        self.low = low
+        self.stop = stop
+
+    def ranges(self) -> Iterator[tuple[bytes, bytes]]:
+        """Ranges of keys in ``event``, in order: from the first up to without the second."""
+        for first, last in self.types:
+            if not self.low and not self.stop:
+                yield keys.encode_type_id(first), keys.encode_type_id(last) + keys.PAST
+                continue
+            for number in range(first, last + 1):
+                type_id = keys.encode_type_id(number)
+                yield type_id + self.low, type_id + (self.stop or keys.PAST)
+
+
+def plan(
+    path: Path, owner: Owner, selection: Selection, n_partitions: int | None
+) -> list[StorePartition]:
+    """Plan a read; makes the snapshot.
+
+    Args:
+        path: the store.
+        owner: the driver.
+        selection: which events.
+        n_partitions: how many partitions at most; None: one for each processor.
+
+    Raises:
+        OptionError: ``path`` is no store, or cannot be read.
+    """
+    n_partitions = n_partitions or os.cpu_count() or 1
+    try:
+        snapshot = snapshots.make(path, owner)
+        store = Store(snapshot, read_only=True)
+        try:
+            numbers = selection.select_types(
+                (number, event_type) for number, (_, event_type) in enumerate(store.ext_types())
+            )
+            if selection.is_nothing or not numbers:
+                return []
+            if len(numbers) * n_partitions > limits.MAX_RANGES:
+                low, stop = _encoded(selection)
+                shares = np.array_split(np.array(numbers), n_partitions)
+                return [
+                    StorePartition(snapshot, _runs(i.tolist()), low, stop) for i in shares if len(i)
+                ]
+            runs = _runs(numbers)
+            edges = slicing.cut(store, *_encoded(selection), n_partitions)
+            return [StorePartition(snapshot, runs, low, stop) for low, stop in edges]
+        finally:
+            store.ext_close()
+    except StorageError as e:
+        raise OptionError("path", str(e)) from e
+
+
+def read(
+    partition: StorePartition, selection: Selection, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read a partition.
+
+    Raises:
+        SnapshotError: the snapshot is gone.
+        StorageError: it cannot be read.
+    """
+    snapshots.use(partition.snapshot)
+    store = Store(partition.snapshot, read_only=True)
+    try:
+        names = TypeNames(store)
+        for row_keys, values in _scan(store, partition.ranges()):
+            rows = StoreRows(row_keys, values, names.of)
+            if (wanted := rows.wanted(selection)) is not None:
+                if not wanted.any():
+                    continue
+                rows = StoreRows(
+                    list(compress(row_keys, wanted)), list(compress(values, wanted)), names.of
+                )
+            yield make_batch(rows, schema)
+    finally:
+        store.ext_close()
+
+
+class TypeNames:
+    """Types by their ids, read when they are needed.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[TypeId, EventType] = {}
+
+    def of(self, type_ids: Sequence[TypeId]) -> list[EventType]:
+        """Types with these ids.
+
+        Raises:
+            StoreDamagedError: there is none with one of them.
+        """
+        if missing := [i for i in type_ids if i not in self._known]:
+            if len(self._known) > limits.NAMED_TYPES:
+                self._known.clear()
+                missing = list(type_ids)
+            for type_id, data in zip(missing, self._store.values("type", missing), strict=True):
+                if data is None:
+                    raise StoreDamagedError(
+                        f"{self._store.path}: the event store is damaged: there is no type"
+                        f" {type_id.hex()}"
+                    )
+                self._known[type_id] = keys.decode_type(data)
+        return [self._known[i] for i in type_ids]
+
+
+def _scan(
+    store: Store, ranges: Iterable[tuple[bytes, bytes]]
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Keys and values of ranges, which are in order, a batch at a time.
+
+    An iterator that simply ends may have come to a damaged block: its status tells.
+    """
+    iterator = store.iterator("event")
+    row_keys: list[bytes] = []
+    values: list[bytes] = []
+    n_bytes = 0
+    key = b""
+    for low, stop in ranges:
+        if key < low:  # else the range before led into this one, or beyond it
+            iterator.seek(low)
+        while iterator.valid() and (key := iterator.key()) < stop:
+            value = iterator.value()
+            row_keys.append(key)
+            values.append(value)
+            n_bytes += len(value)
+            iterator.next()
+            if len(values) == limits.BATCH_ROWS or n_bytes > limits.BATCH_BYTES:
+                yield row_keys, values
+                row_keys, values, n_bytes = [], [], 0
+        if not iterator.valid():
+            with store.errors():
+                iterator.status()
+            break
+    if values:
+        yield row_keys, values
+
+
+def _encoded(selection: Selection) -> tuple[bytes, bytes]:
+    """Bounds of the timestamp as they stand in keys; empty: no bound."""
+    first, last = selection.time.timestamps()
+    return (
+        keys.encode_timestamp(first) if first else b"",
+        keys.encode_timestamp(last) + keys.PAST if last else b"",
+    )
+
+
+def _runs(numbers: Sequence[int]) -> list[TypeRun]:
+    """Ascending numbers of types, as runs."""
+    array = np.array(numbers)
+    parts = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
+    return [TypeRun(int(i[0]), int(i[-1])) for i in parts]

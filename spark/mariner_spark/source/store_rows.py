@@ -1,0 +1,184 @@
+"""Rows of a store as columns: keys are decoded all at once (``keys`` of the backend)."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import starmap
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.model import BinaryPayload, EventType
+from mariner_spark import times
+from mariner_spark.source.columns import BINARY, JSON, to_utf8, type_column
+from mariner_spark.source.selection import Selection
+
+_TIMESTAMP: Final = [("s", ">u8"), ("us", ">u4")]
+_KEY: Final = np.dtype(
+    [
+        ("type", ">u4"),
+        *_TIMESTAMP,
+        ("server", ">u8"),
+        ("session", ">u8"),
+        ("instance", ">u8"),
+    ]
+)
+_SOURCE: Final = np.dtype(_TIMESTAMP)
+_SIGN: Final = np.uint64(1 << 63)
+
+_HAS_SOURCE_BYTES: Final = 1 + _SOURCE.itemsize
+_KINDS: Final = [None, JSON, BINARY]
+
+assert _KEY.itemsize == keys.EVENT_KEY_BYTES
+assert _SOURCE.itemsize == keys.TIMESTAMP_BYTES
+
+
+class StoreRows:
+    """Some rows of ``event``; see ``columns.Rows``.
+
+    Args:
+        row_keys: their keys; at least one.
+        values: their values.
+        names: tells the types with some ids.
+    """
+
+    def __init__(
+        self,
+        row_keys: Sequence[bytes],
+        values: Sequence[bytes],
+        names: Callable[[Sequence[TypeId]], Sequence[EventType]],
+    ) -> None:
+        self._keys = np.frombuffer(b"".join(row_keys), _KEY)
+        self._values = values
+        self._names = names
+
+    def wanted(self, selection: Selection) -> NDArray[np.bool_] | None:
+        """Which rows a selection asks for, of those that have its types and times.
+
+        Returns:
+            A mask; None: all.
+        """
+        mask: NDArray[np.bool_] | None = None
+        if selection.servers is not None:
+            mask = np.isin(_signed(self._keys["server"]), list(selection.servers))
+        if selection.has_sources:
+            us, has_source = self._sources
+            source = selection.source
+            first = times.MIN_US if source.first is None else source.first
+            last = times.MAX_US if source.last is None else source.last
+            within = has_source & (us >= first) & (us <= last)
+            mask = within if mask is None else mask & within
+        return mask
+
+    def column(self, field: pa.Field) -> pa.Array:
+        """See ``columns.Rows``.
+
+        Raises:
+            StoreDamagedError: a value is not as it was written.
+        """
+        make = _COLUMNS[field.name]
+        return make(self, field)
+
+    def _id(self, field: pa.Field) -> pa.Array:
+        return pa.array(_signed(self._keys[field.name]), field.type)
+
+    def _timestamp(self, field: pa.Field) -> pa.Array:
+        return pa.array(_micros(self._keys), field.type)
+
+    def _source_timestamp(self, field: pa.Field) -> pa.Array:
+        us, has_source = self._sources
+        return pa.array(us, field.type, mask=~has_source)
+
+    def _kind(self, field: pa.Field) -> pa.Array:
+        kinds = self._flags & ~np.uint8(keys.SOURCE_FLAG)
+        return pa.array(_KINDS, field.type).take(pa.array(kinds))
+
+    def _types(self, field: pa.Field) -> pa.Array:
+        numbers, indices = np.unique(self._keys["type"], return_inverse=True)
+        types = self._names([keys.encode_type_id(int(i)) for i in numbers])
+        return type_column(field, types, pa.array(indices))
+
+    def _json(self, field: pa.Field) -> pa.Array:
+        begins = np.where(self._has_source, _HAS_SOURCE_BYTES, 1)
+        is_json = (self._flags & keys.JSON_FLAG) != 0
+        rows = zip(self._values, begins.tolist(), is_json.tolist(), strict=True)
+        texts = list(starmap(_tail, rows))
+        try:
+            return pa.array(texts, field.type)
+        except pa.ArrowInvalid as e:
+            raise StoreDamagedError(f"a JSON payload is not UTF-8: {e}") from e
+
+    def _binary(self, field: pa.Field) -> pa.Array:
+        if field.name == "payload_binary":
+            return pa.array([i and i.data for i in self._binary_payloads], field.type)
+        return pa.array([i and to_utf8(i.data_type) for i in self._binary_payloads], field.type)
+
+    @cached_property
+    def _binary_payloads(self) -> list[BinaryPayload | None]:
+        payloads: list[BinaryPayload | None] = [None] * len(self._values)
+        for row in np.flatnonzero(self._flags & keys.BINARY_FLAG).tolist():
+            value = self._values[row]
+            try:
+                keys.check_value(value)
+            except ValueError as e:
+                raise StoreDamagedError(f"the value of an event is damaged: {e}") from e
+            payload = keys.payload_of(value)
+            assert isinstance(payload, BinaryPayload)
+            payloads[row] = payload
+        return payloads
+
+    @cached_property
+    def _flags(self) -> NDArray[np.uint8]:
+        flags = np.frombuffer(b"".join([i[:1] for i in self._values]), np.uint8)
+        if len(flags) < len(self._values) or (flags & ~np.uint8(keys.SOURCE_FLAG)).max() > 2:
+            raise StoreDamagedError("the value of an event has unknown flags")
+        return flags
+
+    @cached_property
+    def _has_source(self) -> NDArray[np.bool_]:
+        flags: NDArray[np.bool_] = (self._flags & keys.SOURCE_FLAG) != 0
+        return flags
+
+    @cached_property
+    def _sources(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Source timestamps, and which rows have one."""
+        has_source = self._has_source
+        us = np.zeros(len(has_source), np.int64)
+        rows = np.flatnonzero(has_source).tolist()
+        data = b"".join([self._values[i][1:_HAS_SOURCE_BYTES] for i in rows])
+        if len(data) != len(rows) * _SOURCE.itemsize:
+            raise StoreDamagedError("the value of an event is cut off")
+        us[has_source] = _micros(np.frombuffer(data, _SOURCE))
+        return us, has_source
+
+
+_COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
+    "server": StoreRows._id,
+    "session": StoreRows._id,
+    "instance": StoreRows._id,
+    "type": StoreRows._types,
+    "type_path": StoreRows._types,
+    "timestamp": StoreRows._timestamp,
+    "source_timestamp": StoreRows._source_timestamp,
+    "payload_kind": StoreRows._kind,
+    "payload_json": StoreRows._json,
+    "payload_type": StoreRows._binary,
+    "payload_binary": StoreRows._binary,
+}
+
+
+def _tail(value: bytes, begin: int, is_there: bool) -> bytes | None:
+    return value[begin:] if is_there else None
+
+
+def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:
+    """Integers of keys, whose sign bits are flipped."""
+    return (biased.astype(np.uint64) ^ _SIGN).view(np.int64)
+
+
+def _micros(timestamps: NDArray[Any]) -> NDArray[np.int64]:
+    return times.all_to_us(_signed(timestamps["s"]), timestamps["us"])

@@ -1,0 +1,114 @@
+"""Timestamps of events as Spark's: microseconds since 1970-01-01 UTC.
+
+Spark's TIMESTAMP reaches from year 1 to year 9999; a timestamp of an event reaches some
+hundred billion years further. What lies outside is shown as the nearest moment that Spark
+has, and is found by filters as that moment.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eventer_bridge.model import Timestamp
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_SECOND: Final = 1_000_000
+
+
+def from_datetime(moment: datetime) -> int:
+    """Microseconds of an aware moment, exactly."""
+    return (moment - EPOCH) // _US
+
+
+MIN_US: Final = from_datetime(datetime.min.replace(tzinfo=UTC))
+MAX_US: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
+
+
+def to_us(timestamp: Timestamp) -> int:
+    """Microseconds of an event's timestamp, as Spark shows it."""
+    return min(max(exact_us(timestamp), MIN_US), MAX_US)
+
+
+def exact_us(timestamp: Timestamp) -> int:
+    """Microseconds of an event's timestamp, also where Spark has no such moment."""
+    return timestamp.s * _SECOND + timestamp.us
+
+
+def to_timestamp(us: int) -> Timestamp:
+    """The opposite of :func:`exact_us`."""
+    return Timestamp(*divmod(us, _SECOND))
+
+
+def all_to_us(s: NDArray[np.int64], us: NDArray[Any]) -> NDArray[np.int64]:
+    """:func:`to_us` of many: seconds and microseconds to be added."""
+    # bounded before it is multiplied, so that nothing overflows
+    bounded = np.clip(s, MIN_US // _SECOND - 1, MAX_US // _SECOND + 1)
+    return np.clip(bounded * _SECOND + us.astype(np.int64), MIN_US, MAX_US)
+
+
+def parse(text: str) -> int:
+    """A moment as people write it: ISO 8601 (UTC where it names no zone), or seconds.
+
+    Returns:
+        Microseconds.
+
+    Raises:
+        ValueError: it is neither, or Spark has no such moment.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        us = round(float(text) * _SECOND)
+        if not MIN_US <= us <= MAX_US:
+            raise
+        return us
+    return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+class Interval(NamedTuple):
+    """Moments from ``first`` to ``last``, both included, as Spark shows them.
+
+    Attributes:
+        first: microseconds; None: no bound.
+        last: microseconds; None: no bound.
+    """
+
+    first: int | None = None
+    last: int | None = None
+
+    def intersection(self, other: "Interval") -> "Interval":
+        """What is in both."""
+        firsts = [i for i in (self.first, other.first) if i is not None]
+        lasts = [i for i in (self.last, other.last) if i is not None]
+        return Interval(max(firsts, default=None), min(lasts, default=None))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no moment is in it."""
+        first = MIN_US if self.first is None else max(self.first, MIN_US)
+        last = MAX_US if self.last is None else min(self.last, MAX_US)
+        return first > last
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every moment is in it."""
+        return self.timestamps() == (None, None)
+
+    def timestamps(self) -> tuple[Timestamp | None, Timestamp | None]:
+        """First and last timestamp of events in it; None: no bound.
+
+        What Spark shows as its first or last moment may lie anywhere beyond.
+        """
+        no_first = self.first is None or self.first <= MIN_US
+        no_last = self.last is None or self.last >= MAX_US
+        return (
+            None if no_first or self.first is None else to_timestamp(self.first),
+            None if no_last or self.last is None else to_timestamp(self.last),
+        )
+
+    def holds(self, us: int) -> bool:
+        """Whether a moment is in it."""
+        return (self.first is None or self.first <= us) and (self.last is None or us <= self.last)

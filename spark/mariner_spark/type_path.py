@@ -1,0 +1,41 @@
+"""Type paths: an event type as one string, and back.
+
+The segments, joined by ``/``. Inside of a segment ``~`` is written ``~0`` and ``/`` is
+written ``~1``, as in a JSON pointer (RFC 6901). The type without segments is written ``~``,
+which no other type is; a type of one empty segment is the empty string. So every type has
+one path, every path stands for one type, and a type is a prefix of another one exactly if
+its path followed by ``/`` is.
+
+In SQL: ``transform(split(type_path, '/'), s -> replace(replace(s, '~1', '/'), '~0', '~'))``.
+"""
+
+import re
+from typing import Final
+
+from eventer_bridge.model import EventType
+
+_NO_SEGMENTS: Final = "~"
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
+
+
+def encode(event_type: EventType) -> str:
+    """Path of a type."""
+    if not event_type:
+        return _NO_SEGMENTS
+    path = "/".join(event_type)
+    if "~" not in path and path.count("/") == len(event_type) - 1:
+        return path
+    return "/".join(i.replace("~", "~0").replace("/", "~1") for i in event_type)
+
+
+def decode(path: str) -> EventType:
+    """The opposite of :func:`encode`.
+
+    Raises:
+        ValueError: it is the path of no type.
+    """
+    if path == _NO_SEGMENTS:
+        return ()
+    if _BAD_ESCAPE.search(path):
+        raise ValueError("after '~' expected 0 (for '~') or 1 (for '/')")
+    return tuple(i.replace("~1", "/").replace("~0", "~") for i in path.split("/"))
