@@ -29,7 +29,7 @@ def warm_up() -> Path:
     path = java.class_cache(java.find_java(), session.SHORT_WORK_OPTIONS)
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
-    command = [sys.executable, "-m", __name__, "--train", str(partial)]
+    command = [sys.executable, "-m", "mariner_spark.warm_up", "--train", str(partial)]
     try:
         subprocess.run(  # noqa: S603  # ourselves
             command, check=True, timeout=limits.WARM_UP_TIMEOUT_S, stdout=subprocess.DEVNULL

@@ -193,7 +193,7 @@ def _types(text: str) -> tuple[EventType, ...]:
         except (msgspec.DecodeError, UnicodeError) as e:
             raise ValueError(f"expected a JSON array of event types: {e}") from e
     else:
-        items = [i.strip() for i in text.split(",")]
+        items = [i.strip() for i in _text(text).split(",")]
     types = tuple(type_path.decode(i) if isinstance(i, str) else i for i in items)
     if not types:
         raise ValueError("expected an event type")
