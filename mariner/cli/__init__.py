@@ -8,7 +8,6 @@ Exit codes of every command:
 """
 
 import click
-from mariner_certs.cli import certs
 
 from mariner.cli.backup import backup, restore
 from mariner.cli.client import ping, query, register, subscribe
@@ -19,6 +18,7 @@ from mariner.cli.serve import check, serve
 from mariner.cli.servers import command_of
 from mariner.cli.store import store
 from mariner.version import __version__
+from mariner_certs.cli import certs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

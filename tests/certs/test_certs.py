@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+
 from mariner_certs import authority, development, files, inspection
 from mariner_certs.cli import certs
 

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 from cryptography.x509.oid import NameOID
-from mariner_certs import authority, development, files
 
 from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError
+from mariner_certs import authority, development, files
 from tests.support.certificates import Certificates, make_certificates
 
 

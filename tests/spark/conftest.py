@@ -1,4 +1,4 @@
-"""One session for all tests that need Spark."""
+"""One session for all tests that need Spark; Java ends with the last of them."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ import mariner_spark
 from mariner_spark import java
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing is made in the folder of the user who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
@@ -19,7 +19,7 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     java.cache_folder.cache_clear()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark(cache_folder: None) -> Iterator[SparkSession]:
     configuration = {
         "spark.sql.shuffle.partitions": "1",

@@ -50,5 +50,5 @@ def test_how_paths_are_written(event_type: EventType, path: str) -> None:
 
 
 def test_what_is_no_path_says_why() -> None:
-    with pytest.raises(ValueError, match="^after '~' expected 0"):
+    with pytest.raises(ValueError, match=r"^after '~' expected 0"):
         type_path.decode("a~b")

@@ -1,0 +1,211 @@
+"""``spark.read.format("mariner")`` of a store: through Spark, from options to rows."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from eventer_bridge.model import Event, EventId
+from mariner_spark import type_path
+from tests.spark.support import (
+    Row,
+    count_scanned,
+    events,
+    fill,
+    in_order,
+    plain_events,
+    read,
+    rows_of,
+)
+from tests.support.gateway import gateway
+from tests.support.peer import RawPeer, event, register_req
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+STORED = plain_events(20_000)
+MIDDLE = datetime(2025, 1, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("batch") / "store"
+    fill(path, STORED)
+    return path
+
+
+def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
+    return spark.read.format("mariner").options(path=str(path), **options).load()
+
+
+def in_one_store(parts: list[list[Event]]) -> list[Event]:
+    """Events that were drawn one by one, with ids that are different."""
+    return [
+        msgspec.structs.replace(i, id=EventId(i.id.server, 1_000 * n + i.id.session, i.id.instance))
+        for n, part in enumerate(parts)
+        for i in part
+    ]
+
+
+@given(st.lists(events, min_size=5, max_size=5), st.integers(1, 3))
+@settings(max_examples=4, deadline=None)
+def test_every_event_once_and_equal(
+    spark: SparkSession, parts: list[list[Event]], n_partitions: int
+) -> None:
+    stored = in_one_store(parts)
+    with tempfile.TemporaryDirectory() as directory:
+        fill(Path(directory, "store"), stored)
+        frame = load(spark, Path(directory, "store"), partitions=str(n_partitions))
+        rows = frame.toArrow().to_pylist()
+    for row in rows:
+        assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
+    assert in_order(rows) == rows_of(stored)
+
+
+def is_type(*event_types: list[str]) -> Callable[[Row], bool]:
+    return lambda row: row["type"] in event_types
+
+
+@pytest.mark.parametrize(
+    ("condition", "keeps"),
+    [
+        ("type_path = 'site/1/d7'", is_type(["site", "1", "d7"])),
+        (
+            "type_path IN ('site/1/d7', 'site/0/d1', 'x')",
+            is_type(["site", "1", "d7"], ["site", "0", "d1"]),
+        ),
+        ("type_path LIKE 'site/0/%'", lambda row: row["type"][1] == "0"),
+        ("type = array('site', '1', 'd7')", is_type(["site", "1", "d7"])),
+        ("timestamp >= '2025-01-01 02:00:00'", lambda row: row["timestamp"] >= MIDDLE),
+        ("timestamp < '2025-01-01 02:00:00'", lambda row: row["timestamp"] < MIDDLE),
+        (
+            "timestamp BETWEEN '2025-01-01 02:00:00' AND '2025-01-01 02:00:09.999999'",
+            lambda row: MIDDLE <= row["timestamp"] < MIDDLE + timedelta(seconds=10),
+        ),
+        (
+            "source_timestamp > '2025-01-01 02:00:00'",
+            lambda row: row["source_timestamp"] is not None and row["source_timestamp"] > MIDDLE,
+        ),
+        ("server = 7", lambda row: True),
+        ("server = 8", lambda row: False),
+        (
+            "type_path = 'site/1/d7' AND timestamp < '2025-01-01 02:00:00'",
+            lambda row: row["type"][2] == "d7" and row["timestamp"] < MIDDLE,
+        ),
+    ],
+)
+def test_filters_are_pushed_down(
+    spark: SparkSession, store: Path, condition: str, keeps: Callable[[Row], bool]
+) -> None:
+    n_expected = sum(map(keeps, rows_of(STORED)))
+    assert count_scanned(load(spark, store).where(condition)) == (n_expected, n_expected)
+
+
+def test_what_cannot_be_pushed_is_left_to_spark(spark: SparkSession, store: Path) -> None:
+    condition = "type_path LIKE '%/d7' AND timestamp < '2025-01-01 02:00:00'"
+    assert count_scanned(load(spark, store).where(condition)) == (720, 7_200)
+
+
+def test_without_push_down_the_rows_are_the_same(spark: SparkSession, store: Path) -> None:
+    spark.conf.set(PUSH_DOWN, "false")
+    try:
+        frame = load(spark, store).where("type_path = 'site/1/d7'")
+        assert count_scanned(frame) == (2_000, 20_000)
+    finally:
+        spark.conf.set(PUSH_DOWN, "true")
+
+
+def test_options_bound_what_is_read(spark: SparkSession, store: Path) -> None:
+    options = {
+        "types": "site/?/d7,x/*",
+        "from": "2025-01-01T02:00:00Z",
+        "to": "2025-01-01T02:59:59",
+    }
+    assert count_scanned(load(spark, store, **options)) == (360, 360)
+
+
+def test_a_schema_reads_its_columns_only(spark: SparkSession, store: Path) -> None:
+    reader = spark.read.format("mariner").schema("timestamp TIMESTAMP, type_path STRING")
+    frame = reader.load(str(store))
+    assert frame.columns == ["timestamp", "type_path"]
+    assert sorted(i.type_path for i in frame.distinct().collect()) == sorted(
+        i.type_path
+        for i in load(spark, store).select("timestamp", "type_path").distinct().collect()
+    )
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("value DOUBLE", "schema: no column 'value', expected some of server, session"),
+        ("server INT", "schema: column 'server' is int, expected bigint"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_told(
+    spark: SparkSession, store: Path, ddl: str, message: str
+) -> None:
+    frame = spark.read.format("mariner").schema(ddl).load(str(store))
+    with pytest.raises(AnalysisException, match=message):
+        frame.collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"types": "a/*/b"}, "types: 'a/\\*/b': query type"),
+        ({"form": "2024"}, "form: no such option"),
+        ({"token": "secret"}, "token: is for a gateway"),
+    ],
+)
+def test_a_wrong_option_is_told_when_the_frame_is_loaded(
+    spark: SparkSession, store: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        load(spark, store, **options)
+
+
+def test_a_path_that_is_no_store_is_told_before_any_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(AnalysisException, match=r"path: .*: no event store: no such directory"):
+        load(spark, tmp_path / "nothing").collect()
+
+
+def test_a_frame_stays_at_the_moment_of_its_read(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "store", STORED[:1_000])
+    frame = load(spark, tmp_path / "store")
+    assert len(frame.collect()) == 1_000
+    fill(tmp_path / "store", STORED[1_000:2_000])
+    assert len(frame.collect()) == 1_000
+    assert len(load(spark, tmp_path / "store").collect()) == 2_000
+
+
+def test_an_empty_store_gives_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "store", STORED[:1])
+    frame = load(spark, tmp_path / "store", **{"from": "2030-01-01"})
+    assert frame.collect() == []
+    assert frame.where("type_path = 'x'").collect() == []
+
+
+async def test_a_store_that_a_gateway_has_open(spark: SparkSession, tmp_path: Path) -> None:
+    """What was acknowledged is read, also after the gateway ended or was started again."""
+    async with gateway(tmp_path) as first:
+        async with await RawPeer.init(first.port) as peer:
+            answer = await peer.request(register_req(1, event("a", "b"), event("c")))
+        frame = load(spark, tmp_path / "events", types="a/*,c")
+        rows = await asyncio.to_thread(read, frame)
+        assert [i["type"] for i in rows] == [["a", "b"], ["c"]]
+        assert [i["session"] for i in rows] == [i["id"]["session"] for i in answer["events"]]
+    async with gateway(tmp_path) as second:
+        assert await asyncio.to_thread(read, frame) == rows
+        async with await RawPeer.init(second.port) as peer:
+            await peer.request(register_req(1, event("c")))
+        again = load(spark, tmp_path / "events", types="a/*,c")
+        assert len(await asyncio.to_thread(read, again)) == 3
+    assert await asyncio.to_thread(read, load(spark, tmp_path / "events", types="a/*")) == rows[:1]

@@ -1,0 +1,177 @@
+"""``spark.read.format("mariner")`` of a running gateway, by the Mariner protocol with TLS."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from eventer_bridge.model import Event, Timestamp
+from mariner_spark import type_path
+from tests.spark.source.test_batch import in_one_store
+from tests.spark.support import (
+    Row,
+    count_scanned,
+    events,
+    fill,
+    in_order,
+    plain_events,
+    read,
+    rows_of,
+)
+from tests.support.certificates import make_certificates
+from tests.support.gateway import gateway
+
+STORED = plain_events(10_000) + plain_events(500, server=8)
+OWN_TYPES = "site/*"
+"""Without what the engine registers when it starts."""
+
+SENSORS = {"name": "sensors", "token": None, "subscriptions": [["site", "0", "*"]]}
+
+Options = Mapping[str, str]
+
+
+@asynccontextmanager
+async def served(directory: Path, stored: list[Event]) -> AsyncIterator[Options]:
+    """Options to read from a gateway that has events, and requires client certificates."""
+    certificates = make_certificates(directory / "certificates")
+    fill(directory / "events", stored)
+    tls = {
+        "cert": str(certificates.server_cert),
+        "key": str(certificates.server_key),
+        "client_ca": str(certificates.ca),
+    }
+    app = {"name": "app", "token": "secret", "subscriptions": [["*"]]}
+    clients = [{**i, "register_events": []} for i in (app, SENSORS)]
+    async with gateway(directory, tls=tls, clients=clients) as running:
+        yield {
+            "host": running.host,
+            "port": str(running.port),
+            "client_name": "app",
+            "token": "secret",
+            "tls_ca": str(certificates.ca),
+            "cert": str(certificates.client_cert),
+            "key": str(certificates.client_key),
+        }
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Options]:
+    running = served(tmp_path_factory.mktemp("network"), STORED)
+    with asyncio.Runner() as runner:
+        given_options = runner.run(running.__aenter__())
+        yield given_options
+        runner.run(running.__aexit__(None, None, None))
+
+
+def load(spark: SparkSession, options: Options, **more: str) -> DataFrame:
+    return spark.read.format("mariner").options(**{**options, **more}).load()
+
+
+@given(st.lists(events, min_size=5, max_size=5), st.integers(1, 3))
+@settings(max_examples=3, deadline=None)
+def test_every_event_once_and_equal(
+    spark: SparkSession, parts: list[list[Event]], n_partitions: int
+) -> None:
+    stored = in_one_store(parts)
+
+    async def read_from_gateway() -> list[Row]:
+        with tempfile.TemporaryDirectory() as directory:
+            async with served(Path(directory), stored) as options:
+                frame = load(spark, options, partitions=str(n_partitions))
+                table = await asyncio.to_thread(frame.toArrow)
+                rows: list[Row] = table.to_pylist()
+                return rows
+
+    rows = asyncio.run(read_from_gateway())
+    for row in rows:
+        assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
+    # server 1 is the gateway itself, and tells of its engine
+    assert in_order(i for i in rows if i["server"] != 1) == rows_of(stored)
+
+
+@pytest.mark.parametrize("n_partitions", [1, 2, 7])
+def test_slices_of_time_join_up(spark: SparkSession, options: Options, n_partitions: int) -> None:
+    frame = load(spark, options, types=OWN_TYPES, partitions=str(n_partitions))
+    assert read(frame) == rows_of(STORED)
+    assert frame.rdd.getNumPartitions() <= n_partitions
+
+
+@pytest.mark.parametrize(
+    ("condition", "keeps"),
+    [
+        ("type_path = 'site/1/d7'", lambda row: row["type"] == ["site", "1", "d7"]),
+        ("type_path IN ('site/1/d7', 'x', '~')", lambda row: row["type"] == ["site", "1", "d7"]),
+        ("type_path LIKE 'site/1/d%'", lambda row: row["type"][1] == "1"),
+        ("server = 8 AND type_path LIKE 'site/%'", lambda row: row["server"] == 8),
+        ("server = 7", lambda row: row["server"] == 7),
+        ("server = 9", lambda row: False),
+        (
+            "timestamp <= '2025-01-01 00:10:00' AND type_path LIKE 's%'",
+            lambda row: (row["timestamp"].hour, row["timestamp"].minute) < (0, 10)
+            or (row["timestamp"].minute == 10 and row["timestamp"].hour == 0
+            and row["timestamp"].second == 0),
+        ),
+        ("source_timestamp < '2025-01-01'", lambda row: row["source_timestamp"] is not None
+            and row["source_timestamp"].year < 2025),
+        ("source_timestamp IS NOT NULL", lambda row: row["source_timestamp"] is not None),
+    ],
+)  # fmt: skip
+def test_filters_are_pushed_down(
+    spark: SparkSession, options: Options, condition: str, keeps: Callable[[Row], bool]
+) -> None:
+    n_expected = sum(map(keeps, rows_of(STORED)))
+    assert count_scanned(load(spark, options).where(condition)) == (n_expected, n_expected)
+
+
+def test_without_push_down_the_rows_are_the_same(spark: SparkSession, options: Options) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        frame = load(spark, options, types=OWN_TYPES).where("type_path = 'site/1/d7'")
+        assert count_scanned(frame) == (1_050, 10_500)
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_rights_bound_what_is_read(spark: SparkSession, options: Options) -> None:
+    mine = {i: j for i, j in options.items() if i != "token"}
+    frame = load(spark, mine, client_name="sensors")
+    assert read(frame) == [i for i in rows_of(STORED) if i["type"][1] == "0"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"token": "wrong"}, "client_name, token: .* declined: invalid client name or token"),
+        ({"client_name": "nobody"}, "client_name, token: .* declined: invalid client name or"),
+        ({"port": "1"}, "host, port: 127.0.0.1:1: .*refused"),
+        ({"tls_ca": "{cert}"}, "host, port: 127.0.0.1:.*certificate"),
+    ],
+)
+def test_a_gateway_that_refuses_is_told_before_any_task(
+    spark: SparkSession, options: Options, changed: Options, message: str
+) -> None:
+    texts = {name: text.format(**options) for name, text in changed.items()}
+    frame = load(spark, options, **texts)
+    with pytest.raises(AnalysisException, match=message) as info:
+        frame.collect()
+    assert "'wrong'" not in str(info.value)
+
+
+def test_many_sessions_at_one_moment_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    """More than a page of them, so that a slice cannot be cut smaller."""
+    now = Timestamp(1_700_000_000, 0)
+    stored = [Event(i.id, i.type, now, i.source_timestamp, i.payload) for i in plain_events(9_000)]
+
+    async def read_from_gateway() -> list[Row]:
+        async with served(tmp_path, stored) as options:
+            frame = load(spark, options, types=OWN_TYPES, partitions="3")
+            return await asyncio.to_thread(read, frame)
+
+    assert asyncio.run(read_from_gateway()) == rows_of(stored)
