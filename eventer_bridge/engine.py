@@ -32,7 +32,7 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.announcements import announcement
-from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.core import EventCore, Observer
@@ -41,11 +41,10 @@ from eventer_bridge.errors import (
     InvalidEventError,
     LimitError,
     NotOperationalError,
+    StorageError,
 )
 from eventer_bridge.model import (
-    INT64_MAX,
     Event,
-    EventId,
     EventType,
     JsonPayload,
     ProcessEvent,
@@ -132,7 +131,7 @@ class Engine(EventCore):
         self._checked_types: set[EventType] = set()
         self._runner: ModuleRunner | None = None
         self._n_processing = 0  # sessions that modules have to process yet
-        self._pending = Pending()
+        self._pending = Pending(limits.MAX_PENDING_BYTES)
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
@@ -203,21 +202,23 @@ class Engine(EventCore):
             raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
         return self._register(source, register_events)
 
-    def last_event_id(self, server_id: int) -> EventId | None:
-        """An id that follows every stored event of another server, and precedes its next one.
+    def replicated(self, server_id: int) -> ServerMark:
+        """How far another server's events are kept; ``timestamp`` is None where none are.
 
-        None where there is no event of that server.
+        Raises:
+            StorageError: that is not known: what failed to be stored may be found all the same.
+            ClosedError: the store is closed.
         """
-        mark = self._backend.server_mark(server_id)
-        if mark.timestamp is None:
-            return None
-        return EventId(server_id, mark.session, INT64_MAX)
+        if self._backend.failure is not None:
+            raise StorageError(self._backend.failure)
+        return self._backend.server_mark(server_id)
 
     def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
         """Keep a session of another server as it is, and tell of it. Whatever the status is.
 
         Args:
-            events: all events of a session of that server, later than those stored.
+            events: events of one session of that server, as ``Backend.register`` asks for:
+                later than everything of it that was handed over before.
 
         Returns:
             A future that is done when they are durable; never to be cancelled.

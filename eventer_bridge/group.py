@@ -89,10 +89,14 @@ class ServerGroup(aio.Resource):
         return self._async_group
 
     @property
+    def replications(self) -> list[Replication]:
+        """Those of servers that were found, without those of the configuration."""
+        return [found.replication for found in self._found.values()]
+
+    @property
     def is_other_active(self) -> bool:
         """Whether another server is connected and not STANDBY."""
-        found = (i.replication for i in self._found.values())
-        statuses = (i.remote_status for i in chain(found, self._members.values()))
+        statuses = (i.remote_status for i in chain(self.replications, self._members.values()))
         return any(i not in {None, Status.STANDBY} for i in statuses)
 
     async def wait_others_standby(self) -> None:

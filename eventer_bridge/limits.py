@@ -113,6 +113,26 @@ MAX_GROUP_SERVERS: Final = 16
 """Servers of a group whose events are kept, each by a connection of its own; a pair has one
 other. A monitor server may tell of any number."""
 
+STABLE_CONNECTION_S: Final = 1.0
+"""A connection to a remote Event Server that held for so long was of use: when it is lost, the
+next one is tried at once. One that breaks off before counts as an attempt that failed."""
+
+MAX_REMOTE_SERVERS: Final = 1_024
+"""Servers whose events one remote Event Server tells of, each with a position of its own."""
+
+MAX_REFUSED_PAGES: Final = 1_000
+"""Answers in a row, to one query, in which a remote Event Server tells of nothing but events
+that cannot be ones here: four millions of them, if it answers as we do."""
+
+RELAYED_QUERY_TIMEOUT_S: Final = 60.0
+"""What a relayed query gets, with all pages of the remote Event Server that it is picked out
+of; a server of another make may have no end of them."""
+
+MAX_RELAYED_BYTES: Final = 16 << 20
+"""Payload bytes that a remote Event Server was sent and has not answered for. Above it, clients
+are not read from; above twice as many, their registrations fail. Below what may wait to be
+sent (``MAX_SEND_BUFFER_BYTES``), or else the connection would be given up as too slow."""
+
 MAX_MODULE_ROUNDS: Final = 64
 """Times that the modules are offered what was added to a session; more is taken for an
 endless loop of modules that answer each other."""
@@ -259,6 +279,7 @@ MAX_LOG_CHARACTERS: Final = 500
 """Of a reason that a peer's data is part of."""
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
+assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
 
 # --- RSB ------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ class Monitor(aio.Resource):
         """Group of the monitor's tasks."""
         return self._async_group
 
+    @property
+    def replications(self) -> list[Replication]:
+        """Those of servers that the Monitor Server told of."""
+        return self._group.replications
+
     async def _run(self) -> None:
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(OSError),

@@ -11,12 +11,16 @@ from eventer_bridge import limits
 class Pending:
     """See the module.
 
+    Args:
+        max_bytes: payload bytes, with more of which nothing more should be handed in.
+
     Attributes:
         events: events that are under way.
         n_bytes: bytes of their payloads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self.events = 0
         self.n_bytes = 0
         self._drained_cbs: list[Callable[[], None]] = []
@@ -24,7 +28,7 @@ class Pending:
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be handed in for now."""
-        return self.events > limits.MAX_PENDING_EVENTS or self.n_bytes > limits.MAX_PENDING_BYTES
+        return self.events > limits.MAX_PENDING_EVENTS or self.n_bytes > self._max_bytes
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as it is no longer full."""

@@ -15,21 +15,25 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits, relay_positions
 from eventer_bridge.backends.common import visible_types
 from eventer_bridge.core import EventCore, Observer
-from eventer_bridge.errors import ClosedError, LimitError, NotOperationalError
+from eventer_bridge.errors import (
+    ClosedError,
+    LimitError,
+    NotOperationalError,
+    RemoteProtocolError,
+)
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed
 from eventer_bridge.model import (
     Event,
     EventId,
-    Order,
     QueryParams,
     QueryResult,
     QueryServerParams,
@@ -41,6 +45,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.pending import Pending
 from eventer_bridge.registrable import check_type
+from eventer_bridge.relay_positions import Position
 from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session
 from eventer_bridge.subscription import Subscription
@@ -68,7 +73,9 @@ class RelayCore(EventCore):
         self._status = Status.STANDBY
         self._observers: list[Observer] = []
         self._source_ids = itertools.count(1)
-        self._pending = Pending()
+        self._pending = Pending(limits.MAX_RELAYED_BYTES)
+        self._baseline: Mapping[int, Position] | None = None
+        self._finding_baseline = asyncio.Lock()
         self._async_group = aio.Group()
         self._feeds = [self._create_feed(connect, persisted) for persisted in (False, True)]
         self._async_group.spawn(aio.call_on_cancel, self._stop)
@@ -82,6 +89,16 @@ class RelayCore(EventCore):
     def status(self) -> Status:
         """The remote server's status; STANDBY while there is no connection to it."""
         return self._status
+
+    @property
+    def name(self) -> str:
+        """What the remote server is called in errors and in the log."""
+        return self._name
+
+    @property
+    def refused_events(self) -> int:
+        """Times that the remote server told of an event that cannot be one here."""
+        return sum(feed.refused_events for feed in self._feeds)
 
     @property
     def is_full(self) -> bool:
@@ -137,6 +154,10 @@ class RelayCore(EventCore):
             committed.set_result(None)
             return Session(source, 0, 0, committed)
         payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
+        if self._pending.n_bytes and (
+            self._pending.n_bytes + payload_bytes > 2 * limits.MAX_RELAYED_BYTES
+        ):
+            raise LimitError(f"event server {self._name} is too slow for that many bytes")
         session = Session(source, len(register_events), payload_bytes, committed)
         response = client.register(register_events)
         self._pending.add(session.requested, payload_bytes)
@@ -153,68 +174,63 @@ class RelayCore(EventCore):
 
         Raises:
             ClosedError: the remote server is away, or was lost meanwhile.
+            LimitError: it took too long.
             EventerBridgeError: it cannot be answered.
         """
         client = self._client
         if client is None:
             raise ClosedError(f"event server {self._name} is not connected")
-        visible = visible_types(params, subscription)
-        if visible is not None and visible.is_empty:
-            return QueryResult([], False)
-        if isinstance(params, QueryServerParams):
-            return await _query_server(client, params, visible)
-        types = None if visible is None else visible.query_types
-        params = msgspec.structs.replace(params, event_types=types)
-        if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-            return await query_conditional(client, params)
-        return await client.query(params)
+        timeout = asyncio.timeout(limits.RELAYED_QUERY_TIMEOUT_S)
+        try:
+            async with timeout:
+                return await _query(client, params, subscription)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise LimitError(
+                f"the query took more than {limits.RELAYED_QUERY_TIMEOUT_S:g} s"
+            ) from None
 
     def _create_feed(self, connect: ConnectCb, persisted: bool) -> Feed:
         """A feed of what is registered there; the one that is not persisted is the main one."""
 
-        async def connect_feed(on_events: EventsCb) -> EventerClient:
-            on_status = _ignore_status if persisted else self._set_status
-            client = await connect(
+        def connect_feed(on_events: EventsCb) -> Awaitable[EventerClient]:
+            return connect(
                 subscriptions=[("*",)],
                 persisted=persisted,
                 on_events=on_events,
-                on_status=on_status,
+                on_status=_ignore_status if persisted else self._set_status,
             )
-            try:
-                await self._find_positions(client, positions)
-            except BaseException:
-                await aio.uncancellable(client.async_close())
-                raise
-            return client
+
+        async def known(client: EventerClient) -> Mapping[int, EventId | None]:
+            for server_id, position in (await self._find_baseline(client)).items():
+                positions.setdefault(server_id, position)
+            return await relay_positions.resume(client, positions)
 
         def deliver(events: Sequence[Event]) -> asyncio.Future[None]:
             delivered: asyncio.Future[None] = self._loop.create_future()
             delivered.set_result(None)
+            positions[events[-1].id.server] = Position.of(events[-1])
             session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
-            for event in events[-1:]:
-                positions[event.id.server] = event.id
             for observer in self._observers:
                 observer.on_session(session, persisted)
             return delivered
 
-        positions: dict[int, EventId | None] = {}
+        positions: dict[int, Position] = {}
         return Feed(
             self._name,
             connect_feed,
-            lambda: dict(positions),
+            known,
             deliver,
             on_client=(lambda client: None) if persisted else self._set_client,
         )
 
-    async def _find_positions(
-        self, client: EventerClient, positions: dict[int, EventId | None]
-    ) -> None:
-        """At the first connection: where to begin, so that nothing older is told as new."""
-        if positions:
-            return
-        newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
-        for event in (await client.query(newest)).events:
-            positions[event.id.server] = event.id
+    async def _find_baseline(self, client: EventerClient) -> Mapping[int, Position]:
+        """What is too old to be told as new: the same for both feeds."""
+        async with self._finding_baseline:
+            if self._baseline is None:
+                self._baseline = await relay_positions.baseline(client)
+        return self._baseline
 
     def _set_client(self, client: EventerClient | None) -> None:
         self._client = client
@@ -246,6 +262,27 @@ class RelayCore(EventCore):
             await feed.async_close()
 
 
+async def _query(
+    client: EventerClient, params: QueryParams, subscription: Subscription | None
+) -> QueryResult:
+    visible = visible_types(params, subscription)
+    if visible is not None and visible.is_empty:
+        return QueryResult([], False)
+    if isinstance(params, QueryServerParams):
+        return await _query_server(client, params, visible)
+    types = None if visible is None else visible.query_types
+    params = msgspec.structs.replace(params, event_types=types)
+    if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+        result = await query_conditional(client, params)
+    else:
+        result = await client.query(params)
+    if visible is None:
+        return result
+    # the rights are the gateway's to keep, whatever the remote server answers
+    events = [event for event in result.events if visible.matches(event.type)]
+    return QueryResult(events, result.more_follows)
+
+
 async def _query_server(
     client: EventerClient, params: QueryServerParams, visible: Subscription | None
 ) -> QueryResult:
@@ -256,6 +293,8 @@ async def _query_server(
         events = [event for event in result.events if visible.matches(event.type)]
         if events or not result.more_follows or not result.events:
             return QueryResult(events, result.more_follows)
+        if params.last_event_id is not None and result.events[-1].id <= params.last_event_id:
+            raise RemoteProtocolError("answers that lead nowhere")
         # none of this page may be seen: who asked could not ask for the next one
         params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
 

@@ -1,24 +1,39 @@
 """Replication: keeps the events of a remote Event Server (000, "Server - Server communication").
 
 Events come as they are, with their ids and timestamps, session by session; what is stored
-tells where to go on after a restart. The remote server is told how far this one is, by
+tells where to go on after a restart. An event that cannot be stored, now or ever, is left
+out, which the log and a count tell of: nothing else is lost for it. What cannot be stored
+for now (a full disk, too many event types) holds up the replication until it can.
+
+The remote server is told how far this one is, by
 events ``event/<server id>/synced/<remote id>`` that are registered there, as today's Hat
 servers do: ``{"state": "CONNECTED"}``, ``SYNCING``, ``SYNCED`` with ``count``.
 
 Belongs to the event loop's thread.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hat import aio, util
 
+from eventer_bridge import limits
 from eventer_bridge.engine import Engine
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed, FeedState
-from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Status
+from eventer_bridge.model import (
+    INT64_MAX,
+    Event,
+    EventId,
+    JsonPayload,
+    RegisterEvent,
+    Status,
+    Timestamp,
+)
+from eventer_bridge.registrable import check_type
 
 mlog = logging.getLogger(__name__)
 
@@ -49,11 +64,14 @@ class Replication(aio.Resource):
         self._connect = connect
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
+        self._timestamp: Timestamp | None = None  # of the last session
+        self._refused_events = 0
         self._feed = Feed(
-            f"server {remote_id}",
+            self.name,
             self._connect_feed,
             self._known,
-            engine.replicate,
+            self._deliver,
+            server_id=remote_id,
             on_client=self._on_client,
             on_state=self._on_state,
         )
@@ -72,6 +90,16 @@ class Replication(aio.Resource):
         """Have ``cb`` called whenever :attr:`remote_status` may have changed."""
         return self._remote_status_cbs.register(cb)
 
+    @property
+    def name(self) -> str:
+        """What the remote server is called in the log."""
+        return f"server {self.remote_id}"
+
+    @property
+    def refused_events(self) -> int:
+        """Times that the remote server told of an event that cannot be kept."""
+        return self._refused_events + self._feed.refused_events
+
     async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
         return await self._connect(
             subscriptions=[("*",)],
@@ -81,8 +109,47 @@ class Replication(aio.Resource):
             on_status=self._on_status,
         )
 
-    def _known(self) -> dict[int, EventId | None]:
-        return {self.remote_id: self._engine.last_event_id(self.remote_id)}
+    async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
+        session_id, self._timestamp = self._engine.replicated(self.remote_id)
+        if self._timestamp is None:
+            return {self.remote_id: None}
+        return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
+
+    def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
+        """Keep what can be kept of a session."""
+        reasons = [self._refusal(event, session[0]) for event in session]
+        events = [event for event, reason in zip(session, reasons, strict=True) if reason is None]
+        if len(events) < len(session):
+            self._refused_events += len(session) - len(events)
+            extra = {
+                "server": self.remote_id,
+                "session": session[0].id.session,
+                "events": len(session) - len(events),
+                "reason": next(i for i in reasons if i is not None)[: limits.MAX_LOG_CHARACTERS],
+            }
+            mlog.error("events of a remote server are left out: they cannot be kept", extra=extra)
+        if not events:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        self._timestamp = session[0].timestamp
+        return self._engine.replicate(events)
+
+    def _refusal(self, event: Event, first: Event) -> str | None:
+        """Why an event can never be stored; None if it can.
+
+        A server's timestamps rise with its ids: the natural order is built upon that. Of
+        events for which they do not, hat-event tells, but does not store them either.
+        """
+        if event.timestamp != first.timestamp:
+            return "its timestamp is not that of its session"
+        if self._timestamp is not None and event.timestamp < self._timestamp:
+            return "its timestamp is before that of an earlier session"
+        try:
+            check_type(event.type)
+        except InvalidEventError as e:
+            return str(e)
+        return None
 
     def _on_client(self, client: EventerClient | None) -> None:
         self._client = client

@@ -35,7 +35,7 @@ from mariner.config import (
     RsbConfig,
     TlsConfig,
 )
-from mariner.metrics import GatewayCollector, Metrics
+from mariner.metrics import GatewayCollector, Metrics, RemotesCollector, RemoteServer
 
 mlog = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Gateway(aio.Resource):
         self._config = config
         self._async_group = aio.Group()
         self._parts: list[aio.Resource] = []
+        self._replications: list[replication.Replication] = []
         self._failed_part: str | None = None
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
@@ -112,6 +113,7 @@ class Gateway(aio.Resource):
         metrics.registry.register(
             GatewayCollector(core, self._backend, self.mariner, self.eventer_server, self.rsb)
         )
+        metrics.registry.register(RemotesCollector(self._remote_servers))
         if config.http is not None:
             self.http = await http.listen(
                 core, metrics.registry, config.http.host, config.http.port
@@ -133,12 +135,11 @@ class Gateway(aio.Resource):
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()
-        replications = []
         for remote in config.replication:
             connect = remotes.connector(remote, f"event/{config.server_id}")
             part = replication.create(core, remote.server_id, connect)
             self._own(part, f"replication of server {remote.server_id}")
-            replications.append(part)
+            self._replications.append(part)
         if config.eventer_server is not None:
             self.eventer_server = await self._listen(core, config.eventer_server, metrics)
             self._own(self.eventer_server, "eventer server")
@@ -152,7 +153,7 @@ class Gateway(aio.Resource):
                 config.eventer_server.token,
             )
             address = chatter.Address(config.monitor.host, config.monitor.port)
-            self._monitor = monitor.create(core, address, member, replications)
+            self._monitor = monitor.create(core, address, member, self._replications)
             self._own(self._monitor, "monitor")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(
@@ -186,6 +187,12 @@ class Gateway(aio.Resource):
             prefix=config.prefix,
             name=self._config.name,
         )
+
+    def _remote_servers(self) -> list[RemoteServer]:
+        if isinstance(self.core, RelayCore):
+            return [self.core]
+        of_group = () if self._monitor is None else self._monitor.replications
+        return [*self._replications, *of_group]
 
     def _own(self, part: aio.Resource, name: str) -> None:
         self._parts.append(part)

@@ -5,7 +5,8 @@ them when it is scraped. Only durations are observed as they happen, one per com
 query. Each gateway has a registry of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -61,6 +62,35 @@ class Metrics:
         """A query was answered."""
         name = type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
         self._query_seconds.labels(name).observe(seconds)
+
+
+class RemoteServer(Protocol):
+    """What follows a remote Event Server: a relay or a replication."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def refused_events(self) -> int:
+        """Times that it told of an event that had to be left out."""
+
+
+class RemotesCollector(Collector):
+    """Counts of the remote Event Servers that there are when it is scraped.
+
+    Args:
+        remotes: gives them.
+    """
+
+    def __init__(self, remotes: Callable[[], Iterable[RemoteServer]]) -> None:
+        self._remotes = remotes
+
+    def collect(self) -> Iterable[Metric]:
+        """What could not be taken from them."""
+        refused = {remote.name: remote.refused_events for remote in self._remotes()}
+        text = "Events of a remote server that were left out, each time it told of them"
+        yield _labelled("mariner_remote_events_refused", text, "server", refused)
 
 
 class GatewayCollector(Collector):

@@ -8,10 +8,12 @@ Everything runs on the event loop's thread.
 
 import asyncio
 import functools
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import msgspec
 from hat import aio
 
 from eventer_bridge import chatter, limits
@@ -34,15 +36,19 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
     MsgStatusNotify,
+    RefusedEvent,
 )
 from eventer_bridge.model import (
     Event,
     EventType,
+    QueryLatestParams,
     QueryParams,
     QueryResult,
     RegisterEvent,
     Status,
 )
+
+mlog = logging.getLogger(__name__)
 
 EventsCb: TypeAlias = Callable[[Sequence[Event]], "asyncio.Future[None] | None"]
 """Called with the events of each notification. Where the server asks for an
@@ -157,6 +163,11 @@ class EventerClient(aio.Resource):
         return self._handler.status
 
     @property
+    def refused_events(self) -> int:
+        """Times that the server told of an event that cannot be one here."""
+        return self._handler.refused_events
+
+    @property
     def close_reason(self) -> str | None:
         """Why the connection is closed; None while it is open."""
         return self._connection.close_text
@@ -183,14 +194,26 @@ class EventerClient(aio.Resource):
     async def query(self, params: QueryParams) -> QueryResult:
         """Query events.
 
+        Events that cannot be ones here are left out of the answer, and counted. An answer
+        that would consist of nothing else is skipped: who pages by the last event could not
+        ask for the next one.
+
         Raises:
             ClosedError: the connection is closed, or was lost meanwhile.
             InvalidEventError: the query has a condition that Eventer cannot express.
             LimitError: too many requests are under way.
+            RemoteProtocolError: the server answers without end, and with no event.
         """
-        response = await self._handler.request(MsgQueryReq(params))
-        assert isinstance(response, MsgQueryRes)
-        return response.result
+        for _ in range(limits.MAX_REFUSED_PAGES):
+            response = await self._handler.request(MsgQueryReq(params))
+            assert isinstance(response, MsgQueryRes)
+            result, refused = response.result, response.refused
+            if not refused or result.events or not result.more_follows:
+                return result
+            if isinstance(params, QueryLatestParams):
+                return QueryResult([], False)
+            params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
+        raise RemoteProtocolError("answers that lead nowhere")
 
     async def ping(self) -> float:
         """Ping the server (chatter's ping).
@@ -231,6 +254,7 @@ class _Handler(chatter.Handler):
         self._loop = asyncio.get_running_loop()
         self._requests: set[asyncio.Future[Any]] = set()
         self.status = _NOT_INITIALISED
+        self.refused_events = 0
 
     async def request(self, message: MsgInitReq | MsgQueryReq) -> Message:
         """Send a request and wait for its answer."""
@@ -241,7 +265,7 @@ class _Handler(chatter.Handler):
     def register(self, events: Sequence[RegisterEvent]) -> asyncio.Future[Sequence[Event]]:
         """See :meth:`EventerClient.register`."""
         conversation = self._connection.send(*codec.encode(MsgRegisterReq(events)), last=False)
-        return self._expect(conversation, MsgRegisterRes)
+        return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
 
     def on_message(self, message: chatter.Message) -> None:
         """A message came."""
@@ -250,7 +274,8 @@ class _Handler(chatter.Handler):
         if tag is not None:
             self._on_answer(message, decoded)
         elif isinstance(decoded, MsgEventsNotify):
-            done = self._on_events(decoded.events)
+            self._note_refused(decoded.refused)
+            done = self._on_events(decoded.events) if decoded.events else None
             if not message.is_last:
                 self._acknowledge(message.conversation, done)
         elif isinstance(decoded, MsgStatusNotify):
@@ -269,17 +294,39 @@ class _Handler(chatter.Handler):
                 future.exception()  # counts as looked at: nobody has to await it
 
     def _expect(
-        self, conversation: chatter.Conversation, answer: type[Message]
+        self,
+        conversation: chatter.Conversation,
+        answer: type[Message],
+        types: Sequence[EventType] = (),
     ) -> asyncio.Future[Any]:
+        """The answer to a request that was sent; ``types`` are those of its events."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._requests.add(future)
-        conversation.tag = answer, future
+        conversation.tag = answer, types, future
         return future
 
+    def _note_refused(self, refused: Sequence[RefusedEvent]) -> None:
+        if not refused:
+            return
+        self.refused_events += len(refused)
+        extra = {
+            "peer": self._connection.peer,
+            "events": len(refused),
+            "id": msgspec.to_builtins(refused[0].id),
+            "reason": refused[0].reason[: limits.MAX_LOG_CHARACTERS],
+        }
+        mlog.error("events of a remote server are left out: they cannot be ones here", extra=extra)
+
     def _on_answer(self, message: chatter.Message, decoded: object) -> None:
-        expected, future = message.conversation.tag
+        expected, types, future = message.conversation.tag
         if not isinstance(decoded, expected) or not message.is_last:
             raise RemoteProtocolError(f"{message.type} is no answer to what was asked")
+        if isinstance(decoded, MsgRegisterRes) and decoded.events is not None:
+            # 001: each event is the one of the same place in the request
+            if [event.type for event in decoded.events] != types:
+                raise RemoteProtocolError(f"{message.type} with other events than were asked for")
+        elif isinstance(decoded, MsgQueryRes):
+            self._note_refused(decoded.refused)
         self._requests.discard(future)
         if isinstance(decoded, MsgInitRes) and decoded.status is not None:
             self.status = decoded.status

@@ -12,12 +12,14 @@ There are two ways to be wrong:
 
 - **malformed** (``InvalidMessageError``: the connection is to be closed): an unknown type of
   message, data that ends too early or goes on, a length or count of more than follows, an
-  unknown choice, text that is not UTF-8, an integer of more than 64 bits; and whatever is
+  unknown choice, text that is not UTF-8, an integer of more than 64 bits; and whatever else is
   wrong in a message of a server;
 - **inadmissible** (``RefusedReq``: can be answered): a well-formed request with a timestamp out
   of range, a payload that is not JSON or exceeds ``payload_bounds``, too many events, query
   types or segments (``limits``), a negative ``max_results``. What follows in such a
-  request is not looked at.
+  request is not looked at. Inadmissible events that a server tells of or answers with are
+  left out of the message, and named beside it (``RefusedEvent``): what it has stored
+  once would end every connection otherwise.
 
 Wildcards in registered types, and ``*`` in the middle of query types, are left to the engine.
 
@@ -48,6 +50,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
     MsgStatusNotify,
+    RefusedEvent,
     RefusedReq,
 )
 from eventer_bridge.eventer.queries import (
@@ -124,8 +127,9 @@ def _read_status_notify(data: bytes, pos: int) -> tuple[MsgStatusNotify, int]:
 
 
 def _read_events_notify(data: bytes, pos: int) -> tuple[MsgEventsNotify, int]:
-    events, pos = read_events(data, pos)
-    return MsgEventsNotify(events), pos
+    refused: list[RefusedEvent] = []
+    events, pos = read_events(data, pos, refused)
+    return MsgEventsNotify(events, tuple(refused)), pos
 
 
 def _read_events_ack(data: bytes, pos: int) -> tuple[MsgEventsAck, int]:
@@ -151,9 +155,10 @@ def _read_query_req(data: bytes, pos: int) -> tuple[MsgQueryReq, int]:
 
 
 def _read_query_res(data: bytes, pos: int) -> tuple[MsgQueryRes, int]:
-    events, pos = read_events(data, pos)
+    refused: list[RefusedEvent] = []
+    events, pos = read_events(data, pos, refused)
     more_follows, pos = sbs.read_boolean(data, pos)
-    return MsgQueryRes(QueryResult(events, more_follows)), pos
+    return MsgQueryRes(QueryResult(events, more_follows), tuple(refused)), pos
 
 
 _READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {

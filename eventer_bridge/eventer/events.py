@@ -21,6 +21,7 @@ import msgspec
 
 from eventer_bridge import limits, payload_bounds, sbs
 from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.eventer.messages import RefusedEvent
 from eventer_bridge.model import (
     BinaryPayload,
     Event,
@@ -160,8 +161,16 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
     return events, pos
 
 
-def read_events(data: bytes, pos: int) -> tuple[list[Event], int]:
-    """An Array of Event. Their payloads are JSON, but need not keep ``payload_bounds``."""
+def read_events(
+    data: bytes, pos: int, refused: list[RefusedEvent] | None = None
+) -> tuple[list[Event], int]:
+    """An Array of Event. Their payloads are JSON, but need not keep ``payload_bounds``.
+
+    Args:
+        data: the message.
+        pos: where to read.
+        refused: gets what is no event, which is left out then; None: it is not accepted.
+    """
     count, pos = sbs.read_count(data, pos, _MIN_EVENT_BYTES)
     if count > limits.MAX_RECEIVED_EVENTS:
         raise InvalidEventError(f"{count} events, at most {limits.MAX_RECEIVED_EVENTS} are allowed")
@@ -169,12 +178,12 @@ def read_events(data: bytes, pos: int) -> tuple[list[Event], int]:
     server = session = type_bytes = 0
     timestamp = None
     session_id = time = b""
-    try:
-        for _ in range(count):
+    for _ in range(count):
+        begin = pos
+        try:
             if session_id and data.startswith(session_id, pos):
                 pos += len(session_id)
             else:
-                begin = pos
                 server, pos = sbs.read_integer(data, pos)
                 session, pos = sbs.read_integer(data, pos)
                 session_id = data[begin:pos]
@@ -194,8 +203,11 @@ def read_events(data: bytes, pos: int) -> tuple[list[Event], int]:
             source_timestamp, payload, pos = _read_content(data, pos, len(data))
             event_id = EventId(server, session, instance)
             events.append(Event(event_id, event_type, timestamp, source_timestamp, payload))
-    except InvalidEventError as e:
-        raise InvalidEventError(f"event {len(events)}: {e}") from None
+        except InvalidEventError as e:
+            if refused is None:
+                raise InvalidEventError(f"event {len(events)}: {e}") from None
+            event_id, pos = _skip_event(data, begin)
+            refused.append(RefusedEvent(event_id, str(e)))
     return events, pos
 
 
@@ -249,6 +261,31 @@ def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
         return Timestamp(s, first << 14 | second << 7 | third & 0x7F), end + 3
     us, end = sbs.read_integer(data, end)
     return Timestamp(s, us), end
+
+
+def _skip_event(data: bytes, pos: int) -> tuple[EventId, int]:
+    """An Event of which only the identifier is looked at."""
+    server, pos = sbs.read_integer(data, pos)
+    session, pos = sbs.read_integer(data, pos)
+    instance, pos = sbs.read_integer(data, pos)
+    count, pos = sbs.read_count(data, pos, _MIN_STRING_BYTES)
+    for _ in range(count):
+        _, pos = sbs.read_string(data, pos)
+    _, pos = _skip_timestamp(data, pos)
+    _, pos = sbs.read_optional(_skip_timestamp, data, pos)
+    has_payload, pos = sbs.read_choice(data, pos, 2)
+    if has_payload:
+        is_json, pos = sbs.read_choice(data, pos, 2)
+        _, pos = sbs.read_string(data, pos)
+        if not is_json:
+            _, pos = sbs.read_bytes(data, pos)
+    return EventId(server, session, instance), pos
+
+
+def _skip_timestamp(data: bytes, pos: int) -> tuple[None, int]:
+    for _ in range(2):
+        _, pos = sbs.read_integer(data, pos)
+    return None, pos
 
 
 def _read_content(

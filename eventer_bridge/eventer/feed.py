@@ -9,24 +9,32 @@ sessions, of each server in the order of their ids::
        ▲                                                                               │
        └───────────────────────────── connection lost ─────────────────────────────────┘
 
+A session that could not be delivered ends the connection, and nothing after it is delivered
+before it was: the next connection begins when everything that is under way has ended, and
+where :data:`KnownCb` then says.
+
+Notifications are acknowledged when they are delivered; while it catches up, at once: some
+servers (hat-event) write nothing to disk while they wait for that.
+
 Belongs to the event loop's thread.
 """
 
 import asyncio
 import enum
+import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import groupby
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import groupby, pairwise
 from typing import TypeAlias
 
 import tenacity
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.errors import EventerBridgeError, RemoteProtocolError
+from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
-from eventer_bridge.model import Event, EventId, QueryServerParams
+from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
 
 mlog = logging.getLogger(__name__)
 
@@ -35,9 +43,9 @@ ConnectCb: TypeAlias = Callable[[EventsCb], Awaitable[EventerClient]]
 
 DeliverCb: TypeAlias = Callable[[Sequence[Event]], asyncio.Future[None]]
 """Takes the events of a session; done when it has them for good. Where it fails, the feed
-connects again, and delivers the session again."""
+connects again, and delivers the session again. The future is never cancelled."""
 
-KnownCb: TypeAlias = Callable[[], dict[int, EventId | None]]
+KnownCb: TypeAlias = Callable[[EventerClient], Awaitable[Mapping[int, EventId | None]]]
 """The servers to catch up with, and the last event that was delivered of each; None: none
 was. Called after each connection; what live notifications tell of other servers is added."""
 
@@ -58,6 +66,7 @@ class Feed(aio.Resource):
         connect: see :data:`ConnectCb`.
         known: see :data:`KnownCb`.
         deliver: see :data:`DeliverCb`.
+        server_id: the only server whose events are accepted; None: events of all.
         on_client: called with each new connection, and with None when it is lost.
         on_state: called with the state and, when SYNCED, the number of events that were
             caught up with.
@@ -70,6 +79,7 @@ class Feed(aio.Resource):
         known: KnownCb,
         deliver: DeliverCb,
         *,
+        server_id: int | None = None,
         on_client: Callable[[EventerClient | None], None] = lambda client: None,
         on_state: Callable[[FeedState, int | None], None] = lambda state, count: None,
     ) -> None:
@@ -77,15 +87,19 @@ class Feed(aio.Resource):
         self._connect = connect
         self._known = known
         self._deliver = deliver
+        self._server_id = server_id
         self._on_client = on_client
         self._on_state = on_state
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
         self._positions: dict[int, EventId | None] = {}
-        self._backlog: deque[tuple[Sequence[Event], asyncio.Future[None]]] | None = deque()
+        self._backlog: deque[Sequence[Event]] | None = None
         self._backlog_events = 0
-        self._has_dropped = False
+        self._dropped: dict[int, EventId] = {}  # positions before what was told and not kept
+        self._failure: BaseException | None = None  # why a session was not delivered
+        self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
         self._undelivered_events = 0
+        self._refused_events = 0
         self._async_group = aio.Group()
         self._async_group.spawn(self._run)
 
@@ -94,58 +108,81 @@ class Feed(aio.Resource):
         """Group of the feed's tasks."""
         return self._async_group
 
-    async def _run(self) -> None:
-        while True:
-            self._backlog, self._backlog_events, self._has_dropped = deque(), 0, False
-            self._undelivered_events = 0
-            client = await self._connect_with_patience()
-            self._client = client
-            self._on_client(client)
-            try:
-                self._positions = self._known()
-                self._on_state(FeedState.CONNECTED, None)
-                count = await self._catch_up(client)
-                mlog.info("feed is live", extra={"server": self._name, "events": count})
-                self._on_state(FeedState.SYNCED, count)
-                await client.wait_closing()
-            except EventerBridgeError as e:
-                mlog.warning("feed broke off", extra={"server": self._name, "reason": str(e)})
-            finally:
-                self._client = None
-                self._on_client(None)
-                await aio.uncancellable(client.async_close())
+    @property
+    def refused_events(self) -> int:
+        """See ``EventerClient.refused_events``; of all connections."""
+        current = 0 if self._client is None else self._client.refused_events
+        return self._refused_events + current
 
-    async def _connect_with_patience(self) -> EventerClient:
+    # --- connections ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
         attempts = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((OSError, EventerBridgeError)),
             wait=tenacity.wait_random_exponential(
                 multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
             ),
-            before_sleep=self._on_connect_failed,
+            before_sleep=self._on_attempt_failed,
         )
-        return await attempts(self._connect, self._on_events)
+        while True:
+            await attempts(self._follow)
 
-    def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
+    def _on_attempt_failed(self, state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
         # the first time, and then ever more seldom
         level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
         extra = {"server": self._name, "reason": str(state.outcome.exception())}
-        mlog.log(level, "event server is not reachable", extra=extra)
+        mlog.log(level, "feed is not connected", extra=extra)
+
+    async def _follow(self) -> None:
+        """One connection, until it is lost.
+
+        Returns where it was of use; an attempt that broke off soon raises why.
+        """
+        self._backlog, self._backlog_events, self._dropped = deque(), 0, {}
+        self._failure = None
+        client = await self._connect(self._on_events)
+        connected_at = self._loop.time()
+        self._client = client
+        try:
+            self._positions = dict(await self._known(client))
+            self._on_client(client)
+            self._on_state(FeedState.CONNECTED, None)
+            count = await self._catch_up(client)
+            mlog.info("feed is live", extra={"server": self._name, "events": count})
+            self._on_state(FeedState.SYNCED, count)
+            await client.wait_closing()
+            self._raise_failure()
+            raise ClosedError(f"connection lost: {client.close_reason}")
+        except EventerBridgeError as e:
+            if self._loop.time() - connected_at < limits.STABLE_CONNECTION_S:
+                raise
+            mlog.warning("feed broke off", extra={"server": self._name, "reason": str(e)})
+        finally:
+            self._refused_events += client.refused_events
+            self._client = None
+            self._on_client(None)
+            await aio.uncancellable(client.async_close())
+            await self._settle()
 
     # --- catching up ----------------------------------------------------------------------
 
     async def _catch_up(self, client: EventerClient) -> int:
         count = 0
         while True:
-            self._has_dropped = False
+            dropped, self._dropped = self._dropped, {}
+            self._positions = {**dropped, **self._positions}
             for server_id in list(self._positions):
                 count += await self._pull(client, server_id, is_first=not count)
             assert self._backlog is not None
-            while self._backlog and not self._has_dropped:
-                events, done = self._backlog.popleft()
+            while self._backlog and not self._dropped:
+                events = self._backlog.popleft()
                 self._backlog_events -= len(events)
-                await asyncio.wait([self._hand_over(events, done)])
-            if not self._has_dropped:
+                self._deliver_new(events)
+                if self._undelivered_events > limits.MAX_PENDING_EVENTS:
+                    await self._settle()
+                self._raise_failure()
+            if not self._dropped:
                 self._backlog = None
                 return count
 
@@ -169,69 +206,115 @@ class Feed(aio.Resource):
             if result.more_follows:
                 # the last session of a page may go on with the next one
                 pending = sessions.pop() if sessions else []
-                if len(pending) > limits.MAX_SESSION_EVENTS or not result.events:
+                if len(pending) > limits.MAX_RECEIVED_EVENTS or not result.events:
                     raise RemoteProtocolError("answers that lead nowhere")
             for session in sessions:
-                await self._deliver_for_good(session)
+                self._deliver_session(session)
+            await self._settle()
+            self._raise_failure()
             if not result.more_follows:
                 return count
 
-    async def _deliver_for_good(self, session: Sequence[Event]) -> None:
-        future = self._deliver_session(session)
-        await asyncio.wait([future])
-        future.result()
-
     # --- live -----------------------------------------------------------------------------
 
-    def _on_events(self, events: Sequence[Event]) -> asyncio.Future[None]:
+    def _on_events(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
         """A notification came; done when it was delivered."""
-        done: asyncio.Future[None] = self._loop.create_future()
         if self._backlog is None:
-            return self._hand_over(events, done)
-        if self._has_dropped or self._backlog_events > limits.MAX_PENDING_EVENTS:
-            # they can be queried; they are not acknowledged before that
-            self._has_dropped = True
-            self._backlog.clear()
-            self._backlog_events = 0
-        else:
-            self._backlog.append((events, done))
-            self._backlog_events += len(events)
-        return done
+            return self._deliver_new(events)
+        self._backlog.append(events)
+        self._backlog_events += len(events)
+        if self._dropped or self._backlog_events > limits.MAX_PENDING_EVENTS:
+            self._drop_backlog()
+        return None
 
-    def _hand_over(
-        self, events: Sequence[Event], done: asyncio.Future[None]
-    ) -> asyncio.Future[None]:
-        deliveries: list[asyncio.Future[None]] = []
-        for (server_id, _), group in groupby(events, _session_of):
+    def _drop_backlog(self) -> None:
+        """Keep no more of it than where to query it from."""
+        assert self._backlog is not None
+        for event in itertools.chain.from_iterable(self._backlog):
+            server_id, session_id = _session_of(event)
+            if server_id not in self._dropped:
+                self._check_server(server_id, self._dropped)
+                self._dropped[server_id] = EventId(server_id, session_id - 1, INT64_MAX)
+        self._backlog.clear()
+        self._backlog_events = 0
+
+    def _deliver_new(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
+        """Deliver what was not delivered yet; done when the last of it was, None: nothing."""
+        delivery = None
+        for (server_id, session_id), group in groupby(events, _session_of):
+            session = list(group)
+            self._check_server(server_id, self._positions)
+            if any(later.id <= event.id for event, later in pairwise(session)):
+                raise RemoteProtocolError(f"events of session {session_id} in no order")
             last = self._positions.get(server_id)
-            session = [i for i in group if last is None or i.id > last]
-            if session:
-                deliveries.append(self._deliver_session(session))
-        if not deliveries:
-            done.set_result(None)
-            return done
-        self._add_undelivered(len(events))
+            if last is not None and session[-1].id <= last:
+                continue
+            if last is not None and session[0].id.session <= last.session:
+                raise RemoteProtocolError(f"more events of session {session_id} after {last}")
+            delivery = self._deliver_session(session)
+        if delivery is None:
+            return None
+        done: asyncio.Future[None] = self._loop.create_future()
 
-        def on_delivered(delivery: asyncio.Future[None]) -> None:
-            self._add_undelivered(-len(events))
-            is_kept = not delivery.cancelled() and delivery.exception() is None
-            if not is_kept and self._client is not None:
-                self._client.close()  # to be fetched anew
-            if not done.done():
+        def on_delivered(_: object) -> None:
+            # sessions are delivered in order: so were those before it
+            if self._failure is None and not done.done():
                 done.set_result(None)
 
-        # sessions are delivered in order: the last one is the last to be done
-        deliveries[-1].add_done_callback(on_delivered)
+        delivery.add_done_callback(on_delivered)
         return done
 
+    def _check_server(self, server_id: int, known: Collection[int]) -> None:
+        if self._server_id is not None and server_id != self._server_id:
+            raise RemoteProtocolError(
+                f"events of server {server_id}, expected those of {self._server_id}"
+            )
+        if server_id not in known and len(known) >= limits.MAX_REMOTE_SERVERS:
+            raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")
+
+    # --- deliveries -----------------------------------------------------------------------
+
     def _deliver_session(self, session: Sequence[Event]) -> asyncio.Future[None]:
+        if self._failure is not None:
+            return self._loop.create_future()  # after what failed, nothing is delivered
         self._positions[session[-1].id.server] = session[-1].id
-        return self._deliver(session)
+        delivery = self._deliver(session)
+        if delivery.done():
+            self._note_failure(delivery)
+            return delivery
+        # sessions that are committed together share it
+        if delivery not in self._undelivered:
+            self._undelivered[delivery] = 0
+            delivery.add_done_callback(self._on_delivered)
+        self._undelivered[delivery] += len(session)
+        self._add_undelivered(len(session))
+        return delivery
+
+    def _on_delivered(self, delivery: asyncio.Future[None]) -> None:
+        self._add_undelivered(-self._undelivered.pop(delivery))
+        self._note_failure(delivery)
+
+    def _note_failure(self, delivery: asyncio.Future[None]) -> None:
+        error = delivery.exception()
+        if error is None or self._failure is not None:
+            return
+        self._failure = error
+        if self._client is not None:
+            self._client.close()  # it is fetched anew
 
     def _add_undelivered(self, count: int) -> None:
         self._undelivered_events += count
         if self._client is not None:
             self._client.set_reading(self._undelivered_events <= limits.MAX_PENDING_EVENTS)
+
+    async def _settle(self) -> None:
+        """Wait until nothing is under way."""
+        while self._undelivered:
+            await asyncio.wait(tuple(self._undelivered))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
 
 def _session_of(event: Event) -> tuple[int, int]:

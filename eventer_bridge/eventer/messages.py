@@ -26,6 +26,7 @@ import msgspec
 
 from eventer_bridge.model import (
     Event,
+    EventId,
     EventType,
     QueryParams,
     QueryResult,
@@ -57,10 +58,23 @@ class MsgStatusNotify(msgspec.Struct, frozen=True, gc=False):
     status: Status
 
 
+class RefusedEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event of a server that is well-formed, but cannot be one here: it is left out.
+
+    Attributes:
+        id: its identifier.
+        reason: what is wrong with it.
+    """
+
+    id: EventId
+    reason: str
+
+
 class MsgEventsNotify(msgspec.Struct, frozen=True, gc=False):
-    """New events of one session."""
+    """New events of one session; ``refused`` are those that were left out of them."""
 
     events: Sequence[Event]
+    refused: Sequence[RefusedEvent] = ()
 
 
 class MsgEventsAck(msgspec.Struct, frozen=True, gc=False):
@@ -86,9 +100,13 @@ class MsgQueryReq(msgspec.Struct, frozen=True, gc=False):
 
 
 class MsgQueryRes(msgspec.Struct, frozen=True, gc=False):
-    """Events that satisfy a query, and whether there are more."""
+    """Events that satisfy a query, and whether there are more.
+
+    ``refused`` are those that were left out of them.
+    """
 
     result: QueryResult
+    refused: Sequence[RefusedEvent] = ()
 
 
 Message: TypeAlias = (

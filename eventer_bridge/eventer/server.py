@@ -174,8 +174,7 @@ class EventerServer(aio.Resource):
     async def _stop(self) -> None:
         if self._listener is not None:
             self._listener.stop_accepting()
-            for client in tuple(self._clients):
-                await client.drain()
+            await asyncio.gather(*(client.drain() for client in tuple(self._clients)))
             await self._listener.async_close()
         self.core.remove_observer(self)
 

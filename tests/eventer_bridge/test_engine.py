@@ -195,14 +195,15 @@ async def test_a_full_engine_says_so_until_it_is_drained(
 
 
 async def test_large_payloads_fill_the_engine_too(
-    core: Engine, monkeypatch: pytest.MonkeyPatch
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_BYTES", 1000)
-    future = core.register(SOURCE, [register_event("a", value="x" * 2000)]).committed
-    full = [core.is_full]
-    await future
-    await asyncio.sleep(0)  # the engine is told beside us
-    assert [*full, core.is_full] == [True, False]
+    async with await engine.create(backend, 7) as core:
+        future = core.register(SOURCE, [register_event("a", value="x" * 2000)]).committed
+        full = [core.is_full]
+        await future
+        await asyncio.sleep(0)  # the engine is told beside us
+        assert [*full, core.is_full] == [True, False]
 
 
 async def test_it_stops_and_starts_again(core: Engine) -> None:

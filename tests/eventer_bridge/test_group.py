@@ -49,7 +49,7 @@ async def other(server_id: int = 2, port: int = 0) -> AsyncIterator[tuple[Engine
 
 
 async def until(core: Engine, server_id: int, *, has_events: bool = True) -> None:
-    while (core.last_event_id(server_id) is not None) is not has_events:
+    while (core.replicated(server_id).timestamp is not None) is not has_events:
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
@@ -63,7 +63,7 @@ async def test_servers_that_are_told_of_are_replicated() -> None:
         async with other(2) as (_, second), other(3) as (_, third):
             group.update([server_data(2, second, TOKEN)])
             await until(core, 2)
-            assert core.last_event_id(3) is None
+            assert core.replicated(3).timestamp is None
             group.update([server_data(2, second, TOKEN), server_data(3, third, TOKEN)])
             await until(core, 3)
         # it comes back elsewhere, while its old address is told yet

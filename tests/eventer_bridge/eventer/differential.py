@@ -9,6 +9,7 @@ inadmissible is written down here again, in other words.
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from hat import sbs as hat_sbs
 from hat.event.common import sbs_repo
 
@@ -21,6 +22,8 @@ from tests.support import json_oracle
 Verdict: TypeAlias = Literal["malformed", "needless zeros", "inadmissible", "accepted"]
 
 REQUESTS: Final = {f"HatEventer.Msg{i}Req" for i in ("Init", "Register", "Query")}
+SIFTED: Final = {"HatEventer.MsgEventsNotify", "HatEventer.MsgQueryRes"}
+"""Of these, only the events that are inadmissible are refused."""
 
 MARK: Final = b"the message ends here"
 ENCODED_MARK: Final = b"\x01" + bytes((0x80 + len(MARK),)) + MARK
@@ -100,6 +103,14 @@ def is_payload(text: str, *, is_registered: bool) -> bool:
     return not is_registered or json_oracle.keeps_bounds(value)
 
 
+def sifted(value: Any) -> tuple[Any, list[Any]]:
+    """A message with its admissible events only, and the identifiers of the others."""
+    events = value["events"] if isinstance(value, dict) else value
+    kept = [event for event in events if is_admissible("Event", event)]
+    others = [event["id"] for event in events if not is_admissible("Event", event)]
+    return ({**value, "events": kept} if isinstance(value, dict) else kept), others
+
+
 def trimmed(value: Any) -> Any:
     """The same with JSON texts as we keep them: without blanks around them."""
     if isinstance(value, dict):
@@ -132,6 +143,12 @@ def judge(name: str, data: bytes) -> Verdict:
         return "malformed"
     if "more than 10 bytes" in reason:
         return "needless zeros"
+    if name in SIFTED:
+        assert decoded is not None, (name, data, reason)
+        kept, others = sifted(value)
+        assert [msgspec.to_builtins(i.id) for i in decoded.refused] == others, (name, data)  # type: ignore[union-attr]  # of both
+        assert sbs_repo.decode(*codec.encode(decoded)) == trimmed(kept), (name, data)  # type: ignore[arg-type]  # it is a message
+        return "inadmissible" if others else "accepted"
     if not is_admissible(name, value):
         assert is_refused, (name, data)
         assert (decoded is not None) == (name in REQUESTS), (name, data)

@@ -2,7 +2,7 @@
 
 import time
 import tracemalloc
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,6 +16,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     RefusedReq,
 )
+from eventer_bridge.model import EventId
 from eventer_bridge.sbs import encode_integer, encode_string
 from tests.eventer_bridge.eventer.samples import SAMPLES
 
@@ -119,13 +120,7 @@ def malformed(name: str, data: bytes) -> str:
         ("MsgQueryReq", timeseries(order=TWO), "choice 2 at byte 6, expected 0 to 1"),
         ("MsgRegisterRes", b"\x81\x80", "ends at byte 1, but 1 bytes follow"),
         ("MsgEventsNotify", HUGE, f"length or count {1 << 60} at byte 0, with 0 bytes after it"),
-        # a server's messages have no answer: what is inadmissible in them counts alike
-        (
-            "MsgEventsNotify",
-            ONE + EVENT + ONE + NONE + encode_integer(1_000_000) + NONE,
-            "event 0: timestamp out of range: s=0 us=1000000"
-            " (expected a signed 64-bit s and 0 <= us < 1000000)",
-        ),
+        # a server's answers have none: what is inadmissible in them counts alike
         (
             "MsgRegisterRes",
             NONE + ONE + EVENT + payload("NaN")[1:],
@@ -142,6 +137,43 @@ def malformed(name: str, data: bytes) -> str:
 def test_malformed_message(name: str, data: bytes, text: str) -> None:
     name = f"HatEventer.{name}"
     assert malformed(name, data) == f"{name}: {text}"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (
+            NONE + NONE + encode_integer(1_000_000) + NONE + NONE,
+            "timestamp out of range: s=0 us=1000000"
+            " (expected a signed 64-bit s and 0 <= us < 1000000)",
+        ),
+        (NONE * 3 + payload("NaN")[1:], "payload is not JSON: JSON is malformed: invalid"),
+        (
+            NONE * 3 + payload('"\\ud800"')[1:],
+            "payload is not JSON: Input data was truncated",
+        ),
+        (
+            NONE * 3 + ONE + NONE + encode_integer(-1) + NONE,
+            "timestamp out of range: s=0 us=-1",
+        ),
+        (
+            encode_integer(66) + (ONE + b"a") * 66 + NONE * 4,
+            "event type has 66 segments, at most 64 are allowed",
+        ),
+    ],
+)
+def test_inadmissible_events_of_a_server_are_left_out(content: bytes, reason: str) -> None:
+    ids = [bytes((0x80 + 1, 0x80 + 2, 0x80 + i)) for i in range(1, 4)]
+    good = NONE * 3 + payload('{"a": 1}')[1:]
+    data = encode_integer(3) + ids[0] + good + ids[1] + content + ids[2] + good
+    for name, end in (("MsgEventsNotify", b""), ("MsgQueryRes", b"\x01")):
+        message: Any = codec.decode(f"HatEventer.{name}", data + end)
+        events = message.events if name == "MsgEventsNotify" else message.result.events
+        assert [i.id for i in events] == [EventId(1, 2, 1), EventId(1, 2, 3)]
+        assert events[0].payload == events[1].payload
+        (refused,) = message.refused
+        assert refused.id == EventId(1, 2, 2)
+        assert refused.reason.startswith(reason)
 
 
 @pytest.mark.parametrize("name", ["MsgInitReq", "HatEventer.Msg", "HatChatter.Ping", "", "x" * 999])

@@ -1,0 +1,140 @@
+"""Where a relay begins, and goes on, in the events of a remote Event Server.
+
+It tells its clients of what is registered from its first connection on: that moment is the
+baseline, which holds the last event of each server whose events are there. The protocol has
+no question for that. But every server registers ``event/<server id>/engine`` when it
+starts; the events after that one are found by halving the range of session ids.
+
+A server that was killed may have lost its last events, also those that it has told of, and
+gives their ids again (hat-event does). Therefore :func:`resume` looks whether the last event
+that clients were told of is still there; if not, it goes back to the last one that is.
+
+Belongs to the event loop's thread.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from eventer_bridge import limits
+from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.eventer.client import EventerClient
+from eventer_bridge.model import (
+    INT64_MAX,
+    Event,
+    EventId,
+    Order,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+)
+
+mlog = logging.getLogger(__name__)
+
+_ENGINES: Final = ("event", "?", "engine")
+
+
+class Position(NamedTuple):
+    """The last event of a server that clients were told of, or that is too old for that."""
+
+    id: EventId
+    timestamp: Timestamp
+
+    @classmethod
+    def of(cls, event: Event) -> "Position":
+        """That event."""
+        return cls(event.id, event.timestamp)
+
+
+async def baseline(client: EventerClient) -> dict[int, Position]:
+    """The last event of each server at this moment.
+
+    Raises:
+        EventerBridgeError: the remote server was lost, or answers what it must not.
+    """
+    positions = {}
+    newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
+    for event in (await client.query(newest)).events:
+        positions[event.id.server] = Position.of(event)
+    for event in await _engine_events(client):
+        if event.id.server not in positions:
+            positions[event.id.server] = await _last_of_server(client, event)
+    return positions
+
+
+async def resume(
+    client: EventerClient, positions: Mapping[int, Position]
+) -> dict[int, EventId | None]:
+    """Where to go on: after the last event of each server that clients were told of.
+
+    Args:
+        client: a new connection.
+        positions: what they were told of.
+
+    Returns:
+        An event that is there, or none where the server was not known before.
+
+    Raises:
+        EventerBridgeError: as :func:`baseline`.
+    """
+    found: dict[int, EventId | None] = {}
+    for event in await _engine_events(client):
+        found[event.id.server] = None
+    for server_id, position in positions.items():
+        found[server_id] = await _still_there(client, position)
+    return found
+
+
+async def _engine_events(client: EventerClient) -> list[Event]:
+    events = (await client.query(QueryLatestParams([_ENGINES]))).events
+    if len(events) > limits.MAX_REMOTE_SERVERS:
+        raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")
+    return list(events)
+
+
+async def _last_of_server(client: EventerClient, known: Event) -> Position:
+    """The last event of a server, from one that is known."""
+    server_id = known.id.server
+    low, high = known, INT64_MAX  # nothing is known of sessions between
+    step = 1
+    while low.id.session + 1 < high:
+        middle = min(low.id.session + step, (low.id.session + high) // 2)
+        event = await _first_from(client, server_id, middle)
+        if event is None:
+            high = middle
+            step = max(1, step // 2)
+        else:
+            low = event
+            step *= 2
+    # all events of that session: it has ended
+    return Position(EventId(server_id, low.id.session, INT64_MAX), low.timestamp)
+
+
+async def _first_from(client: EventerClient, server_id: int, session_id: int) -> Event | None:
+    """The first event of a server in or after a session."""
+    before = EventId(server_id, session_id - 1, INT64_MAX)
+    params = QueryServerParams(server_id, max_results=1, last_event_id=before)
+    for event in (await client.query(params)).events:
+        if event.id.server != server_id or event.id <= before:
+            raise RemoteProtocolError(f"answer with event {event.id} after {before}")
+        return event
+    return None
+
+
+async def _still_there(client: EventerClient, position: Position) -> EventId:
+    """The position, or where the server forgot that event, the last one before it."""
+    server_id, session_id = position.id.server, position.id.session
+    found = await _first_from(client, server_id, session_id)
+    if found is not None and (found.id.session, found.timestamp) == (
+        session_id,
+        position.timestamp,
+    ):
+        return position.id
+    older = QueryTimeseriesParams(t_to=position.timestamp, order=Order.DESCENDING)
+    for event in (await client.query(older)).events:
+        if event.id.server == server_id and event.id.session <= session_id:
+            extra = {"server": server_id, "told": session_id, "goes_on_after": event.id.session}
+            mlog.warning("event server no longer has the last events that it told of", extra=extra)
+            return EventId(server_id, event.id.session, INT64_MAX)
+    return position.id
