@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,45 +9,11 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
-from eventer_bridge.model import QueryServerParams
+from eventer_bridge.model import JsonPayload
 from mariner.gateway import Gateway
+from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.hat_peers import hat_event_server
-from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
-
-
-@contextlib.asynccontextmanager
-async def server(
-    path: Path, server_id: int, *, port: int = 0, remotes: dict[int, int] | None = None
-) -> AsyncIterator[Gateway]:
-    """A gateway with an Eventer server that replicates others (server id → port)."""
-    core = {
-        "server_id": server_id,
-        "backend": {"type": "rocksdb", "path": str(path / f"store{server_id}")},
-        "eventer_server": {"host": "127.0.0.1", "port": port},
-        "replication": [
-            {"server_id": i, "host": "127.0.0.1", "port": p} for i, p in (remotes or {}).items()
-        ],
-    }
-    async with running_gateway(event_core=core) as gateway:
-        yield gateway
-
-
-def eventer_port(gateway: Gateway) -> int:
-    assert gateway.eventer_server is not None
-    return gateway.eventer_server.address.port
-
-
-async def events_of(gateway: Gateway, server_id: int) -> list[Any]:
-    """Everything that is kept of a server."""
-    found: list[Any] = []
-    more = True
-    while more:
-        last = found[-1].id if found else None
-        result = await gateway.core.query(QueryServerParams(server_id, last_event_id=last))
-        found.extend(result.events)
-        more = result.more_follows
-    return found
 
 
 async def same(first: Gateway, second: Gateway, server_id: int) -> list[Any]:
@@ -70,10 +35,10 @@ async def register(gateway: Gateway, n_sessions: int) -> None:
 
 
 async def test_two_of_ours(tmp_path: Path) -> None:
-    async with server(tmp_path, 1) as first:
+    async with event_server(tmp_path, 1) as first:
         await register(first, 50)
         port = eventer_port(first)
-        async with server(tmp_path, 2, remotes={1: port}) as second:
+        async with event_server(tmp_path, 2, remotes={1: port}) as second:
             await same(first, second, 1)
             await register(first, 50)  # live
             found = await same(first, second, 1)
@@ -81,23 +46,25 @@ async def test_two_of_ours(tmp_path: Path) -> None:
             # the first one was told how far the second is
             while True:
                 told = [e for e in await events_of(first, 1) if e.type[-2:-1] == ("synced",)]
-                if [e.payload.value()["state"] for e in told] == ["CONNECTED", "SYNCING", "SYNCED"]:
+                payloads = [e.payload for e in told if isinstance(e.payload, JsonPayload)]
+                states = [payload.value()["state"] for payload in payloads]
+                if states == ["CONNECTED", "SYNCING", "SYNCED"]:
                     break
                 await asyncio.sleep(0.01)
             assert {e.type for e in told} == {("event", "2", "synced", "1")}
         await register(first, 50)
-        async with server(tmp_path, 2, remotes={1: port}) as second:  # goes on where it was
+        async with event_server(tmp_path, 2, remotes={1: port}) as second:  # goes on where it was
             await same(first, second, 1)
 
 
 async def test_the_first_is_restarted(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        async with server(tmp_path, 1) as first:
+        async with event_server(tmp_path, 1) as first:
             port = eventer_port(first)
-            second = await stack.enter_async_context(server(tmp_path, 2, remotes={1: port}))
+            second = await stack.enter_async_context(event_server(tmp_path, 2, remotes={1: port}))
             await register(first, 20)
             await same(first, second, 1)
-        async with server(tmp_path, 1, port=port) as first:
+        async with event_server(tmp_path, 1, port=port) as first:
             await register(first, 20)
             await same(first, second, 1)
 
@@ -111,7 +78,7 @@ async def test_from_hat_event_server(tmp_path: Path) -> None:
         registered = []
         for i in range(0, 30, 3):
             registered.extend(await client.register(wanted[i : i + 3], with_response=True))
-        async with server(tmp_path, 1, remotes={7: hat.port}) as ours:
+        async with event_server(tmp_path, 1, remotes={7: hat.port}) as ours:
 
             async def kept() -> list[Any]:
                 return [e for e in await events_of(ours, 7) if e.type[0] == "x"]

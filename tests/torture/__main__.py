@@ -1,6 +1,7 @@
 """``python -m tests.torture`` (``make torture``): all faults in full, and a table of them."""
 
 import asyncio
+import logging
 import random
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.torture import clock, damage, failing_disk, full_disk, kill, sync_order
+from tests.torture import clock, cut_links, damage, failing_disk, full_disk, kill, sync_order
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress as OnProgress
 from tests.torture.report import UnavailableError
@@ -41,6 +42,9 @@ SCENARIOS: Final = {
     "sync-order": Scenario(sync_order.run, 20),
     "damage": Scenario(damage.run, 20),
     "clock": Scenario(clock.run, 10),
+    "cut-replication": Scenario(cut_links.run_replication, 200),
+    "cut-relay": Scenario(cut_links.run_relay, 200),
+    "cut-relay-hat": Scenario(cut_links.run_hat, 200),
 }
 
 
@@ -50,6 +54,7 @@ SCENARIOS: Final = {
 @click.option("--seed", type=int, help="Of what is random; else another one each time.")
 def main(only: tuple[str, ...], rounds: int | None, seed: int | None) -> None:
     """Fail on purpose, and check that nothing is lost that was acknowledged."""
+    logging.basicConfig(level=logging.ERROR)  # what is cut on purpose is warned of
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
     console = Console()

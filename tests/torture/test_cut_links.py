@@ -1,0 +1,27 @@
+"""Cut connections in small; ``make torture`` does each 200 times."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.torture import cut_links
+from tests.torture.report import no_progress
+
+
+async def test_replication_over_cut_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_links, "RESTART_EVERY", 10)
+    outcome = await cut_links.run_replication(tmp_path, 20, random.Random(1), no_progress)
+    assert outcome.startswith("20 cuts, the replica started 2 times: ")
+
+
+async def test_relay_over_cut_connections(tmp_path: Path) -> None:
+    outcome = await cut_links.run_relay(tmp_path, 20, random.Random(2), no_progress)
+    assert outcome.endswith(", each heard of once")
+
+
+async def test_relay_to_hat_event_server_over_cut_connections(tmp_path: Path) -> None:
+    outcome = await cut_links.run_hat(tmp_path, 20, random.Random(3), no_progress)
+    assert outcome.endswith(", each heard of once")
