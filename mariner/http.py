@@ -54,7 +54,7 @@ class HttpServer(aio.Resource):
                 web.get("/metrics", self._on_metrics),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1)
         self.async_group.spawn(aio.call_on_cancel, self._runner.cleanup)
 
     @property
@@ -69,7 +69,7 @@ class HttpServer(aio.Resource):
 
     async def _listen(self, host: str, port: int) -> None:
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, shutdown_timeout=1).start()
+        await web.TCPSite(self._runner, host, port).start()
 
     async def _on_healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
