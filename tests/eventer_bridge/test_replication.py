@@ -2,16 +2,22 @@
 
 import asyncio
 import contextlib
+import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
+from hat.event.backends import lmdb
+from hat.event.server import eventer_client
 
 from eventer_bridge.model import JsonPayload
 from mariner.gateway import Gateway
+from tests.support import hat_events
 from tests.support.event_servers import event_server, eventer_port, events_of
+from tests.support.hat_events import UNREADABLE, UNSTORABLE
 from tests.support.hat_peers import hat_event_server
 from tests.support.peer import RawPeer, event, register_req
 
@@ -92,3 +98,87 @@ async def test_from_hat_event_server(tmp_path: Path) -> None:
                 assert (mine.timestamp.s, mine.timestamp.us) == tuple(theirs.timestamp)
                 assert mine.payload.value() == theirs.payload.data
         await client.async_close()
+
+
+async def test_from_hat_event_server_with_events_that_cannot_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [*UNREADABLE, *UNSTORABLE]
+    good = common.RegisterEvent(("good",), None, common.EventPayloadJson(1))
+    async with hat_event_server(tmp_path, server_id=7, flush_period_s=0.05) as hat:
+        client = await hat_eventer.connect(net.TcpAddress(hat.host, hat.port), "test")
+        wanted: list[tuple[int, ...]] = []
+
+        async def register_at_hat() -> None:
+            for event in bad:
+                events = await client.register([good, event, good], with_response=True)
+                wanted.extend(tuple(i.id) for i in events[::2])
+                await client.register([event])
+
+        async def until_kept(gateway: Gateway) -> None:
+            while len(
+                kept := [i.id for i in await events_of(gateway, 7) if i.type == ("good",)]
+            ) < (len(wanted)):
+                await asyncio.sleep(0.02)
+            assert [(i.server, i.session, i.instance) for i in kept] == wanted
+            assert not [i for i in await events_of(gateway, 7) if i.type[:1] == ("x",)]
+
+        await register_at_hat()
+        async with event_server(tmp_path, 1, remotes={7: hat.port}) as ours:  # found by a query
+            await until_kept(ours)
+            await register_at_hat()  # live
+            await until_kept(ours)
+            # of each registration that was told of, one
+            refused = [i for i in caplog.records if "are left out" in i.message]
+            assert sum(i.__dict__["events"] for i in refused) >= 4 * len(bad)
+            assert all(i.levelno == logging.ERROR for i in refused)
+            reasons = {i.__dict__["reason"] for i in refused}
+            assert any("payload is not JSON" in i for i in reasons)
+            assert any("timestamp out of range" in i for i in reasons)
+            assert any("'?' and '*' are for queries only" in i for i in reasons)
+        await register_at_hat()
+        async with event_server(tmp_path, 1, remotes={7: hat.port}) as ours:
+            await until_kept(ours)
+        await client.async_close()
+
+
+async def test_to_hat_event_server(tmp_path: Path) -> None:
+    """hat-event's own synchronisation and its LMDB store, over our server."""
+    stored: list[Any] = []
+    backend = await lmdb.create(
+        {
+            "db_path": str(tmp_path / "hat.db"),
+            "identifier": None,
+            "flush_period": 0.05,
+            "cleanup_period": 60,
+            "conditions": [],
+            "latest": {"subscriptions": [["*"]]},
+            "timeseries": [{"order_by": "TIMESTAMP", "subscriptions": [["*"]]}],
+        },
+        stored.extend,
+        None,
+    )
+    async with event_server(tmp_path, 1) as first:
+        await register(first, 30)
+        for n_sessions in (0, 30):  # it goes on where it was
+            await register(first, n_sessions)
+            synced: asyncio.Queue[Any] = asyncio.Queue()
+            hat = await eventer_client.create_eventer_client(
+                net.TcpAddress("127.0.0.1", eventer_port(first)),
+                "event/2",
+                2,
+                1,
+                backend,
+                synced_cb=lambda state, count, queue=synced: queue.put_nowait((state, count)),
+            )
+            while (await synced.get())[0] is not eventer_client.SyncedState.SYNCED:
+                pass
+            await register(first, 30)  # live
+            while len(stored) < len(wanted := await events_of(first, 1)):
+                await asyncio.sleep(0.02)
+            await hat.async_close()
+        assert [tuple(i.id) for i in stored[: len(wanted)]] == [
+            (i.id.server, i.id.session, i.id.instance) for i in wanted
+        ]
+        assert stored[: len(wanted)] == [hat_events.event(i) for i in wanted]
+    await backend.async_close()

@@ -1,6 +1,6 @@
 """Events and queries of ours as those of the package hat-event."""
 
-from typing import Any
+from typing import Any, Final
 
 from hat.event import common as event_common
 
@@ -74,3 +74,22 @@ def event(event: Event) -> Any:
         _timestamp(event.source_timestamp),
         _payload(event.payload),
     )
+
+
+UNREADABLE: Final = (
+    event_common.RegisterEvent(("x",), None, event_common.EventPayloadJson("\ud800")),
+    event_common.RegisterEvent(("x",), event_common.Timestamp(0, 1_000_000), None),
+    event_common.RegisterEvent(("x",) * 66, None, None),
+)
+"""Events that hat-event stores, and that cannot be ones here.
+
+(Of an event with negative microseconds its LMDB backend dies.)
+"""
+
+UNSTORABLE: Final = (
+    event_common.RegisterEvent(("x", "?"), None, None),
+    event_common.RegisterEvent(("x", "*"), None, None),
+    event_common.RegisterEvent(("x",) * 65, None, None),
+    event_common.RegisterEvent(("x", "y" * 2_000), None, None),
+)
+"""Events that hat-event stores, and that can be shown here, but not stored."""

@@ -119,21 +119,43 @@ async def hat_gateway(
     Raises:
         ChildError: one of them did not start, or did not end well.
     """
-    async with hat_event_server(directory) as event_server:
-        mariner_conf = {
-            "type": "mariner",
-            "name": "hat",
-            "mariner": {"host": HOST, "port": 0},
-            "eventer": {"host": HOST, "port": event_server.port, "token": None},
-            "clients": CLIENTS if clients is None else clients,
-        }
-        conf = write_conf(directory / "hat-mariner.json", mariner_conf)
-        output = directory / "hat-mariner.log"
-        async with processes.child(
-            "hat.mariner.server", "--conf", str(conf), output=output
-        ) as process:
-            port = await processes.wait_listening(process, output)
-            yield HatGateway(HOST, port, event_server.port, event_server.pid, process.pid)
+    async with (
+        hat_event_server(directory) as event_server,
+        _mariner_server(directory, event_server.port, clients) as (port, pid),
+    ):
+        yield HatGateway(HOST, port, event_server.port, event_server.pid, pid)
+
+
+@contextlib.asynccontextmanager
+async def hat_mariner_server(directory: Path, eventer_port: int) -> AsyncIterator[int]:
+    """Run hat-mariner-server in front of an Event Server that is there; gives its port.
+
+    Args:
+        directory: where its configuration and output are.
+        eventer_port: of the Event Server, on this machine.
+
+    Raises:
+        ChildError: it did not start, or did not end well.
+    """
+    async with _mariner_server(directory, eventer_port, None) as (port, _):
+        yield port
+
+
+@contextlib.asynccontextmanager
+async def _mariner_server(
+    directory: Path, eventer_port: int, clients: list[dict[str, Any]] | None
+) -> AsyncIterator[tuple[int, int]]:
+    mariner_conf = {
+        "type": "mariner",
+        "name": "hat",
+        "mariner": {"host": HOST, "port": 0},
+        "eventer": {"host": HOST, "port": eventer_port, "token": None},
+        "clients": CLIENTS if clients is None else clients,
+    }
+    conf = write_conf(directory / "hat-mariner.json", mariner_conf)
+    output = directory / "hat-mariner.log"
+    async with processes.child("hat.mariner.server", "--conf", str(conf), output=output) as process:
+        yield await processes.wait_listening(process, output), process.pid
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,354 @@
+"""Eventer server: registrations and queries, right, wrong, many and slow."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventer_bridge import limits, sbs
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.eventer import codec
+from eventer_bridge.eventer.messages import (
+    MsgEventsNotify,
+    MsgQueryReq,
+    MsgQueryRes,
+    MsgRegisterReq,
+    MsgRegisterRes,
+)
+from eventer_bridge.model import (
+    BinaryPayload,
+    EventId,
+    Order,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Timestamp,
+)
+from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.eventer.peers import (
+    Peer,
+    closed,
+    initialised,
+    register_event,
+    serving,
+)
+
+REGISTER_REQ = "HatEventer.MsgRegisterReq"
+QUERY_REQ = "HatEventer.MsgQueryReq"
+ASCENDING = QueryTimeseriesParams([("a",)], order=Order.ASCENDING)
+
+
+async def query(peer: Peer, params: QueryParams) -> QueryResult:
+    return (await peer.request(MsgQueryReq(params), MsgQueryRes)).result
+
+
+async def test_registered_with_and_without_an_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        asked = [
+            RegisterEvent(("a",), Timestamp(-1, 999_999), BinaryPayload("t", b"\x00\xff")),
+            register_event("a", value={"x": [1, None]}),
+            RegisterEvent((), None, None),
+        ]
+        events = await peer.register(*asked)
+        assert events is not None
+        assert [RegisterEvent(e.type, e.source_timestamp, e.payload) for e in events] == asked
+        assert [e.id.instance for e in events] == [1, 2, 3]
+        peer.send(MsgRegisterReq([register_event("b")]))
+        peer.send(MsgRegisterReq([register_event("?")]))  # nobody is told that it failed
+        assert await peer.register() == []
+        assert len((await query(peer, QueryLatestParams([("b",)]))).events) == 1
+        assert server.stats.rejected["InvalidEventError"] == 1
+
+
+def source_timestamp(s: int, us: int) -> bytes:
+    """A registration of an event with this source timestamp."""
+    time = sbs.encode_integer(s) + sbs.encode_integer(us)
+    return b"\x81" + b"\x81\x81a" + b"\x81" + time + b"\x80"
+
+
+def json_payload(text: bytes) -> bytes:
+    """A registration of an event with this text as its payload."""
+    return b"\x81" + b"\x81\x81a" + b"\x80" + b"\x81\x81" + sbs.encode_integer(len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        codec.encode(MsgRegisterReq([register_event("a"), register_event("a", "?")]))[1],
+        codec.encode(MsgRegisterReq([register_event("*")]))[1],
+        codec.encode(MsgRegisterReq([register_event(*"x" * 65)]))[1],
+        codec.encode(MsgRegisterReq([register_event(*"x" * 66)]))[1],
+        codec.encode(MsgRegisterReq([register_event("x" * 1025)]))[1],
+        source_timestamp(0, 1_000_000),
+        source_timestamp(0, -1),
+        json_payload(b"NaN"),
+        json_payload(b'"\\ud800"'),
+        json_payload(b""),
+        json_payload(b"[" * 129 + b"]" * 129),
+        json_payload(b"1" * 1001),
+        sbs.encode_integer(limits.MAX_SESSION_EVENTS + 1)
+        + b"\x80\x80\x80" * (limits.MAX_SESSION_EVENTS + 1),
+    ],
+)
+async def test_a_wrong_registration_fails_and_the_connection_goes_on(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "eventer_bridge")
+    async with serving() as (server, _), initialised(server) as peer:
+        conversation = peer.connection.send(REGISTER_REQ, data, last=False)
+        response, answer = await peer.receive(MsgRegisterRes)
+        assert response.events is None
+        assert answer.conversation is conversation
+        [record] = [i for i in caplog.records if i.message == "registration refused"]
+        assert record.__dict__["client"] == "gui/1"
+        assert record.__dict__["reason"]
+        peer.connection.send(REGISTER_REQ, data)
+        assert await peer.register(register_event("a"))
+        assert server.stats.rejected.total() == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (
+            codec.encode(MsgQueryReq(QueryTimeseriesParams([("*", "a")])))[1],
+            "'*' is allowed only as the last segment",
+        ),
+        (
+            codec.encode(MsgQueryReq(QueryLatestParams([("a", "*", "b")])))[1],
+            "'*' is allowed only as the last segment",
+        ),
+        (codec.encode(MsgQueryReq(QueryServerParams(1, False, -1)))[1], "max_results is -1"),
+        (
+            b"\x81\x80\x81\x80" + sbs.encode_integer(1_000_000) + b"\x80" * 7,
+            "timestamp out of range: s=0 us=1000000",
+        ),
+    ],
+)
+async def test_a_wrong_query_closes_with_the_reason_and_the_server_lives_on(
+    data: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        serving() as (server, _),
+        initialised(server) as peer,
+        initialised(server) as other,
+    ):
+        peer.connection.send(QUERY_REQ, data, last=False)
+        assert await peer.close_reason() == "peer closed"
+        [record] = [i for i in caplog.records if i.message == "closing connection"]
+        assert reason in record.__dict__["detail"]
+        assert await other.register(register_event("a"))
+
+
+async def test_queries_have_pages(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        for i in range(20):
+            assert await peer.register(*(register_event("a", value=i) for _ in range(5)))
+        everything = (await query(peer, ASCENDING)).events
+        assert len(everything) == 100
+        for params, wanted in (
+            (ASCENDING, everything),
+            (QueryTimeseriesParams([("a",)]), everything[::-1]),
+            (
+                QueryTimeseriesParams([("a",)], order_by=OrderBy.SOURCE_TIMESTAMP),
+                everything[::-1],
+            ),
+        ):
+            assert await pages(peer, params, 7) == list(wanted)
+        server_pages = await pages(peer, QueryServerParams(1), 7)
+        assert [event for event in server_pages if event.type == ("a",)] == list(everything)
+        assert await pages(peer, QueryServerParams(2), 7) == []
+        latest = await query(peer, QueryLatestParams([("?",)]))
+        assert list(latest.events) == [everything[-1]]
+        unknown = QueryTimeseriesParams([("a",)], last_event_id=EventId(1, 10_000, 1))
+        assert await query(peer, unknown) == QueryResult([], False)
+
+
+async def pages(peer: Peer, params: Any, size: int) -> list[Any]:
+    found: list[Any] = []
+    while True:
+        last = found[-1].id if found else None
+        params = msgspec.structs.replace(params, max_results=size, last_event_id=last)
+        result = await query(peer, params)
+        found.extend(result.events)
+        assert len(result.events) == size or not result.more_follows
+        if not result.more_follows:
+            return found
+
+
+SCHEMA = {"$id": "test://n", "type": "object", "properties": {"n": {"type": "integer"}}}
+CLIENTS = [
+    ClientConfig("reader", None, (("a", "*"), ("b",)), ()),
+    ClientConfig(
+        "writer",
+        "secret",
+        (("a", "1"),),
+        (RegisterRule((("a", "*"),)), RegisterRule((("c", "?"),), "test://n")),
+    ),
+]
+
+
+async def test_rights_bound_what_is_seen_and_registered(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "eventer_bridge")
+    authenticate = Authenticator(CLIENTS, [SCHEMA]).authenticate
+    async with (
+        serving(authenticate=authenticate) as (server, _),
+        initialised(server, [("*",)], name="reader") as reader,
+        initialised(server, [("*",)], name="writer", token="secret") as listener,
+        initialised(server, name="writer", token="secret") as writer,
+    ):
+        events = await writer.register(
+            register_event("a", "1"),
+            register_event("a", "2"),
+            register_event("c", "1", value={"n": 1}),
+        )
+        assert events is not None
+        assert (await reader.receive(MsgEventsNotify))[0].events == list(events[:2])
+        assert (await listener.receive(MsgEventsNotify))[0].events == list(events[:1])
+        for params in (QueryLatestParams(), QueryTimeseriesParams(), QueryServerParams(1)):
+            seen = (await query(reader, params)).events
+            assert {event.id for event in seen} == {event.id for event in events[:2]}
+            assert list((await query(writer, params)).events) == list(events[:1])
+        for event, reason in (
+            (register_event("b"), "register_events[0]: no right to register 'b'"),
+            (register_event("c"), "register_events[0]: no right to register 'c'"),
+            (
+                register_event("c", "1", value={"n": "x"}),
+                'register_events[0]: \'c/1\': payload/n: "x" is not of type "integer"',
+            ),
+            (
+                RegisterEvent(("c", "1"), None, None),
+                "register_events[0]: 'c/1': a JSON payload is required by its schema",
+            ),
+        ):
+            assert await writer.register(register_event("a", "1"), event) is None
+            assert caplog.records[-1].__dict__["reason"] == reason.replace("[0]", "[1]")
+        assert await reader.register(register_event("a", "1")) is None
+        assert server.stats.rejected == {"rights or schema": 5}
+        assert reader.messages.empty()
+
+
+# --- many and slow ------------------------------------------------------------------------
+
+
+class SlowQueries:
+    """Queries of a store wait until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.release = threading.Event()
+        self.n_waiting = 0
+        query_store = RocksDbBackend.query
+
+        async def slow_query(
+            backend: RocksDbBackend, params: QueryParams, subscription: Subscription | None = None
+        ) -> QueryResult:
+            self.n_waiting += 1
+            await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
+            return await query_store(backend, params, subscription)
+
+        monkeypatch.setattr(RocksDbBackend, "query", slow_query)
+
+
+async def test_a_slow_query_holds_back_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowQueries(monkeypatch)
+    async with (
+        serving(tmp_path / "store") as (server, _),
+        initialised(server, [("a",)]) as peer,
+        initialised(server) as other,
+    ):
+        asked = peer.send(MsgQueryReq(ASCENDING), last=False)
+        while not slow.n_waiting:
+            await asyncio.sleep(0.005)
+        # neither others nor its own registrations and notifications
+        assert await other.register(register_event("a"))
+        await peer.receive(MsgEventsNotify)
+        assert await peer.register(register_event("b"))
+        slow.release.set()
+        _, answer = await peer.receive(MsgQueryRes)
+        assert answer.conversation is asked
+
+
+async def test_a_client_that_leaves_during_its_queries_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowQueries(monkeypatch)
+    async with serving(tmp_path / "store") as (server, _):
+        async with initialised(server) as peer:
+            for _ in range(3):
+                peer.send(MsgQueryReq(ASCENDING), last=False)
+            while not slow.n_waiting:
+                await asyncio.sleep(0.005)
+        async with initialised(server) as other:
+            assert await other.register(register_event("a"))
+        slow.release.set()
+        while server.stats.connections:
+            await asyncio.sleep(0.005)
+        assert server.stats.clients == 0
+
+
+async def test_more_queries_and_registrations_than_wait_are_answered_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_QUERIES_WAITING", 4)
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 8)
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        queries = [peer.send(MsgQueryReq(ASCENDING), last=False) for _ in range(50)]
+        answers = [(await peer.receive(MsgQueryRes))[1].conversation for _ in range(50)]
+        assert answers == queries
+        registrations = [
+            peer.send(MsgRegisterReq([register_event("a", value=i)]), last=False)
+            for i in range(200)
+        ]
+        answers = [(await peer.receive(MsgRegisterRes))[1].conversation for _ in range(200)]
+        assert answers == registrations
+
+
+async def test_a_full_core_stops_reading_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
+    async with serving(tmp_path / "store") as (server, core), contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(initialised(server)) for _ in range(3)]
+        most_pending = 0
+        for _ in range(200):
+            for peer in peers:
+                peer.send(MsgRegisterReq([register_event("a")] * 2), last=False)
+        for _ in range(200):
+            for peer in peers:
+                response, _ = await peer.receive(MsgRegisterRes)
+                assert response.events is not None
+                most_pending = max(most_pending, core.pending_events)
+        # each of them was stopped by the registration that filled it
+        assert 0 < most_pending <= limits.MAX_PENDING_EVENTS + 2 * len(peers)
+
+
+async def test_answers_that_are_not_read_stop_the_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+    monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.3)
+    observed: list[QueryParams] = []
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        server.observe_query = lambda params, seconds: observed.append(params)
+        for _ in range(50):
+            assert await peer.register(register_event("a", value="x" * 20_000))
+        peer.connection.pause_reading("deaf")
+        for _ in range(limits.MAX_QUERIES_WAITING):
+            peer.send(MsgQueryReq(ASCENDING), last=False)
+        await closed(server, "write stalled")
+        # a few answers of 1 MB were made for it, not all of them
+        assert len(observed) < 30
+        async with initialised(server) as other:
+            assert await other.register(register_event("a"))
