@@ -1,11 +1,14 @@
 """What serves the clients of a server: the embedded engine, or a remote Event Server.
 
-Servers (Mariner, Eventer) speak to :class:`EventCore` and do not know which it is.
+Servers (Mariner, Eventer) speak to :class:`EventCore` and do not know which it is. What both
+have in common is here: who observes them, what is under way, and sources.
 
 Everything here belongs to the event loop's thread.
 """
 
 import abc
+import itertools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -19,8 +22,11 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
+from eventer_bridge.pending import Pending
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
@@ -34,7 +40,17 @@ class Observer(Protocol):
 
 
 class EventCore(aio.Resource, abc.ABC):
-    """See the module."""
+    """See the module.
+
+    Args:
+        max_pending_bytes: payload bytes under way, with more of which it is full.
+    """
+
+    def __init__(self, max_pending_bytes: int) -> None:
+        self._pending = Pending(max_pending_bytes)
+        self._observers: list[Observer] = []
+        self._source_ids = itertools.count(1)
+        self._told_status = Status.STANDBY
 
     @property
     @abc.abstractmethod
@@ -42,30 +58,30 @@ class EventCore(aio.Resource, abc.ABC):
         """Current status; registrations succeed only while it is OPERATIONAL."""
 
     @property
-    @abc.abstractmethod
     def pending_events(self) -> int:
         """Events that were accepted and are not acknowledged yet."""
+        return self._pending.events
 
     @property
-    @abc.abstractmethod
     def is_full(self) -> bool:
         """Whether callers should stop handing in work until :meth:`when_drained` calls."""
+        return self._pending.is_full
 
-    @abc.abstractmethod
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as the core is no longer full."""
+        self._pending.when_drained(callback)
 
-    @abc.abstractmethod
     def add_observer(self, observer: Observer) -> None:
         """Tell ``observer`` of every session and status from now on."""
+        self._observers.append(observer)
 
-    @abc.abstractmethod
     def remove_observer(self, observer: Observer) -> None:
         """Tell it no longer."""
+        self._observers.remove(observer)
 
-    @abc.abstractmethod
     def create_source(self, source_type: SourceType) -> Source:
         """A source that nobody else has in this execution of the server."""
+        return Source(source_type, next(self._source_ids))
 
     @abc.abstractmethod
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
@@ -104,3 +120,18 @@ class EventCore(aio.Resource, abc.ABC):
         Raises:
             EventerBridgeError: it cannot be answered; see ``Backend.query``.
         """
+
+    def _tell_session(self, session: Session, *, persisted: bool) -> None:
+        """Tell observers of a session."""
+        for observer in self._observers:
+            observer.on_session(session, persisted)
+
+    def _tell_status(self) -> None:
+        """Tell observers of the status, if it is another than they were told last."""
+        status = self.status
+        if status is self._told_status:
+            return
+        self._told_status = status
+        mlog.info("status changed", extra={"status": status.name})
+        for observer in self._observers:
+            observer.on_status(status)

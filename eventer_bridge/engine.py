@@ -23,9 +23,8 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from hat import aio
@@ -35,11 +34,10 @@ from eventer_bridge.announcements import announcement
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.conditions import Conditions
-from eventer_bridge.core import EventCore, Observer
+from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
-    LimitError,
     NotOperationalError,
     StorageError,
 )
@@ -59,9 +57,8 @@ from eventer_bridge.modules.facade import EngineOfModules
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.numbering import Numbering
-from eventer_bridge.pending import Pending
-from eventer_bridge.registrable import check_type
-from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.registrable import check_count, check_type
+from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -117,6 +114,7 @@ class Engine(EventCore):
         modules: Iterable[ModuleConf] = (),
         conditions: Conditions | None = None,
     ) -> None:
+        super().__init__(limits.MAX_PENDING_BYTES)
         self._backend = backend
         self._server_id = server_id
         self._module_confs = tuple(modules)
@@ -124,14 +122,10 @@ class Engine(EventCore):
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
         self._phase = Status.STANDBY
-        self._told_status = Status.STANDBY
-        self._observers: list[Observer] = []
         self._numbering = Numbering(backend, server_id)
-        self._source_ids = itertools.count(1)
         self._checked_types: set[EventType] = set()
         self._runner: ModuleRunner | None = None
         self._n_processing = 0  # sessions that modules have to process yet
-        self._pending = Pending(limits.MAX_PENDING_BYTES)
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._nothing_pending = asyncio.Event()
         self._nothing_pending.set()
@@ -156,28 +150,6 @@ class Engine(EventCore):
         if self._phase is Status.OPERATIONAL and self._backend.failure is not None:
             return Status.STANDBY
         return self._phase
-
-    @property
-    def pending_events(self) -> int:
-        """Events that wait for modules or for their commit."""
-        return self._pending.events
-
-    @property
-    def is_full(self) -> bool:
-        """See :class:`EventCore`."""
-        return self._pending.is_full
-
-    def when_drained(self, callback: Callable[[], None]) -> None:
-        """See :class:`EventCore`."""
-        self._pending.when_drained(callback)
-
-    def add_observer(self, observer: Observer) -> None:
-        """See :class:`EventCore`."""
-        self._observers.append(observer)
-
-    def remove_observer(self, observer: Observer) -> None:
-        """See :class:`EventCore`."""
-        self._observers.remove(observer)
 
     def register(
         self, source: Source, register_events: Sequence[RegisterEvent | ProcessEvent]
@@ -234,9 +206,9 @@ class Engine(EventCore):
         commit = self._backend.register(events)
         if commit.done() and commit.exception():
             return commit
-        payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
-        self._pending.add(len(events), payload_bytes)
-        self._track(Session(REMOTE_SOURCE, len(events), payload_bytes, commit, events), commit)
+        n_bytes = payload_bytes(events)
+        self._pending.add(len(events), n_bytes)
+        self._track(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
 
     async def query(
@@ -292,10 +264,6 @@ class Engine(EventCore):
                 self._runner = None
             self._enter(Status.STANDBY)
 
-    def create_source(self, source_type: SourceType) -> Source:
-        """See :class:`EventCore`."""
-        return Source(source_type, next(self._source_ids))
-
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Register the events of ``announcements``.
 
@@ -346,24 +314,21 @@ class Engine(EventCore):
 
     def _register(self, source: Source, events: Sequence[RegisterEvent | ProcessEvent]) -> Session:
         n_events = len(events)
-        if n_events > limits.MAX_SESSION_EVENTS:
-            raise LimitError(
-                f"{n_events} events in one request, at most {limits.MAX_SESSION_EVENTS} are allowed"
-            )
+        check_count(n_events)
         self.check_types(events)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
-        payload_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
+        n_bytes = payload_bytes(events)
         if self._runner is None or self._runner.is_abandoned:
             created, commit = self._hand_over(events)
-            session = Session(source, n_events, payload_bytes, commit, created)
-            self._pending.add(n_events, payload_bytes)
+            session = Session(source, n_events, n_bytes, commit, created)
+            self._pending.add(n_events, n_bytes)
             self._track(session, commit)
             return session
-        session = Session(source, n_events, payload_bytes, self._loop.create_future())
-        self._pending.add(n_events, payload_bytes)
+        session = Session(source, n_events, n_bytes, self._loop.create_future())
+        self._pending.add(n_events, n_bytes)
         self._n_processing += 1
         self._nothing_pending.clear()
         self._runner.submit(session, events)
@@ -388,7 +353,7 @@ class Engine(EventCore):
     ) -> None:
         added = events[session.requested :]
         self.check_types(added)
-        added_bytes = sum([len(i.payload.data) for i in added if i.payload is not None])
+        added_bytes = payload_bytes(added)
         session.events, commit = self._hand_over(events, session_id)
         session.payload_bytes += added_bytes
         self._pending.add(len(added), added_bytes)
@@ -398,7 +363,7 @@ class Engine(EventCore):
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_processing -= 1
         self._pending.remove(session.requested, session.payload_bytes)
-        failed(session.committed, error)
+        session.resolve(error)
         self._tell_drained()
 
     def _track(self, session: Session, commit: asyncio.Future[None]) -> None:
@@ -409,8 +374,7 @@ class Engine(EventCore):
             commit.add_done_callback(self._on_committed)
             self._nothing_pending.clear()
         sessions.append(session)
-        for observer in self._observers:
-            observer.on_session(session, persisted=False)
+        self._tell_session(session, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         sessions = self._uncommitted.pop(commit)
@@ -418,10 +382,9 @@ class Engine(EventCore):
         for session in sessions:
             self._pending.remove(len(session.events), session.payload_bytes)
             if session.committed is not commit:
-                _resolve(session.committed, error)
+                session.resolve(error)
             if error is None:
-                for observer in self._observers:
-                    observer.on_session(session, persisted=True)
+                self._tell_session(session, persisted=True)
         self._tell_drained()
 
     def _tell_drained(self) -> None:
@@ -433,15 +396,6 @@ class Engine(EventCore):
         self._phase = phase
         self._tell_status()
 
-    def _tell_status(self) -> None:
-        status = self.status
-        if status is self._told_status:
-            return
-        self._told_status = status
-        mlog.info("engine status changed", extra={"status": status.name})
-        for observer in self._observers:
-            observer.on_status(status)
-
 
 async def _in_time(waiting: Awaitable[object]) -> bool:
     """Wait ``limits.STOP_TIMEOUT_S``; whether that was enough."""
@@ -451,11 +405,3 @@ async def _in_time(waiting: Awaitable[object]) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-        future.exception()  # counts as looked at: nobody has to await it

@@ -1,8 +1,20 @@
-"""Which event types can be registered (000, "type"; ``limits``)."""
+"""What can be registered: how many events at once, of which types (000, "type"; ``limits``)."""
 
 from eventer_bridge import limits
-from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import EventType, check_registrable
+
+
+def check_count(n_events: int) -> None:
+    """Refuse more events than one request may have.
+
+    Raises:
+        LimitError: they are too many.
+    """
+    if n_events > limits.MAX_SESSION_EVENTS:
+        raise LimitError(
+            f"{n_events} events in one request, at most {limits.MAX_SESSION_EVENTS} are allowed"
+        )
 
 
 def check_type(event_type: EventType) -> None:

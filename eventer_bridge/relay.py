@@ -13,16 +13,14 @@ Belongs to the event loop's thread.
 
 import asyncio
 import functools
-import itertools
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 import msgspec
 from hat import aio
 
 from eventer_bridge import limits, relay_positions
 from eventer_bridge.backends.common import visible_types
-from eventer_bridge.core import EventCore, Observer
+from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     ClosedError,
     LimitError,
@@ -40,17 +38,13 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     RegisterEvent,
     Source,
-    SourceType,
     Status,
 )
-from eventer_bridge.pending import Pending
-from eventer_bridge.registrable import check_type
+from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.relay_positions import Position
 from eventer_bridge.relay_queries import is_conditional, query_conditional
-from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
-
-mlog = logging.getLogger(__name__)
 
 
 def create(name: str, connect: ConnectCb) -> "RelayCore":
@@ -67,13 +61,10 @@ class RelayCore(EventCore):
     """See the module. Made by :func:`create`."""
 
     def __init__(self, name: str, connect: ConnectCb) -> None:
+        super().__init__(limits.MAX_RELAYED_BYTES)
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
-        self._status = Status.STANDBY
-        self._observers: list[Observer] = []
-        self._source_ids = itertools.count(1)
-        self._pending = Pending(limits.MAX_RELAYED_BYTES)
         self._baseline: Mapping[int, Position] | None = None
         self._finding_baseline = asyncio.Lock()
         self._async_group = aio.Group()
@@ -88,7 +79,7 @@ class RelayCore(EventCore):
     @property
     def status(self) -> Status:
         """The remote server's status; STANDBY while there is no connection to it."""
-        return self._status
+        return Status.STANDBY if self._client is None else self._client.status
 
     @property
     def name(self) -> str:
@@ -99,32 +90,6 @@ class RelayCore(EventCore):
     def refused_events(self) -> int:
         """Times that the remote server told of an event that cannot be one here."""
         return sum(feed.refused_events for feed in self._feeds)
-
-    @property
-    def is_full(self) -> bool:
-        """See :class:`EventCore`."""
-        return self._pending.is_full
-
-    @property
-    def pending_events(self) -> int:
-        """Events that the remote server has not answered for yet."""
-        return self._pending.events
-
-    def when_drained(self, callback: Callable[[], None]) -> None:
-        """See :class:`EventCore`."""
-        self._pending.when_drained(callback)
-
-    def add_observer(self, observer: Observer) -> None:
-        """See :class:`EventCore`."""
-        self._observers.append(observer)
-
-    def remove_observer(self, observer: Observer) -> None:
-        """See :class:`EventCore`."""
-        self._observers.remove(observer)
-
-    def create_source(self, source_type: SourceType) -> Source:
-        """See :class:`EventCore`."""
-        return Source(source_type, next(self._source_ids))
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Nothing: the remote server announces who is connected to it."""
@@ -140,27 +105,23 @@ class RelayCore(EventCore):
         client = self._client
         if client is None:
             raise NotOperationalError(f"event server {self._name} is not connected")
-        if self._status is not Status.OPERATIONAL:
-            raise NotOperationalError(f"server is {self._status.name}, not OPERATIONAL")
-        if len(register_events) > limits.MAX_SESSION_EVENTS:
-            raise LimitError(
-                f"{len(register_events)} events in one request, at most"
-                f" {limits.MAX_SESSION_EVENTS} are allowed"
-            )
+        if client.status is not Status.OPERATIONAL:
+            raise NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
+        check_count(len(register_events))
         for event_type in {event.type for event in register_events}:
             check_type(event_type)
         committed: asyncio.Future[None] = self._loop.create_future()
         if not register_events:
             committed.set_result(None)
             return Session(source, 0, 0, committed)
-        payload_bytes = sum([len(i.payload.data) for i in register_events if i.payload is not None])
+        n_bytes = payload_bytes(register_events)
         if self._pending.n_bytes and (
-            self._pending.n_bytes + payload_bytes > 2 * limits.MAX_RELAYED_BYTES
+            self._pending.n_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES
         ):
             raise LimitError(f"event server {self._name} is too slow for that many bytes")
-        session = Session(source, len(register_events), payload_bytes, committed)
+        session = Session(source, len(register_events), n_bytes, committed)
         response = client.register(register_events)
-        self._pending.add(session.requested, payload_bytes)
+        self._pending.add(session.requested, n_bytes)
         response.add_done_callback(functools.partial(self._on_response, session))
         return session
 
@@ -199,7 +160,7 @@ class RelayCore(EventCore):
                 subscriptions=[("*",)],
                 persisted=persisted,
                 on_events=on_events,
-                on_status=_ignore_status if persisted else self._set_status,
+                on_status=_ignore_status if persisted else self._on_status,
             )
 
         async def known(client: EventerClient) -> Mapping[int, EventId | None]:
@@ -212,8 +173,7 @@ class RelayCore(EventCore):
             delivered.set_result(None)
             positions[events[-1].id.server] = Position.of(events[-1])
             session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
-            for observer in self._observers:
-                observer.on_session(session, persisted)
+            self._tell_session(session, persisted=persisted)
             return delivered
 
         positions: dict[int, Position] = {}
@@ -234,27 +194,17 @@ class RelayCore(EventCore):
 
     def _set_client(self, client: EventerClient | None) -> None:
         self._client = client
-        self._set_status(Status.STANDBY if client is None else client.status)
+        self._tell_status()
 
-    def _set_status(self, status: Status) -> None:
-        if self._client is None:
-            status = Status.STANDBY
-        if status is self._status:
-            return
-        self._status = status
-        mlog.info("event server's status", extra={"server": self._name, "status": status.name})
-        for observer in self._observers:
-            observer.on_status(status)
+    def _on_status(self, status: Status) -> None:
+        self._tell_status()
 
     def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
         self._pending.remove(session.requested, session.payload_bytes)
         error = response.exception()
         if error is None:
             session.events = response.result()
-            session.committed.set_result(None)
-        else:
-            session.committed.set_exception(error)
-            session.committed.exception()  # counts as looked at: nobody has to await it
+        session.resolve(error)
         self._pending.tell_drained()
 
     async def _stop(self) -> None:

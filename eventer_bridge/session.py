@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from eventer_bridge.model import Event, Source, SourceType
+from eventer_bridge.model import Event, ProcessEvent, RegisterEvent, Source, SourceType
 
 REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
 """Source of what other servers registered."""
@@ -47,3 +47,16 @@ class Session:
         self.payload_bytes = payload_bytes
         self.committed = committed
         self.encodings: dict[str, Any] = {}
+
+    def resolve(self, error: BaseException | None) -> None:
+        """Make ``committed`` succeed, or fail."""
+        if error is None:
+            self.committed.set_result(None)
+        else:
+            self.committed.set_exception(error)
+            self.committed.exception()  # counts as looked at: nobody has to await it
+
+
+def payload_bytes(events: Sequence[RegisterEvent | ProcessEvent | Event]) -> int:
+    """Size of the payloads of events."""
+    return sum([len(event.payload.data) for event in events if event.payload is not None])
