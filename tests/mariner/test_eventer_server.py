@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from hat.drivers import net
 from hat.event import common
@@ -16,7 +15,7 @@ from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from mariner.gateway import Gateway
 from tests.support.hat_peers import hat_mariner_server
-from tests.support.inprocess import running_gateway
+from tests.support.inprocess import metrics_of, running_gateway
 
 EVENT = RegisterEvent(("a",), None, JsonPayload.of(1))
 
@@ -33,16 +32,6 @@ def configured(path: Path, **keys: Any) -> dict[str, Any]:
 def address(gateway: Gateway) -> chatter.Address:
     assert gateway.eventer_server is not None
     return gateway.eventer_server.address
-
-
-async def samples(gateway: Gateway) -> dict[str, float]:
-    """What ``/metrics`` tells of the Eventer server."""
-    assert gateway.http is not None
-    url = f"http://127.0.0.1:{gateway.http.port}/metrics"
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
-        lines = (await response.text()).splitlines()
-    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("mariner_eventer_")]
-    return {name.removeprefix("mariner_eventer_"): float(value) for name, value in pairs}
 
 
 async def test_metrics(tmp_path: Path) -> None:
@@ -65,7 +54,7 @@ async def test_metrics(tmp_path: Path) -> None:
             await client.query(QueryLatestParams())
             refused = client.register([RegisterEvent(("?",), None, None)])
             await asyncio.wait([refused])
-            found = await samples(gateway)
+            found = await metrics_of(gateway, "mariner_eventer_")
             assert found["clients"] == found["connections"] == 1
             assert found["connections_accepted_total"] == 2
             assert found["connections_declined_total"] == 1
@@ -76,7 +65,7 @@ async def test_metrics(tmp_path: Path) -> None:
             # two of init, of registration one and of query one; and a notification
             assert found['frames_total{direction="in"}'] == 5
             assert found['frames_total{direction="out"}'] == 6
-        while (found := await samples(gateway))["connections"]:
+        while (found := await metrics_of(gateway, "mariner_eventer_"))["connections"]:
             pass
         assert found["clients"] == 0
         assert found['connections_closed_total{reason="peer closed"}'] == 1

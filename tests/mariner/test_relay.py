@@ -6,8 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from hat.drivers import net
+from hat.event import common
+from hat.event import eventer as hat_eventer
+
+from tests.support.hat_events import UNREADABLE
 from tests.support.hat_peers import hat_event_server
-from tests.support.inprocess import running_gateway
+from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
 QUERY: dict[str, Any] = {
@@ -134,3 +139,37 @@ async def test_while_the_server_is_away(tmp_path: Path) -> None:
             # registered while it was not connected, or just after
             assert [e["payload"]["data"] for e in kinds["events"]["events"]] == [2]
             peer.writer.close()
+
+
+async def test_events_that_cannot_be_ones_here_are_left_out_and_counted(tmp_path: Path) -> None:
+    good = common.RegisterEvent(("a",), None, common.EventPayloadJson(1))
+    async with hat_event_server(tmp_path, flush_period_s=0.05) as server:
+        remote = {"host": server.host, "port": server.port, "token": None}
+        http = {"host": "127.0.0.1", "port": 0}
+        async with running_gateway(eventer=remote, http=http) as gateway:
+            watchers = [
+                await RawPeer.init(gateway.mariner.port, subscriptions=[["*"]], persisted=persisted)
+                for persisted in (False, True)
+            ]
+            while (await metrics_of(gateway, "mariner_"))["operational"] != 1:
+                pass
+            hat = await hat_eventer.connect(net.TcpAddress(server.host, server.port), "test")
+            told = []
+            for bad in UNREADABLE:
+                events = await hat.register([good, bad, good], with_response=True)
+                told.append([events[0].id._asdict(), events[2].id._asdict()])
+            for watcher in watchers:
+                heard: list[Any] = []
+                while len(heard) < len(told):
+                    events = (await receive(watcher, "events"))["events"]
+                    if events[0]["type"] == ["a"]:
+                        heard.append([event["id"] for event in events])
+                assert heard == told
+                watcher.writer.close()
+            refused = await metrics_of(gateway, "mariner_remote_events_refused_total")
+            [(label, count)] = refused.items()
+            assert label == f'{{server="{server.host}:{server.port}"}}'
+            # each was told of when it was registered, when it was persisted, and perhaps once
+            # more in between, as the answer to a query
+            assert count >= 2 * len(UNREADABLE)
+            await hat.async_close()

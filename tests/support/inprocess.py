@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from mariner import config
 from mariner.gateway import Gateway, create
 
@@ -41,3 +43,13 @@ async def running_gateway(
         yield gateway
     finally:
         await gateway.async_close()
+
+
+async def metrics_of(gateway: Gateway, prefix: str) -> dict[str, float]:
+    """What ``/metrics`` of a gateway tells: values by names without this prefix."""
+    assert gateway.http is not None
+    url = f"http://127.0.0.1:{gateway.http.port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        lines = (await response.text()).splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith(prefix)]
+    return {name.removeprefix(prefix): float(value) for name, value in pairs}
