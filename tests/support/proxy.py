@@ -151,15 +151,22 @@ class _Link:
         self._left_bytes = plan.cut_after_bytes
 
     async def run(self) -> bool:
-        """Pass on until both ends have ended, one has failed, or it is cut; whether it was."""
+        """Pass on until both ends have ended, or it is cut; whether it was.
+
+        Raises:
+            OSError: an end failed.
+        """
         ways = ((self._near, self._far), (self._far, self._near))
         pumps = {asyncio.create_task(self._pump(*way, n)) for n, way in enumerate(ways)}
         try:
             while pumps:
                 done, pumps = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                was_cut = [pump.result() for pump in done]
-                if any(was_cut):
+                outcomes = await asyncio.gather(*done, return_exceptions=True)
+                if True in outcomes:
                     return True
+                for outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
             return False
         finally:
             for pump in pumps:
