@@ -14,7 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.torture import clock, cut_links, damage, failing_disk, full_disk, kill, sync_order
+from tests.torture import (
+    clock,
+    cut_links,
+    damage,
+    failing_disk,
+    full_disk,
+    fuzz,
+    kill,
+    sync_order,
+)
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress as OnProgress
 from tests.torture.report import UnavailableError
@@ -45,6 +54,7 @@ SCENARIOS: Final = {
     "cut-replication": Scenario(cut_links.run_replication, 200),
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
+    "fuzz": Scenario(fuzz.run, 60),
 }
 
 

@@ -112,7 +112,7 @@ def _message(oracle: Oracle, flags: int, number: int, *, last: bool, token: bool
     if kind >= 4 and turns:  # goes on with a conversation
         is_ours, first = key = turns[number % len(turns)]
         if key == oracle.ping and number < 200:
-            return Msg(100, first, False, token, True, "HatChatter.Pong", b"")
+            return Msg(100, first, False, token, number >= 20, "HatChatter.Pong", b"")
         return Msg(100, first, not is_ours, token, last, msg_type, b"")
     if kind < 7:  # begins one
         return Msg(first, first, True, token, last, msg_type, b"")

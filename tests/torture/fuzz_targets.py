@@ -1,0 +1,110 @@
+"""What is fuzzed: each takes any bytes, and raises if something is not as it must be."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from eventer_bridge.chatter.codec import Dialect, encode
+from eventer_bridge.chatter.protocol import Protocol
+from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.eventer import codec
+from tests.eventer_bridge.chatter import conversation_oracle
+from tests.eventer_bridge.chatter.samples import GOLDEN
+from tests.eventer_bridge.chatter.test_codec import check_as_hat_sbs
+from tests.eventer_bridge.eventer.differential import judge
+from tests.eventer_bridge.eventer.message_generator import NAMES, MessageGenerator
+from tests.eventer_bridge.eventer.samples import SAMPLES
+
+MAX_BYTES: Final = 4_096
+"""Of an input."""
+
+_MAX_FRAME_BYTES: Final = 1_024
+_MAX_FIRST_FRAME_BYTES: Final = 256
+_GENERATED: Final = 200
+
+
+class Target(NamedTuple):
+    """One thing that is fuzzed.
+
+    Attributes:
+        run: called with an input.
+        seeds: inputs to begin with.
+    """
+
+    run: Callable[[bytes], object]
+    seeds: Callable[[], Iterator[bytes]]
+
+
+def stream(data: bytes) -> None:
+    """A peer's stream, in pieces; what may be answered is."""
+    if not data:
+        return
+    dialect = (None, *Dialect)[data[0] % 3]
+    piece_bytes = 1 + data[0] // 3
+    protocol = Protocol(
+        dialect, max_frame_bytes=_MAX_FRAME_BYTES, max_first_frame_bytes=_MAX_FIRST_FRAME_BYTES
+    )
+    try:
+        for begin in range(1, len(data), piece_bytes):
+            protocol.receive_data(data[begin : begin + piece_bytes])
+            while (message := protocol.next_message()) is not None:
+                if message.conversation.may_send:
+                    protocol.send("T.A", b"", conversation=message.conversation)
+            protocol.data_to_send()
+            assert protocol.owed == 0
+            announced, _ = protocol._decoder.missing() or (0, 0)
+            bound = _MAX_FRAME_BYTES if protocol.has_begun else _MAX_FIRST_FRAME_BYTES
+            assert announced <= bound
+        protocol.receive_eof()
+    except RemoteProtocolError:
+        assert protocol.next_message() is None
+        protocol.receive_data(data)
+        assert protocol.next_message() is None
+
+
+def envelope(data: bytes) -> None:
+    """A chatter message in both dialects, and what hat-sbs makes of it."""
+    for dialect in Dialect:
+        check_as_hat_sbs(data, dialect)
+
+
+def eventer(data: bytes) -> None:
+    """An Eventer message, and what both implementations of hat-sbs make of it."""
+    if data:
+        judge(NAMES[data[0] % len(NAMES)], data[1:])
+
+
+def _stream_seeds() -> Iterator[bytes]:
+    for number, (dialect, _, frame) in enumerate(GOLDEN):
+        for first in (0, 1 + list(Dialect).index(dialect)):
+            yield bytes((first + 3 * number,)) + frame * 3
+
+
+def _envelope_seeds() -> Iterator[bytes]:
+    for dialect, msg, _ in GOLDEN:
+        yield encode(msg, dialect)
+
+
+def _eventer_seeds() -> Iterator[bytes]:
+    for message in SAMPLES.values():
+        name, data = codec.encode(message)
+        yield bytes((NAMES.index(name),)) + data
+    generator = MessageGenerator(1)
+    for _ in range(_GENERATED):
+        name, data = generator.message()
+        if len(data) < MAX_BYTES:
+            yield bytes((NAMES.index(name),)) + data
+
+
+def _conversation_seeds() -> Iterator[bytes]:
+    for number in range(16):
+        yield bytes((number * 37 + i * 11) % 256 for i in range(40))
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    "stream": Target(stream, _stream_seeds),
+    "envelope": Target(envelope, _envelope_seeds),
+    "conversations": Target(conversation_oracle.check, _conversation_seeds),
+    "eventer": Target(eventer, _eventer_seeds),
+}
+
+assert all(len(seed) <= MAX_BYTES for target in TARGETS.values() for seed in target.seeds())

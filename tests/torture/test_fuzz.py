@@ -1,0 +1,78 @@
+"""Fuzzing in small; what is fuzzed also without looking at what it reaches."""
+
+import importlib.util
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.torture import fuzz
+from tests.torture.fuzz_targets import TARGETS, Target
+from tests.torture.ledger import ViolationError
+from tests.torture.report import no_progress
+
+needs_atheris = pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None,
+    reason="atheris is not installed: `make torture` does that, where there are wheels of it",
+)
+
+
+def breaks(data: bytes) -> None:
+    assert len(data) < 2
+
+
+def hangs(data: bytes) -> None:
+    while len(data) >= 2:
+        pass
+
+
+def grows(data: bytes) -> None:
+    kept: list[bytes] = []
+    while len(data) >= 2:
+        if len(kept) < 300:
+            kept.append(b"x" * 1_000_000)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_seeds_and_what_is_like_them(target: Target) -> None:
+    seeds, chance = list(target.seeds()), random.Random(7)
+    assert len(seeds) > 3
+    for seed in seeds:
+        target.run(seed)
+    for _ in range(2_000):
+        data = bytearray(chance.choice(seeds))
+        for _ in range(chance.randrange(1, 4)):
+            begin = chance.randrange(len(data) + 1)
+            piece = chance.choice((chance.randbytes(chance.randrange(3)), chance.choice(seeds)))
+            data[begin : begin + chance.randrange(3)] = piece
+        target.run(bytes(data))
+
+
+@needs_atheris
+async def test_in_small(tmp_path: Path) -> None:
+    outcome = await fuzz.run(tmp_path, 1, random.Random(1), no_progress)
+    assert outcome.startswith("stream ")
+    assert outcome.count(" inputs, ") == len(TARGETS)
+
+
+@needs_atheris
+@pytest.mark.parametrize(
+    ("target", "max_seconds", "said"),
+    [
+        (breaks, 30, "AssertionError"),
+        (hangs, 1, "Timeout: .*in hangs"),
+        (grows, 30, "out-of-memory"),
+    ],
+)
+async def test_an_input_that_must_not_be_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: Callable[[bytes], None],
+    max_seconds: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(fuzz, "MAX_SECONDS_PER_INPUT", max_seconds)
+    monkeypatch.setattr(fuzz, "MAX_MEMORY_MB", 200)
+    with pytest.raises(ViolationError, match=rf"(?s)test_fuzz:{target.__name__}: .*{said}.*Base64"):
+        await fuzz.fuzz(target, tmp_path, seconds=10, seed=1)
