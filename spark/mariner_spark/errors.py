@@ -4,15 +4,19 @@
 
     MarinerSparkError
     ├── JavaError        no Java that Spark could run on
-    ├── OptionError      an option of the data source; the text begins with its name
-    ├── SchemaError      a schema that the user gave
-    ├── SnapshotError    the snapshot of a read is not there any more
-    └── SourceError      the gateway's answers cannot be used
+    ├── OptionError              an option of the data source; the text begins with its name
+    │   └── GatewayAwayError     the gateway cannot be reached (host, port)
+    ├── SchemaError              a schema that the user gave
+    ├── SnapshotError            the snapshot of a read is not there any more
+    └── SourceError              the gateway's answers cannot be used
+        └── DataLossError        events that a stream did not read are gone
 
 What goes wrong in the store is a ``StorageError`` of ``eventer_bridge``, what goes wrong on
 the way to the gateway a ``MarinerError`` of ``mariner``. Spark wraps all of them in errors of
 its own, which hold the text.
 """
+
+from typing import Any
 
 
 class MarinerSparkError(Exception):
@@ -31,8 +35,18 @@ class OptionError(MarinerSparkError):
         self.option = option
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type["OptionError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return OptionError, (self.option, self.reason)  # it crosses processes
+
+
+class GatewayAwayError(OptionError):
+    """The gateway cannot be reached, or the connection was lost: it is away, or not there."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("host, port", reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GatewayAwayError, (self.reason,)
 
 
 class SchemaError(MarinerSparkError):
@@ -45,3 +59,7 @@ class SnapshotError(MarinerSparkError):
 
 class SourceError(MarinerSparkError):
     """The answers of the gateway cannot be used; the text says why."""
+
+
+class DataLossError(SourceError):
+    """Events that a stream did not read were deleted; the text says what to do."""

@@ -47,6 +47,30 @@ CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 120.0
 """What a gateway gets to answer one page: far above what a page takes, below for ever."""
 
+# --- streams ------------------------------------------------------------------------------
+
+POLL_PERIOD_S: Final = 0.2
+"""How often a stream that has read everything asks for more; each time costs a gateway a few
+look-ups."""
+
+RETRY_MIN_S: Final = 0.1
+"""Wait before the second attempt to reach a gateway that is away; it doubles."""
+
+RETRY_MAX_S: Final = 10.0
+"""Longest wait between two attempts to reach it."""
+
+ANNOUNCEMENTS_WAIT_S: Final = 600.0
+"""How long announcements of connections wait for other events to be read with. A stream makes
+some itself whenever Spark starts or ends a worker; without other events it ends them after a
+minute, so that each batch would bring about the next one."""
+
+MAX_NOISE_EVENTS: Final = 100
+"""Events of a server that are looked at to find something else among them; with more, a batch
+pays."""
+
+SLICE_SESSIONS: Final = 250
+"""Sessions of a batch that are worth a task more, with a connection of its own."""
+
 # --- event types --------------------------------------------------------------------------
 
 MAX_PUSHED_TYPES: Final = 500

@@ -170,6 +170,9 @@ def _events(sessions: Sequence[tuple[int, Timestamp, list[Any]]]) -> list[Event]
 events: Final = st.lists(_sessions, max_size=12).map(_events)
 """Odd events of several servers, as they may stand in a store."""
 
+many_events: Final = st.lists(_sessions, min_size=20, max_size=30).map(_events)
+"""More of them, for tests of which each example costs much."""
+
 
 def plain_events(n_events: int, *, server: int = 7, n_types: int = 10) -> list[Event]:
     """Events of a good-natured plant: one a second from 2025-01-01 on, ten a session."""

@@ -40,6 +40,7 @@ async def gateway(
     core: Mapping[str, Any] | None = None,
     remote: dict[str, Any] | None = None,
     store: Path | None = None,
+    port: int = 0,
     wrapper: Sequence[str] = (),
     program: str = "mariner",
     environment: Mapping[str, str] | None = None,
@@ -60,6 +61,7 @@ async def gateway(
         core: what is different in ``event_core`` of the configuration.
         remote: ``eventer`` of the configuration, in place of ``event_core``.
         store: where the store is, if not in ``directory``.
+        port: where it listens: the port of a gateway that ended, for those who wait for it.
         wrapper: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
         environment: see ``process.child``.
@@ -70,7 +72,7 @@ async def gateway(
     conf: dict[str, Any] = {
         "type": "mariner",
         "name": "gateway",
-        "mariner": {"host": HOST, "port": 0},
+        "mariner": {"host": HOST, "port": port},
         "event_core": {"server_id": 1, "backend": {"type": backend}, "modules": [*modules]},
         "clients": CLIENTS if clients is None else clients,
     }

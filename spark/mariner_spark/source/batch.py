@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from mariner_spark import schema as schemas
@@ -17,6 +23,7 @@ from mariner_spark.source import network, options, selection, store
 from mariner_spark.source.options import Options
 from mariner_spark.source.owner import Owner
 from mariner_spark.source.selection import Selection
+from mariner_spark.source.stream import StreamReader
 
 
 class MarinerDataSource(DataSource):
@@ -53,9 +60,21 @@ class MarinerDataSource(DataSource):
             SchemaError: a column is not one of ours.
         """
         parsed = options.parse(self.options)
+        parsed.check_batch()
         schemas.check(schema)
         reader = FilteredReader if _pushes_filters() else Reader
         return reader(parsed, schema, self.owner)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        """Reader of a stream.
+
+        Args:
+            schema: the columns to read.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
+        return StreamReader(options.parse(self.options), schema)
 
 
 class Reader(DataSourceReader):
@@ -86,7 +105,6 @@ class Reader(DataSourceReader):
                 parsed.path, self._owner, self._selection, parsed.partitions
             )
         else:
-            assert parsed.gateway is not None
             planned = network.plan(parsed.gateway, self._selection, parsed.partitions)
         # of no partitions Spark would make one that is not ours
         return list(planned) or [Nothing(None)]
@@ -101,7 +119,6 @@ class Reader(DataSourceReader):
         if isinstance(partition, store.StorePartition):
             yield from store.read(partition, self._selection, arrow_schema)
         elif isinstance(partition, network.NetworkPartition):
-            assert self._options.gateway is not None
             yield from network.read(self._options.gateway, partition, self._selection, arrow_schema)
 
 

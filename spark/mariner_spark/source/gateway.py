@@ -6,7 +6,7 @@ reader work at the same time; the client also keeps the connection alive meanwhi
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
@@ -15,15 +15,17 @@ import msgspec
 
 from eventer_bridge.model import (
     Event,
+    EventId,
+    QueryParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
     natural_key,
 )
 from mariner import client
-from mariner.errors import ConnectError, InitError
+from mariner.errors import ConnectError, ConnectionLostError, InitError
 from mariner_spark import limits
-from mariner_spark.errors import OptionError, SourceError
+from mariner_spark.errors import GatewayAwayError, OptionError, SourceError
 from mariner_spark.source.options import GatewayOptions
 
 PagedParams: TypeAlias = QueryTimeseriesParams | QueryServerParams
@@ -31,23 +33,21 @@ T = TypeVar("T")
 
 
 class Gateway:
-    """See the module. A context manager; connects when it is entered.
+    """See the module. A context manager, which closes it.
 
     Args:
         options: the gateway and who we are to it.
 
     Raises:
-        OptionError: it cannot be reached, or declines us; on entering.
+        GatewayAwayError: it cannot be reached.
+        OptionError: it declines us, or a file for TLS is missing.
     """
 
     def __init__(self, options: GatewayOptions) -> None:
+        ssl = options.context()
         self._options = options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._client: client.Client
-
-    def __enter__(self) -> Self:
-        options = self._options
         self._thread.start()
         try:
             self._client = self._run(
@@ -56,19 +56,33 @@ class Gateway:
                     options.port,
                     client_name=options.client_name,
                     client_token=options.token,
-                    ssl=options.context(),
+                    ssl=ssl,
                     connect_timeout_s=limits.CONNECT_TIMEOUT_S,
                 )
             )
         except ConnectError as e:
             self._stop()
-            raise OptionError("host, port", str(e)) from e
+            raise GatewayAwayError(str(e)) from e
         except InitError as e:
             self._stop()
             raise OptionError("client_name, token", f"{options!r} declined: {e}") from e
         except BaseException:
             self._stop()
             raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection was not lost or closed."""
+        return self._client.is_open
+
+    def close(self) -> None:
+        """Close the connection; once."""
+        try:
+            self._run(self._client.async_close())
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -77,60 +91,81 @@ class Gateway:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._run(self._client.async_close())
-        finally:
-            self._stop()
+        self.close()
+
+    def query(self, params: QueryParams) -> QueryResult:
+        """One answer.
+
+        Raises:
+            MarinerError: as :meth:`pages`.
+            GatewayAwayError: as :meth:`pages`.
+        """
+        return self._result(self._ask(params))
 
     def first(self, params: PagedParams) -> Event | None:
         """First event of an answer; None: it is empty.
 
         Raises:
             MarinerError: as :meth:`pages`.
+            GatewayAwayError: as :meth:`pages`.
         """
-        params = msgspec.structs.replace(params, max_results=1)
-        events = self._ask(params).result(limits.ANSWER_TIMEOUT_S).events
+        events = self.query(msgspec.structs.replace(params, max_results=1)).events
         return events[0] if events else None
 
-    def pages(self, params: PagedParams) -> Iterator[Sequence[Event]]:
+    def pages(
+        self, params: PagedParams, is_last: Callable[[Event], bool] | None = None
+    ) -> Iterator[Sequence[Event]]:
         """All events of an answer, in ascending order.
+
+        Args:
+            params: which query.
+            is_last: whether no page is needed behind one that ends with this event.
 
         Yields:
             Pages, none of which is empty.
 
         Raises:
-            MarinerError: the connection was lost, or an answer cannot be right.
-            SourceError: the gateway did not answer in time.
+            MarinerError: an answer cannot be right.
+            GatewayAwayError: the connection was lost, or there was no answer in time.
+            SourceError: the answers cannot be used.
         """
         request: Future[QueryResult] | None = self._ask(params)
         last: Event | None = None
+        order: Callable[[Event], Any]
+        order = natural_key if isinstance(params, QueryTimeseriesParams) else _id
         is_anchored = False  # to the last event of the page before
         while request is not None:
-            try:
-                result = request.result(limits.ANSWER_TIMEOUT_S)
-            except TimeoutError:
-                raise SourceError(
-                    f"{self._options!r} did not answer in {limits.ANSWER_TIMEOUT_S:.0f} s"
-                ) from None
+            result = self._result(request)
             request = None
             if result.more_follows:
                 if not result.events:
                     raise SourceError(f"{self._options!r}: an empty page, but more follow")
                 last_id = result.events[-1].id
-                request = self._ask(msgspec.structs.replace(params, last_event_id=last_id))
-                is_anchored = True
+                if is_last is None or not is_last(result.events[-1]):
+                    request = self._ask(msgspec.structs.replace(params, last_event_id=last_id))
+                    is_anchored = True
             elif is_anchored and not result.events and isinstance(params, QueryTimeseriesParams):
                 # More was to follow. The last event was deleted meanwhile (retention), and with
                 # it the place to go on from: its timestamp is still known.
                 assert last is not None
                 request = self._ask(msgspec.structs.replace(params, t_from=last.timestamp))
                 is_anchored = False
-            if events := _behind(last, result.events):
+            if events := _behind(last, result.events, order):
                 last = events[-1]
                 yield events
 
-    def _ask(self, params: PagedParams) -> Future[QueryResult]:
+    def _ask(self, params: QueryParams) -> Future[QueryResult]:
         return asyncio.run_coroutine_threadsafe(self._client.query(params), self._loop)
+
+    def _result(self, request: Future[QueryResult]) -> QueryResult:
+        try:
+            return request.result(limits.ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            raise GatewayAwayError(
+                f"{self._options!r} did not answer in {limits.ANSWER_TIMEOUT_S:.0f} s"
+            ) from None
+        except ConnectionLostError as e:
+            raise GatewayAwayError(str(e)) from e
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -141,8 +176,14 @@ class Gateway:
         self._loop.close()
 
 
-def _behind(last: Event | None, events: Sequence[Event]) -> Sequence[Event]:
+def _id(event: Event) -> EventId:
+    return event.id
+
+
+def _behind(
+    last: Event | None, events: Sequence[Event], order: Callable[[Event], Any]
+) -> Sequence[Event]:
     """Events that were not given yet. Pages follow each other, except after a deletion."""
-    if last is None or not events or natural_key(events[0]) > natural_key(last):
+    if last is None or not events or order(events[0]) > order(last):
         return events
-    return [i for i in events if natural_key(i) > natural_key(last)]
+    return [i for i in events if order(i) > order(last)]

@@ -8,8 +8,7 @@ What the gateway cannot be asked for in one query is left out where the answers 
 """
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -17,10 +16,8 @@ from pyspark.sql.datasource import InputPartition
 
 from eventer_bridge.model import (
     Event,
-    EventId,
     EventType,
     Order,
-    QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
 )
@@ -30,9 +27,7 @@ from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import Gateway, PagedParams
 from mariner_spark.source.options import GatewayOptions
 from mariner_spark.source.selection import Selection
-
-MAX_INSTANCE: Final = (1 << 63) - 1
-"""No event has an instance behind it."""
+from mariner_spark.source.server_events import after, after_session, cut, find_last
 
 Plan: TypeAlias = list["NetworkPartition"]
 
@@ -99,12 +94,10 @@ def read(
     """
     accept = _make_filter(partition, selection)
     with Gateway(options) as gateway:
-        for page in gateway.pages(partition.params):
+        for page in gateway.pages(partition.params, lambda event: _is_past(partition, event)):
             events = page if accept is None else list(filter(accept, page))
             for begin in range(0, len(events), limits.BATCH_ROWS):
                 yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
-            if _is_past(partition, page[-1]):
-                return
 
 
 def _is_plain(selection: Selection) -> bool:
@@ -136,7 +129,7 @@ def _inner_edges(gateway: Gateway, first: Event, last: Event, n_slices: int) -> 
         n_sessions = last.id.session - first.id.session + 1
         for i in range(1, n_slices):
             session = first.id.session + i * n_sessions // n_slices
-            found = gateway.first(_after(first.id.server, session - 1))
+            found = gateway.first(after_session(first.id.server, session - 1))
             if found is not None:
                 yield found.timestamp
         return
@@ -147,32 +140,14 @@ def _inner_edges(gateway: Gateway, first: Event, last: Event, n_slices: int) -> 
 
 def _cut_sessions(gateway: Gateway, server: int, n_slices: int) -> Plan:
     """Slices of the sessions of a server, up to the newest."""
-    first = gateway.first(QueryServerParams(server, persisted=True))
-    if first is None:
+    first = gateway.first(after(server, None))
+    last = None if first is None else find_last(gateway, server, first.id)
+    if first is None or last is None:
         return []
-    low = first.id.session
-    # the last session: doubling steps until there is none, then halving what is left
-    step = 1
-    while (found := gateway.first(_after(server, low + step - 1))) is not None:
-        low, step = found.id.session, 2 * step
-    high = low + step
-    while low + 1 < high:
-        middle = (low + high) // 2
-        found = gateway.first(_after(server, middle - 1))
-        if found is None:
-            high = middle
-        else:
-            low = found.id.session
-    begin, end = first.id.session, low + 1
-    n_slices = min(n_slices, end - begin)
-    edges = [begin + i * (end - begin) // n_slices for i in range(n_slices + 1)]
-    return [NetworkPartition(_after(server, i - 1), j - 1) for i, j in pairwise(edges)]
-
-
-def _after(server: int, session: int) -> QueryServerParams:
-    """The events of a server behind a session."""
-    last_id = EventId(server, session, MAX_INSTANCE)
-    return QueryServerParams(server, persisted=True, last_event_id=last_id)
+    return [
+        NetworkPartition(after_session(server, before), last_session)
+        for before, last_session in cut(first.id.session, last.session, n_slices)
+    ]
 
 
 def _is_past(partition: NetworkPartition, event: Event) -> bool:

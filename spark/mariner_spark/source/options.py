@@ -1,26 +1,37 @@
 """Options of the data source: checked on the driver, before anything is read.
 
-=============== ================================================================================
-``path``        a store on this machine, whether a gateway has it open or not
-``host``        or a gateway: its name or address
-``port``        its Mariner port (23014)
-``tls``         ``true``: TLS with the CAs that this system trusts; the next three imply TLS
-``tls_ca``      file of the CA that the gateway's certificate is of
-``cert``        file of a client certificate, where the gateway requires one
-``key``         file of its key
-``client_name`` who we are to the gateway; what it may see bounds what is read
-``token``       what proves it
-``types``       event types: type paths with ``?`` and ``*``, separated by commas, or a JSON array
-                of type paths or of arrays of segments (all)
-``from``        first moment: ISO 8601 (UTC where it names no zone) or seconds since 1970
-``to``          last moment, included
-``partitions``  number of tasks (from a store one for each processor, from a gateway 2)
-=============== ================================================================================
+===================== ==========================================================================
+``path``              a store on this machine, whether a gateway has it open or not; only batch
+``host``              or a gateway: its name or address; for a stream one or more of them, with
+                      commas between, each with a port of its own if need be: ``a,b:23015``
+``port``              its Mariner port (23014)
+``tls``               ``true``: TLS with the CAs that this system trusts; the next three imply
+                      TLS
+``tls_ca``            file of the CA that the gateway's certificate is of
+``cert``              file of a client certificate, where the gateway requires one
+``key``               file of its key
+``client_name``       who we are to the gateway; what it may see bounds what is read
+``token``             what proves it
+``types``             event types: type paths with ``?`` and ``*``, separated by commas, or a JSON
+                      array of type paths or of arrays of segments (all)
+``from``              first moment: ISO 8601 (UTC where it names no zone) or seconds since 1970;
+                      only batch
+``to``                last moment, included; only batch
+``partitions``        number of tasks (from a store one for each processor, from a gateway 2)
+``servers``           stream: ids of the servers whose events are read, separated by commas (all
+                      that a gateway knows of)
+``startingOffsets``   stream: where a new query begins: ``earliest``, ``latest`` or the last
+                      events that are not to be read, as JSON: see ``offsets`` (``earliest``)
+``maxEventsPerBatch`` stream: events of one batch, at most (all that there are)
+``failOnDataLoss``    stream: whether events that were deleted before they were read end the
+                      query (``true``)
+===================== ==========================================================================
 
 Files of TLS have to be on every machine that reads.
 """
 
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,10 +41,12 @@ import msgspec
 
 from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
-from eventer_bridge.model import EventType
+from eventer_bridge.model import INT64_MAX, INT64_MIN, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, times, type_path
 from mariner_spark.errors import OptionError
+from mariner_spark.source import offsets
+from mariner_spark.source.offsets import Offsets
 from mariner_spark.times import Interval
 
 T = TypeVar("T")
@@ -45,6 +58,13 @@ GATEWAY_OPTIONS: Final = frozenset(
     ("host", "port", "tls", "tls_ca", "cert", "key", "client_name", "token")
 )
 COMMON_OPTIONS: Final = frozenset(("types", "from", "to", "partitions"))
+STREAM_OPTIONS: Final = frozenset(
+    ("servers", "startingOffsets", "maxEventsPerBatch", "failOnDataLoss")
+)
+
+_NAMES: Final = {
+    name.lower(): name for name in STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS | STREAM_OPTIONS
+}
 
 _decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
 
@@ -78,14 +98,61 @@ class GatewayOptions(msgspec.Struct, frozen=True):
             raise OptionError("tls_ca, cert, key", str(e)) from e
 
 
+class StreamOptions(msgspec.Struct, frozen=True):
+    """What only a stream has.
+
+    Attributes:
+        servers: whose events are read; None: all that a gateway knows of.
+        starting: last events that a new query does not read, by server; None: it begins
+            behind the newest that there are.
+        max_events: events of a batch.
+        fails_on_loss: whether deleted events end the query.
+    """
+
+    servers: frozenset[int] | None
+    starting: Offsets | None
+    max_events: int | None
+    fails_on_loss: bool
+
+
 class Options(msgspec.Struct, frozen=True):
-    """See the module. Exactly one of ``path`` and ``gateway`` is given."""
+    """See the module. Either ``path`` is given or ``gateways``."""
 
     path: Path | None
-    gateway: GatewayOptions | None
+    gateways: tuple[GatewayOptions, ...]
     types: tuple[EventType, ...] | None
     time: Interval
     partitions: int | None
+    stream: StreamOptions
+    given: frozenset[str]
+
+    @property
+    def gateway(self) -> GatewayOptions:
+        """The gateway of a batch."""
+        [gateway] = self.gateways
+        return gateway
+
+    def check_batch(self) -> None:
+        """Refuse what a batch does not have.
+
+        Raises:
+            OptionError: the first such thing.
+        """
+        if wrong := sorted(STREAM_OPTIONS & self.given):
+            raise OptionError(wrong[0], "is for streams")
+        if len(self.gateways) > 1:
+            raise OptionError("host", "expected one gateway; several are for streams")
+
+    def check_stream(self) -> None:
+        """Refuse what a stream does not have.
+
+        Raises:
+            OptionError: the first such thing.
+        """
+        if self.path is not None:
+            raise OptionError("path", "is for batch reads; a stream reads from a gateway (host)")
+        if wrong := sorted({"from", "to"} & self.given):
+            raise OptionError(wrong[0], "is for batch reads; see startingOffsets")
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -97,11 +164,13 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         OptionError: the first thing that is wrong; it begins with the option's name.
     """
-    options = {name.lower(): text for name, text in given.items()}
-    known = STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS
-    for name in options:
-        if name not in known:
-            raise OptionError(name, f"no such option, expected some of {', '.join(sorted(known))}")
+    options: dict[str, str] = {}
+    for name, text in given.items():
+        known_name = _NAMES.get(name.lower())
+        if known_name is None:
+            known = ", ".join(sorted(_NAMES.values(), key=str.lower))
+            raise OptionError(name, f"no such option, expected some of {known}")
+        options[known_name] = text
     if ("path" in options) == ("host" in options):
         raise OptionError("path, host", "expected one of them: a store, or a gateway")
     if "path" in options and (wrong := sorted(GATEWAY_OPTIONS & options.keys())):
@@ -111,14 +180,26 @@ def parse(given: Mapping[str, str]) -> Options:
         raise OptionError("from", "is later than to")
     return Options(
         path=_parse("path", options, _path),
-        gateway=_gateway(options) if "host" in options else None,
+        gateways=_gateways(options) if "host" in options else (),
         types=_parse("types", options, _types),
         time=interval,
         partitions=_parse("partitions", options, _number(1, limits.MAX_PARTITIONS)),
+        stream=_stream(options),
+        given=frozenset(options),
     )
 
 
-def _gateway(options: Mapping[str, str]) -> GatewayOptions:
+def _stream(options: Mapping[str, str]) -> StreamOptions:
+    starting = options.get("startingOffsets", "earliest")
+    return StreamOptions(
+        servers=_parse("servers", options, _servers),
+        starting=_parse("startingOffsets", {"startingOffsets": starting}, _starting),
+        max_events=_parse("maxEventsPerBatch", options, _number(1, INT64_MAX)),
+        fails_on_loss=_parse("failOnDataLoss", options, _boolean) is not False,
+    )
+
+
+def _gateways(options: Mapping[str, str]) -> tuple[GatewayOptions, ...]:
     if not options.get("client_name"):
         raise OptionError("client_name", "is needed with host: the name of a configured client")
     for name, other in (("cert", "key"), ("key", "cert")):
@@ -129,16 +210,20 @@ def _gateway(options: Mapping[str, str]) -> GatewayOptions:
     is_tls = _parse("tls", options, _boolean)
     if is_tls is False and has_files:
         raise OptionError("tls", "is false, but there are files for it")
-    gateway = GatewayOptions(
-        host=_parse("host", options, _text) or "",
-        port=_parse("port", options, _number(1, 65_535)) or DEFAULT_PORT,
-        client_name=options["client_name"],
-        token=options.get("token"),
-        tls=bool(is_tls) or has_files,
-        **files,
+    port = _parse("port", options, _PORT) or DEFAULT_PORT
+    gateways = tuple(
+        GatewayOptions(
+            host=host,
+            port=own_port or port,
+            client_name=options["client_name"],
+            token=options.get("token"),
+            tls=bool(is_tls) or has_files,
+            **files,
+        )
+        for host, own_port in _parse("host", options, _hosts) or ()
     )
-    gateway.context()
-    return gateway
+    gateways[0].context()
+    return gateways
 
 
 def _parse(name: str, options: Mapping[str, str], parse: Callable[[str], T]) -> T | None:
@@ -164,6 +249,19 @@ def _text(text: str) -> str:
     return text
 
 
+def _hosts(text: str) -> list[tuple[str, int | None]]:
+    hosts: list[tuple[str, int | None]] = []
+    for item in _text(text).split(","):
+        match = _HOST.fullmatch(item.strip())
+        if match is None:
+            raise ValueError("expected HOST or HOST:PORT, separated by commas")
+        own_port = None if match["port"] is None else _PORT(match["port"])
+        hosts.append((match["bracketed"] or match["plain"], own_port))
+    if len(set(hosts)) < len(hosts):
+        raise ValueError("names a gateway twice")
+    return hosts
+
+
 def _path(text: str) -> Path:
     # tasks may run in another directory
     return Path(os.path.abspath(_text(text).removeprefix("file://")))  # noqa: PTH100  # no links
@@ -176,6 +274,30 @@ def _number(first: int, last: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+_PORT: Final = _number(1, 65_535)
+
+_HOST: Final = re.compile(
+    # an IPv6 address has brackets if there is a port, and needs none otherwise
+    r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<plain>[^:\[\]]+|[^\[\]]*:[^\[\]]*:[^\[\]]*))(?::(?P<port>\d+))?"
+)
+
+
+def _servers(text: str) -> frozenset[int]:
+    try:
+        servers = frozenset(int(i) for i in text.split(","))
+    except ValueError:
+        raise ValueError("expected ids of servers, separated by commas") from None
+    if not all(INT64_MIN <= i <= INT64_MAX for i in servers):
+        raise ValueError("ids of servers have 64 bits")
+    return servers
+
+
+def _starting(text: str) -> Offsets | None:
+    if text == "latest":
+        return None
+    return {} if text == "earliest" else offsets.parse(text)
 
 
 def _boolean(text: str) -> bool:

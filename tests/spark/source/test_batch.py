@@ -6,21 +6,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from eventer_bridge.model import Event, EventId
+from eventer_bridge.model import Event
 from mariner_spark import type_path
 from tests.spark.support import (
     Row,
     count_scanned,
-    events,
     fill,
     in_order,
+    many_events,
     plain_events,
     read,
     rows_of,
@@ -44,21 +43,11 @@ def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
     return spark.read.format("mariner").options(path=str(path), **options).load()
 
 
-def in_one_store(parts: list[list[Event]]) -> list[Event]:
-    """Events that were drawn one by one, with ids that are different."""
-    return [
-        msgspec.structs.replace(i, id=EventId(i.id.server, 1_000 * n + i.id.session, i.id.instance))
-        for n, part in enumerate(parts)
-        for i in part
-    ]
-
-
-@given(st.lists(events, min_size=5, max_size=5), st.integers(1, 3))
-@settings(max_examples=4, deadline=None)
+@given(many_events, st.integers(1, 3))
+@settings(max_examples=3, deadline=None)
 def test_every_event_once_and_equal(
-    spark: SparkSession, parts: list[list[Event]], n_partitions: int
+    spark: SparkSession, stored: list[Event], n_partitions: int
 ) -> None:
-    stored = in_one_store(parts)
     with tempfile.TemporaryDirectory() as directory:
         fill(Path(directory, "store"), stored)
         frame = load(spark, Path(directory, "store"), partitions=str(n_partitions))

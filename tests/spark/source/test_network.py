@@ -14,13 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eventer_bridge.model import Event, Timestamp
 from mariner_spark import type_path
-from tests.spark.source.test_batch import in_one_store
 from tests.spark.support import (
     Row,
     count_scanned,
-    events,
     fill,
     in_order,
+    many_events,
     plain_events,
     read,
     rows_of,
@@ -74,12 +73,11 @@ def load(spark: SparkSession, options: Options, **more: str) -> DataFrame:
     return spark.read.format("mariner").options(**{**options, **more}).load()
 
 
-@given(st.lists(events, min_size=5, max_size=5), st.integers(1, 3))
+@given(many_events, st.integers(1, 3))
 @settings(max_examples=3, deadline=None)
 def test_every_event_once_and_equal(
-    spark: SparkSession, parts: list[list[Event]], n_partitions: int
+    spark: SparkSession, stored: list[Event], n_partitions: int
 ) -> None:
-    stored = in_one_store(parts)
 
     async def read_from_gateway() -> list[Row]:
         with tempfile.TemporaryDirectory() as directory:

@@ -1,0 +1,96 @@
+"""Whether retention deleted events of a server before a stream read them.
+
+The protocol does not tell, and ids alone do not either: numbers are missing as well where a
+registration failed, where a server was killed (the next is then ``event/<server>/engine``), and
+where this client may not see events. So two things have to come together, in what is found right
+behind the offset (the last event that was read) and at the end of the batch:
+
+- ids are missing behind the offset, and not by a new start of the server;
+- of some type there, the oldest event that is left is behind the offset. Retention deletes the
+  oldest events of a type first, so if one is left from before, none behind it is gone.
+
+Of some type, if this client seems to see everything (no ids are missing among the last events
+of the batch); of all of them otherwise.
+
+So a loss may stay unnoticed where none of the types that lost events comes up there, and a new
+type is taken for an old one if ids happen to be missing as well.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    Order,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
+from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.server_events import after, after_session
+
+NEAR_EVENTS: Final = 200
+"""Events that are looked at behind the offset, and before the end."""
+
+NEAR_SESSIONS: Final = 100
+"""Sessions before the end whose events these are."""
+
+SEEN_EVENTS: Final = 10
+"""Events before the end of which none may be missing for a client that sees everything."""
+
+MAX_TYPES: Final = 50
+"""Types whose oldest event is asked for: 0.1 ms each."""
+
+
+def is_anything_lost(gateway: Gateway, offset: EventId, end: EventId) -> bool:
+    """Whether events behind an offset seem to have been deleted.
+
+    Args:
+        gateway: a gateway that has what is left of them.
+        offset: the last event that was read.
+        end: last event of the batch.
+
+    Raises:
+        MarinerError, GatewayAwayError: the gateway could not be asked.
+    """
+    server = offset.server
+    behind = _some(gateway, after(server, offset))
+    if not _is_any_missing([offset, *(i.id for i in behind)], behind):
+        return False
+    last = _some(gateway, after_session(server, end.session - NEAR_SESSIONS))
+    types = list(dict.fromkeys(i.type for i in [*behind, *last]))[:MAX_TYPES]
+    are_unread = (_is_unread(gateway, i, offset) for i in types)
+    last = last[-SEEN_EVENTS:]
+    sees_everything = not _is_any_missing([i.id for i in last], last[1:])
+    return any(are_unread) if sees_everything else all(are_unread)
+
+
+def _some(gateway: Gateway, params: QueryServerParams) -> Sequence[Event]:
+    return gateway.query(msgspec.structs.replace(params, max_results=NEAR_EVENTS)).events
+
+
+def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
+    """Whether there are ids between some ids that follow each other.
+
+    Args:
+        ids: ids.
+        events: events of the ids without the first.
+    """
+    for (before, event_id), event in zip(pairwise(ids), events, strict=True):
+        is_next = event_id.session == before.session and event_id.instance == before.instance + 1
+        is_first = event_id.session == before.session + 1 and event_id.instance == 1
+        is_start = event.type == ("event", str(event_id.server), "engine")
+        if not is_next and not is_first and not is_start:
+            return True
+    return False
+
+
+def _is_unread(gateway: Gateway, event_type: EventType, offset: EventId) -> bool:
+    """Whether all events of a type that are left are behind an offset."""
+    params = QueryTimeseriesParams([event_type], order=Order.ASCENDING)
+    oldest = gateway.first(params)
+    return oldest is not None and oldest.id.server == offset.server and oldest.id > offset

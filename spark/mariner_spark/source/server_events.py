@@ -1,0 +1,142 @@
+"""What a gateway has of one server, by queries that each cost next to nothing.
+
+Ids of a server's events rise, and only what is persisted is asked for; so what comes later
+has greater ids, and the events up to an id are the same at any time, as long as retention does
+not delete them. The ids have gaps (sessions that failed, ids reserved before a crash, events
+that this client may not see), so that nothing can be counted by them.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from eventer_bridge.model import (
+    INT64_MAX,
+    EventId,
+    EventType,
+    QueryLatestParams,
+    QueryServerParams,
+)
+from mariner_spark.source.gateway import Gateway
+
+ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
+"""What every server registers when it starts (``event/<server id>/engine``). The latest event
+of a type is never deleted."""
+
+ANY_TYPE: Final[EventType] = ("*",)
+
+
+def find_servers(gateway: Gateway, event_types: Sequence[EventType] = (ENGINE_TYPE,)) -> set[int]:
+    """Servers that the latest events of some types are of, as far as this client may see them."""
+    return {i.id.server for i in gateway.query(QueryLatestParams(event_types)).events}
+
+
+def after(server: int, last: EventId | None) -> QueryServerParams:
+    """Query of the events of a server behind one of them; None: all."""
+    return QueryServerParams(server, persisted=True, last_event_id=last)
+
+
+def after_session(server: int, session: int) -> QueryServerParams:
+    """Query of the events of a server behind a session."""
+    return after(server, EventId(server, session, INT64_MAX))
+
+
+def from_event(event_id: EventId) -> QueryServerParams:
+    """Query of an event and those of the same server behind it."""
+    server, session, instance = event_id.server, event_id.session, event_id.instance
+    return after(server, EventId(server, session, instance - 1))
+
+
+def find_last(gateway: Gateway, server: int, known: EventId | None) -> EventId | None:
+    """Id of the last event of a server, in about as many queries as ``known`` is old in bits.
+
+    Args:
+        gateway: the gateway.
+        server: the server.
+        known: an event that it had; the last one is not before it.
+
+    Returns:
+        The id; None: there is no event, or none from ``known`` on.
+    """
+    first = gateway.first(after(server, None) if known is None else from_event(known))
+    if first is None:
+        return None
+
+    def next_session(session: int) -> int | None:
+        found = gateway.first(after_session(server, session))
+        return None if found is None else found.id.session
+
+    session = _last(next_session, first.id.session)
+
+    def next_instance(instance: int) -> int | None:
+        found = gateway.first(after(server, EventId(server, session, instance)))
+        return found.id.instance if found is not None and found.id.session == session else None
+
+    instance = first.id.instance if session == first.id.session else next_instance(0)
+    # the session was there a moment ago; if it was deleted meanwhile, this is not the last one
+    return (
+        first.id if instance is None else EventId(server, session, _last(next_instance, instance))
+    )
+
+
+def take(
+    gateway: Gateway, server: int, start: EventId | None, end: EventId, n_events: int
+) -> tuple[EventId, int] | None:
+    """Walk from one event towards another one, which takes as long as reading them.
+
+    Args:
+        gateway: the gateway.
+        server: the server.
+        start: event that is not counted; None: from the first event on.
+        end: last event.
+        n_events: how many events, at most.
+
+    Returns:
+        The event that was reached, and how many were passed; None: not even one.
+    """
+    reached, n_left = start, n_events
+    while n_left and reached != end:
+        params = msgspec.structs.replace(after(server, reached), max_results=n_left)
+        result = gateway.query(params)
+        if not result.events:
+            break
+        n_left -= sum([i.id <= end for i in result.events])
+        reached = min(result.events[-1].id, end)
+        if not result.more_follows:
+            break
+    return None if reached is None or reached == start else (reached, n_events - n_left)
+
+
+def cut(first: int, last: int, n_slices: int) -> list[tuple[int, int]]:
+    """Slices of the sessions from one to another, both included.
+
+    Returns:
+        Of each slice the last session before it and its own last one.
+    """
+    n_slices = min(n_slices, last - first + 1)
+    edges = [first + i * (last - first + 1) // n_slices for i in range(n_slices + 1)]
+    return [(i - 1, j - 1) for i, j in pairwise(edges)]
+
+
+def _last(find_next: Callable[[int], int | None], low: int) -> int:
+    """The greatest number that there is.
+
+    Args:
+        find_next: the next number that there is behind one; None: there is none.
+        low: a number that there is.
+    """
+    # doubling steps until there is none, then halving what is left
+    step = 1
+    while low + step <= INT64_MAX and (found := find_next(low + step - 1)) is not None:
+        low, step = found, 2 * step
+    high = low + step  # from here on there is none
+    while low + 1 < high:
+        middle = (low + high) // 2
+        found = find_next(middle - 1)
+        if found is None:
+            high = middle
+        else:
+            low = found
+    return low
