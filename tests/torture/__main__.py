@@ -22,6 +22,7 @@ from tests.torture import (
     full_disk,
     fuzz,
     kill,
+    stream_kill,
     sync_order,
 )
 from tests.torture.ledger import ViolationError
@@ -55,6 +56,7 @@ SCENARIOS: Final = {
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
     "fuzz": Scenario(fuzz.run, 60),
+    "stream-kill": Scenario(stream_kill.run, 10),
 }
 
 
