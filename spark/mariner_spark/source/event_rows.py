@@ -1,11 +1,13 @@
 """Events as columns: what a gateway answers."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from eventer_bridge.model import BinaryPayload, Event, EventType, JsonPayload
+from eventer_bridge.model import BinaryPayload, Event, EventType, JsonPayload, Timestamp
 from mariner_spark import times
 from mariner_spark.source.columns import BINARY, JSON, to_utf8, type_column
 
@@ -26,41 +28,55 @@ class EventRows:
             places: dict[EventType, int] = {}
             indices = [places.setdefault(i.type, len(places)) for i in self._events]
             return type_column(field, list(places), pa.array(indices))
-        value = _VALUES[field.name]
-        return pa.array([value(i) for i in self._events], field.type)
+        return _COLUMNS[field.name](self._events, field.type)
 
 
-def _source_timestamp(event: Event) -> int | None:
-    return None if event.source_timestamp is None else times.to_us(event.source_timestamp)
+def _timestamps(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
+    return _moments([i.timestamp for i in events], arrow_type)
 
 
-def _kind(event: Event) -> str | None:
-    if event.payload is None:
-        return None
-    return JSON if isinstance(event.payload, JsonPayload) else BINARY
+def _source_timestamps(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
+    found = [i.source_timestamp for i in events]
+    is_null = np.array([i is None for i in found])
+    return _moments([i or _EPOCH for i in found], arrow_type, is_null)
 
 
-def _json(event: Event) -> bytes | None:
-    return bytes(event.payload.data) if isinstance(event.payload, JsonPayload) else None
+def _moments(
+    timestamps: Sequence[Timestamp],
+    arrow_type: pa.DataType,
+    is_null: NDArray[np.bool_] | None = None,
+) -> pa.Array:
+    s = np.array([i.s for i in timestamps], np.int64)
+    us = np.array([i.us for i in timestamps], np.int64)
+    return pa.array(times.all_to_us(s, us), arrow_type, mask=is_null)
 
 
-def _binary_type(event: Event) -> bytes | None:
-    payload = event.payload
-    return to_utf8(payload.data_type) if isinstance(payload, BinaryPayload) else None
+def _json(events: Sequence[Event]) -> list[bytes | None]:
+    payloads = [i.payload for i in events]
+    return [bytes(i.data) if isinstance(i, JsonPayload) else None for i in payloads]
 
 
-def _binary(event: Event) -> bytes | None:
-    return event.payload.data if isinstance(event.payload, BinaryPayload) else None
+def _binary_types(events: Sequence[Event]) -> list[bytes | None]:
+    payloads = [i.payload for i in events]
+    return [to_utf8(i.data_type) if isinstance(i, BinaryPayload) else None for i in payloads]
 
 
-_VALUES: Final[dict[str, Callable[[Event], Any]]] = {
-    "server": lambda i: i.id.server,
-    "session": lambda i: i.id.session,
-    "instance": lambda i: i.id.instance,
-    "timestamp": lambda i: times.to_us(i.timestamp),
-    "source_timestamp": _source_timestamp,
-    "payload_kind": _kind,
-    "payload_json": _json,
-    "payload_type": _binary_type,
-    "payload_binary": _binary,
+def _binary(events: Sequence[Event]) -> list[bytes | None]:
+    payloads = [i.payload for i in events]
+    return [i.data if isinstance(i, BinaryPayload) else None for i in payloads]
+
+
+_EPOCH: Final = Timestamp(0, 0)
+_KINDS: Final = {JsonPayload: JSON, BinaryPayload: BINARY, type(None): None}
+
+_COLUMNS: Final[dict[str, Callable[[Sequence[Event], pa.DataType], pa.Array]]] = {
+    "server": lambda events, i: pa.array([event.id.server for event in events], i),
+    "session": lambda events, i: pa.array([event.id.session for event in events], i),
+    "instance": lambda events, i: pa.array([event.id.instance for event in events], i),
+    "timestamp": _timestamps,
+    "source_timestamp": _source_timestamps,
+    "payload_kind": lambda events, i: pa.array([_KINDS[type(e.payload)] for e in events], i),
+    "payload_json": lambda events, i: pa.array(_json(events), i),
+    "payload_type": lambda events, i: pa.array(_binary_types(events), i),
+    "payload_binary": lambda events, i: pa.array(_binary(events), i),
 }

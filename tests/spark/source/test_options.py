@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from eventer_bridge.model import EventId
 from mariner_spark import times
 from mariner_spark.errors import OptionError
-from mariner_spark.source import options
+from mariner_spark.source import offsets, options
 from tests.support.certificates import Certificates, make_certificates
 
 GATEWAY = {"host": "gateway", "client_name": "app"}
@@ -47,12 +49,91 @@ GATEWAY = {"host": "gateway", "client_name": "app"}
             "from: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01",
         ),
         ({"path": "p", "from": "2", "to": "1"}, "from: is later than to"),
+        (
+            {**GATEWAY, "host": "a,,b"},
+            "host: 'a,,b': expected HOST or HOST:PORT, separated by commas",
+        ),
+        ({**GATEWAY, "host": "a:0"}, "host: 'a:0': expected a number from 1 to 65535"),
+        ({**GATEWAY, "host": "a, a"}, "host: 'a, a': names a gateway twice"),
+        (
+            {**GATEWAY, "servers": "1,x"},
+            "servers: '1,x': expected ids of servers, separated by commas",
+        ),
+        ({**GATEWAY, "servers": str(2**63)}, f"servers: '{2**63}': ids of servers have 64 bits"),
+        (
+            {**GATEWAY, "maxEventsPerBatch": "0"},
+            "maxEventsPerBatch: '0': expected a number from 1 to 9223372036854775807",
+        ),
+        ({**GATEWAY, "failondataloss": "no"}, "failOnDataLoss: 'no': expected true or false"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as info:
         options.parse(given)
     assert str(info.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["soon", "[]", "{", '{"1": 5}', '{"1": {"session": 1}}', '{"x": {"session": 1, "instance": 1}}',
+     '{"1": {"session": -1, "instance": 1}}', '{"1": {"session": 1, "instance": 1, "more": 1}}'],
+)  # fmt: skip
+def test_wrong_offsets_are_told(text: str) -> None:
+    with pytest.raises(OptionError) as info:
+        options.parse({**GATEWAY, "startingOffsets": text})
+    assert str(info.value).startswith(f"startingOffsets: {text!r}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({**GATEWAY, "startingOffsets": "latest"}, "startingOffsets: is for streams"),
+        ({"path": "p", "servers": "1"}, "servers: is for streams"),
+        ({**GATEWAY, "host": "a,b"}, "host: expected one gateway; several are for streams"),
+    ],
+)
+def test_what_is_for_streams_is_told(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as info:
+        options.parse(given).check_batch()
+    assert str(info.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "p"}, "path: is for batch reads; a stream reads from a gateway (host)"),
+        ({**GATEWAY, "to": "2024-01-01"}, "to: is for batch reads; see startingOffsets"),
+    ],
+)
+def test_what_is_for_batch_reads_is_told(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as info:
+        options.parse(given).check_stream()
+    assert str(info.value) == message
+
+
+def test_all_options_of_a_stream() -> None:
+    starting = '{"7": {"session": 1207, "instance": 3}}'
+    parsed = options.parse(
+        {
+            **GATEWAY,
+            "host": "a, b:1234,[::1]:5,fe80::1,[::2]",
+            "port": "99",
+            "servers": "1, -2",
+            "startingoffsets": starting,
+            "MAXEVENTSPERBATCH": "10",
+            "failOnDataLoss": "false",
+        }
+    )
+    parsed.check_stream()
+    places = [("a", 99), ("b", 1234), ("::1", 5), ("fe80::1", 99), ("::2", 99)]
+    assert [(i.host, i.port) for i in parsed.gateways] == places
+    assert parsed.stream == options.StreamOptions(
+        servers=frozenset((1, -2)),
+        starting={7: EventId(7, 1207, 3)},
+        max_events=10,
+        fails_on_loss=False,
+    )
+    assert offsets.encode(parsed.stream.starting or {}) == msgspec.json.decode(starting)
 
 
 def test_an_unknown_option_and_what_there_is() -> None:
@@ -95,7 +176,6 @@ def test_all_options_of_a_gateway(certificates: Certificates) -> None:
         }
     )
     gateway = parsed.gateway
-    assert gateway is not None
     assert (gateway.host, gateway.port, gateway.client_name) == ("gateway", 1234, "app")
     assert gateway.tls
     assert gateway.context() is not None
