@@ -44,7 +44,7 @@ def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 
 @given(many_events, st.integers(1, 3))
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_every_event_once_and_equal(
     spark: SparkSession, stored: list[Event], n_partitions: int
 ) -> None:

@@ -64,7 +64,7 @@ def read_all(path: Path, selected: Selection, n_partitions: int | None = None) -
 
 
 @given(events, st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_event_once_and_equal(stored: list[Event], n_partitions: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "store")
@@ -115,7 +115,7 @@ def keeps(row: Row, item: Filter) -> bool:
 
 
 @given(events, st.lists(_FILTERS, min_size=1, max_size=3), st.integers(1, 3), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 def test_filters_that_are_taken_over_are_kept_exactly(
     stored: list[Event], filters: list[Filter], n_partitions: int, data: st.DataObject
 ) -> None:

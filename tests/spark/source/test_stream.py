@@ -44,7 +44,7 @@ async def register(running: Gateway, *register_events: dict[str, Any]) -> None:
 
 
 @given(many_events, st.integers(5, 30), st.integers(1, 3))
-@settings(max_examples=4, deadline=None, phases=[Phase.reuse, Phase.generate])
+@settings(max_examples=3, deadline=None, phases=[Phase.reuse, Phase.generate])
 def test_every_event_once_and_equal(
     stored: list[Event], max_events: int, n_partitions: int
 ) -> None:
