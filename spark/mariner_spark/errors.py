@@ -3,7 +3,8 @@
 ::
 
     MarinerSparkError
-    ├── JavaError        no Java that Spark could run on
+    ├── JavaError                no Java that Spark could run on
+    ├── LakeError                a lake, or its file system
     ├── OptionError              an option of the data source; the text begins with its name
     │   └── GatewayAwayError     the gateway cannot be reached (host, port)
     ├── SchemaError              a schema that the user gave
@@ -25,6 +26,10 @@ class MarinerSparkError(Exception):
 
 class JavaError(MarinerSparkError):
     """There is no Java that Spark could run on; the text says what to install."""
+
+
+class LakeError(MarinerSparkError):
+    """A lake is not there, is damaged, or cannot be written; the text names it."""
 
 
 class OptionError(MarinerSparkError):

@@ -77,6 +77,49 @@ MAX_PUSHED_TYPES: Final = 500
 """Query types that are sent with a query, half of what a gateway takes; where a filter has
 more of them the gateway sends all types, and the others are left out here."""
 
+# --- lake ---------------------------------------------------------------------------------
+
+ROW_GROUP_ROWS: Final = 250_000
+"""Events of a row group, which one task of Spark reads: enough work for it, and small enough
+to be left out by its times."""
+
+SEGMENT_ROWS: Final = 1_000_000
+"""Events of a Parquet file, at most: four row groups. A task that writes keeps so many in
+memory, some 200 MB of ordinary ones, and as much again while it sorts them."""
+
+SEGMENT_BYTES: Final = 256 << 20
+"""Bytes of Arrow data of a Parquet file, at most: what large payloads may take of memory."""
+
+LARGE_ROWS: Final = SEGMENT_ROWS // 2
+"""Events from which on a file is not rewritten by a compaction: two such do not fit into one."""
+
+LARGE_BYTES: Final = 64 << 20
+"""Bytes from which on a file is not rewritten: large payloads make it so with few events. A
+compaction reads up to twice as many at once; in memory they are some ten times larger."""
+
+MANIFEST_BYTES: Final = 256 << 20
+"""Of a manifest, at most: that of a million files."""
+
+LAKE_QUERIES: Final = 100
+"""Stream queries whose last batch a manifest remembers: many more than run at once."""
+
+LOCK_WAIT_S: Final = 60.0
+"""To wait for the lock of a lake, which is held for milliseconds, in an object store for
+some tenths of a second."""
+
+LOCK_RETRY_S: Final = 0.05
+"""Between two tries to get it."""
+
+LOCK_LEASE_S: Final = 60.0
+"""After which a lock in an object store is taken to be of a process that was killed: far above
+what it takes to replace a manifest."""
+
+PROGRESS_S: Final = 1
+"""Between two looks at how far an ingestion is."""
+
+GRACE_S: Final = 24 * 3600.0
+"""How long a file that was replaced is kept: longer than any report reads."""
+
 # --- Java ---------------------------------------------------------------------------------
 
 MIN_JAVA_VERSION: Final = 17

@@ -1,0 +1,140 @@
+"""Ingesting: what gateways stored, and what they go on to store, into a lake.
+
+The lake itself remembers how far it is, server by server, so that every run goes on from
+there, whatever became of the one before. What a run notes for Spark (its checkpoint) lasts as
+long as the run.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from mariner_spark import limits
+from mariner_spark.errors import LakeError
+from mariner_spark.lake import manifest, segments
+from mariner_spark.lake.files import Files
+from mariner_spark.lake.manifest import Manifest, Position
+from mariner_spark.lake.writer import FORMAT, LakeSink
+from mariner_spark.source import options
+from mariner_spark.source.gateways import Gateways
+from mariner_spark.source.options import Options
+from mariner_spark.source.server_events import ANY_TYPE, find_servers
+from mariner_spark.values import DEFAULT_PATH, with_value
+
+
+def ingest(
+    spark: SparkSession,
+    path: str,
+    source: Mapping[str, str],
+    *,
+    value_path: str | None = None,
+    interval_s: float | None = None,
+    on_progress: Callable[[int], None] = lambda _rows: None,
+) -> int:
+    """Append to a lake what gateways have that it has not; make it where there is none.
+
+    Args:
+        spark: the session.
+        path: the lake.
+        source: options of the stream ``mariner`` that name the gateways. All events that they
+            show to us are taken: a lake has the whole of each server.
+        value_path: where in JSON payloads the column ``value`` comes from; None: as before,
+            ``$.value`` for a new lake.
+        interval_s: seconds between two batches of a run without end; None: what there is now.
+        on_progress: called every second with the number of events that were added. What it
+            raises ends the run.
+
+    Returns:
+        How many events were added.
+
+    Raises:
+        LakeError: the lake cannot be read or written, or its values are of another path.
+        OptionError: an option is wrong, or a gateway declines us.
+        StreamingQueryException: the stream failed; its text says why.
+    """
+    files = Files(path)
+    before = _rows(files)
+    reader = spark.readStream.format("mariner").options(**source)
+    if positions := _positions(files, options.parse(source)):
+        reader = reader.option("startingOffsets", msgspec.json.encode(positions).decode())
+    with tempfile.TemporaryDirectory(prefix="mariner-lake-") as checkpoint:
+        query = start(
+            reader.load(), path, Path(checkpoint), value_path=value_path, interval_s=interval_s
+        )
+        try:
+            while not query.awaitTermination(limits.PROGRESS_S):
+                on_progress(_rows(files) - before)
+        finally:
+            query.stop()
+    return _rows(files) - before
+
+
+def start(
+    events: DataFrame,
+    path: str,
+    checkpoint: Path,
+    *,
+    value_path: str | None = None,
+    interval_s: float | None = None,
+) -> StreamingQuery:
+    """Start a stream into a lake.
+
+    Args:
+        events: a stream of events with the columns of the data source, see ``writer``.
+        path: the lake.
+        checkpoint: folder of this machine where Spark notes how far the stream is.
+        value_path: as for :func:`ingest`.
+        interval_s: as for :func:`ingest`.
+
+    Raises:
+        LakeError, OptionError: as :func:`ingest`.
+    """
+    files = Files(path)
+    found = manifest.find(files)
+    chosen = value_path or (DEFAULT_PATH if found is None else found.value_path)
+    rows = with_value(events, chosen).select(*segments.SCHEMA.names)
+
+    def use_value_path(old: Manifest) -> Manifest:
+        if old.value_path == chosen:
+            return old
+        if old.segments:
+            raise LakeError(f"{files}: its values are those of {old.value_path}, not of {chosen}")
+        return msgspec.structs.replace(old, value_path=chosen)
+
+    if found is None or found.value_path != chosen:
+        manifest.update(files, use_value_path)
+    rows.sparkSession.dataSource.register(LakeSink)
+    writer = rows.writeStream.format(FORMAT).option("path", path)
+    writer = writer.option("checkpointLocation", checkpoint.as_uri())
+    if interval_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
+
+
+def _positions(files: Files, parsed: Options) -> dict[int, Position]:
+    """How far those servers are that the stream is to read.
+
+    The lake may have others, from other gateways: these would be missed here.
+    """
+    found = manifest.find(files)
+    if found is None or not found.positions:
+        return {}
+    servers = parsed.stream.servers
+    if servers is None:
+        gateways = Gateways(parsed.gateways)
+        try:
+            ask = partial(find_servers, event_types=[ANY_TYPE])
+            servers = frozenset(server for known in gateways.ask(ask) for server in known)
+        finally:
+            gateways.close()
+    return {server: last for server, last in found.positions.items() if server in servers}
+
+
+def _rows(files: Files) -> int:
+    found = manifest.find(files)
+    return 0 if found is None else sum(i.rows for i in found.segments)
