@@ -12,6 +12,7 @@ import click
 from mariner.cli.backup import backup, restore
 from mariner.cli.client import ping, query, register, subscribe
 from mariner.cli.eventer_server import EVENTER
+from mariner.cli.lake import lake
 from mariner.cli.mariner_server import MARINER
 from mariner.cli.rsb import rsb
 from mariner.cli.serve import check, serve
@@ -40,6 +41,7 @@ for command in (
     eventer,
     rsb,
     *(backup, restore, store),
+    lake,
     certs,
 ):
     main.add_command(command)

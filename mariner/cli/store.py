@@ -1,16 +1,12 @@
 """``mariner store``: look at, check, compact and make stores."""
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +16,7 @@ from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
 from mariner.cli import output
+from mariner.cli.progress import progress
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
 from mariner.cli.store_path import DIRECTORY, store_errors, store_option, take
 from mariner.cli.values import format_timestamp
@@ -63,7 +60,7 @@ def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """
     [path] = take(_STORE, conf, paths)
     told = _Told()
-    with store_errors(), control.reading(path) as opened, _progress("verify") as on_progress:
+    with store_errors(), control.reading(path) as opened, progress("verify") as on_progress:
         counts = ext_verify(opened, told, on_progress)
     told.write()
     output.write_text(
@@ -84,7 +81,7 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """
     [path] = take(_STORE, conf, paths)
     started = time.monotonic()
-    with store_errors(), _progress("compact") as on_progress:
+    with store_errors(), progress("compact") as on_progress:
         database.check_exists(path)
         opened = Store(path)
         try:
@@ -118,7 +115,7 @@ def import_hat(hat_path: Path, path: Path) -> None:
     """
     started = time.monotonic()
     told = _Told()
-    with store_errors(), _progress("import") as on_progress:
+    with store_errors(), progress("import") as on_progress:
         done = hat_import.ext_import(hat_path, path, told, on_progress)
     told.write()
     seconds = time.monotonic() - started
@@ -145,23 +142,6 @@ class _Told:
             output.write_text(line)
         if self.count > limits.MAX_LISTED:
             output.write_text(f"… and {self.count - limits.MAX_LISTED} more")
-
-
-@contextlib.contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal."""
-    columns: Any = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def _write_info(path: Path, found: StoreInfo) -> None:

@@ -1,0 +1,129 @@
+"""From gateways into a lake: by the function, and by ``mariner lake``."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from eventer_bridge.model import Event
+from mariner.cli.spark import reason
+from mariner_spark.lake.info import info
+from mariner_spark.lake.ingest import ingest
+from tests.spark.lake.support import draw_events, stored, wait_until
+from tests.spark.source.test_network import served
+from tests.spark.support import rows_of
+from tests.support.gateway import gateway
+from tests.support.peer import RawPeer, event, register_req
+
+SERVERS = {"servers": ",".join(str(i) for i in (2, 3, -5, (1 << 63) - 1))}
+
+
+@contextmanager
+def serving(directory: Path, in_store: list[Event]) -> Iterator[dict[str, str]]:
+    """Options of a stream of what a gateway has."""
+    running = served(directory, in_store)
+    with asyncio.Runner() as runner:
+        options = runner.run(running.__aenter__())
+        yield {**options, **SERVERS}
+        runner.run(running.__aexit__(None, None, None))
+
+
+def test_every_event_of_gateways_that_share_a_server(spark: SparkSession, tmp_path: Path) -> None:
+    """One has what the other has, and more; and every run goes on where the lake is."""
+    in_store, root = draw_events(), tmp_path / "lake"
+    in_store.sort(key=lambda i: i.id.session)
+    half = len(in_store) // 2
+    with serving(tmp_path / "one", in_store[:half]) as source:
+        assert ingest(spark, str(root), source) == half
+    with serving(tmp_path / "two", in_store) as source:
+        assert ingest(spark, str(root), source) == len(in_store) - half
+        with pytest.raises(StreamingQueryException) as caught:
+            ingest(spark, str(tmp_path / "other"), {**source, "token": "wrong"})
+    assert stored(root) == rows_of(in_store)
+    address = f"{source['host']}:{source['port']}"
+    expected = f"client_name, token: {address} declined: invalid client name or token"
+    assert reason(str(caught.value)) == expected
+
+
+def values(root: Path) -> set[Any]:
+    """Payloads of the events of type ``a``."""
+    rows = stored(root) if (root / "_manifest.json").exists() else []
+    found = [i["payload_json"] for i in rows if i["type"] == ["a"]]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+@contextmanager
+def registering(
+    directory: Path, server_id: int = 1
+) -> Iterator[tuple[dict[str, str], Callable[[int], None]]]:
+    """Options of a stream of a new gateway, and what registers an event with a value there."""
+    directory.mkdir(exist_ok=True)
+    running = gateway(directory, core={"server_id": server_id})
+    with asyncio.Runner() as runner:
+
+        async def register(value: int) -> None:
+            async with await RawPeer.init(found.port) as peer:
+                await peer.request(register_req(1, event("a", value=value)))
+
+        found = runner.run(running.__aenter__())
+        options = {
+            "host": found.host,
+            "port": str(found.port),
+            "client_name": "app",
+            "token": "secret",
+        }
+        yield options, lambda value: runner.run(register(value))
+        runner.run(running.__aexit__(None, None, None))
+
+
+def test_gateways_of_different_servers(spark: SparkSession, tmp_path: Path) -> None:
+    """What the lake has of other servers is no concern of a gateway."""
+    root = tmp_path / "lake"
+    with (
+        registering(tmp_path / "one", 5) as (one, register_at_one),
+        registering(tmp_path / "two", 6) as (two, register_at_two),
+    ):
+        register_at_one(1)
+        ingest(spark, str(root), one)
+        register_at_two(2)
+        ingest(spark, str(root), two)
+        assert values(root) == {"1", "2"}
+        register_at_one(3)
+        ingest(spark, str(root), one)
+    assert values(root) == {"1", "2", "3"}
+    assert info(str(root)).positions.keys() == {5, 6}
+
+
+@pytest.mark.timeout(120)  # it starts Java
+def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    with registering(tmp_path) as (options, register):
+        register(1)
+        command = [sys.executable, "-m", "mariner", "lake", "ingest", str(root), "--follow"]
+        arguments = ("--interval", "0.1", "--port", options["port"], "--name", "app")
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env={**os.environ, "MARINER_TOKEN": "secret"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            wait_until(lambda: values(root) == {"1"})
+            register(2)
+            wait_until(lambda: values(root) == {"1", "2"})
+            process.send_signal(signal.SIGINT)
+            assert process.communicate() == (b"", b"")
+            assert process.returncode == 128 + signal.SIGINT
+        finally:
+            process.kill()
+            process.communicate()
