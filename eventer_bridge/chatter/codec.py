@@ -86,6 +86,19 @@ def encode(msg: Msg, dialect: Dialect) -> bytes:
     )
 
 
+def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> bytes:
+    """SBS of a message that begins and ends its conversation.
+
+    Many peers in turn are told the same: what they have in common is encoded once.
+
+    Raises:
+        ValueError: as :func:`encode`.
+    """
+    encoded_id = encode_integer(msg_id)
+    rest = _encode_alone_after_ids(msg_type, data, dialect is Dialect.CURRENT)
+    return b"".join((encoded_id, encoded_id, rest))
+
+
 def decode(message: bytes, dialect: Dialect) -> Msg:
     """Message of its SBS.
 
@@ -142,6 +155,13 @@ def recognise(message: bytes) -> Dialect:
     except IndexError:
         raise InvalidMessageError("the message ends before its type") from None
     return Dialect.CLASSIC if is_classic else Dialect.CURRENT
+
+
+@functools.lru_cache(maxsize=2)  # a message for each dialect
+def _encode_alone_after_ids(msg_type: str, data: bytes, is_current: bool) -> bytes:
+    encode_type = _encode_current_type if is_current else _encode_classic_type
+    flags = _FLAGS_ENCODED[True, True, True]
+    return b"".join((flags, encode_type(msg_type), encode_length(len(data)), data))
 
 
 # of the types that we send, of which there are few

@@ -159,24 +159,28 @@ class Connection(aio.Resource, asyncio.Protocol):
             LimitError: too many conversations of ours are open.
         """
         self._check_open()
-        is_too_slow = self.is_write_blocked and self._buffered_bytes() > (
-            limits.MAX_SEND_BUFFER_BYTES
-        )
+        is_too_slow = self._is_too_slow()
         conversation = self._protocol.send(
             msg_type, data, conversation=conversation, last=last, token=token, timeout_s=timeout_s
         )
-        if is_too_slow:
-            self.abort("slow consumer", detail=f"{self._buffered_bytes()} bytes are not read")
-        elif self._protocol.unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
-            self._flush()
-        elif not self._is_processing and not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._leave(is_too_slow)
         if not self._protocol.is_full and _CONVERSATIONS_FULL in self._pauses:
             self._loop.call_soon(self.resume_reading, _CONVERSATIONS_FULL)
         if self._has_ended:
             self._close_if_answered()
         return conversation
+
+    def tell(self, msg_type: str, data: bytes) -> None:
+        """As :meth:`send` of a message that begins and ends its conversation, but faster.
+
+        Raises:
+            ClosedError: the connection is closed.
+            LocalProtocolError: it has no form in the dialect, or that is not known yet.
+        """
+        self._check_open()
+        is_too_slow = self._is_too_slow()
+        self._protocol.tell(msg_type, data)
+        self._leave(is_too_slow)
 
     async def drain(self) -> None:
         """Wait until the peer has read enough of what was sent.
@@ -415,6 +419,20 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()
+
+    def _is_too_slow(self) -> bool:
+        """Whether the peer is to be closed because of what it has not read."""
+        return self.is_write_blocked and self._buffered_bytes() > limits.MAX_SEND_BUFFER_BYTES
+
+    def _leave(self, is_too_slow: bool) -> None:
+        """Have what was sent leave, soon."""
+        if is_too_slow:
+            self.abort("slow consumer", detail=f"{self._buffered_bytes()} bytes are not read")
+        elif self._protocol.unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
+            self._flush()
+        elif not self._is_processing and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False

@@ -20,7 +20,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from hat import aio
 
@@ -61,6 +61,9 @@ _REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
 _CORE_FULL: Final = "core full"
 _REGISTRATIONS_FULL: Final = "registrations full"
 _QUERIES_FULL: Final = "queries full"
+
+_Registration: TypeAlias = tuple[Session, chatter.Conversation | None]
+"""A session, and where it is to be answered."""
 
 AuthenticateCb = Callable[[str, str | None, str | None], Rights]
 """Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
@@ -189,7 +192,9 @@ class _Client(chatter.Handler):
         self._rights: Rights | None = None
         self._filter: Filter | None = None
         self._name: str | None = None
-        self._unanswered: set[Session] = set()
+        # registrations by the commit that they wait for, which many have in common
+        self._unanswered: dict[asyncio.Future[None], list[_Registration]] = {}
+        self._n_unanswered = 0
         self._queries: deque[tuple[chatter.Conversation, QueryParams]] = deque()
         self._is_querying = False
         self._ack: chatter.Conversation | None = None
@@ -244,22 +249,21 @@ class _Client(chatter.Handler):
         has them, and closed if it does not.
         """
         assert self._filter is not None
-        is_last = not self._filter.persisted or self._ack is not None
-        conversation = self._send(_NOTIFY, message, last=is_last, timeout_s=limits.ACK_TIMEOUT_S)
-        if not is_last:
-            self._ack = conversation
+        if not self._filter.persisted or self._ack is not None:
+            self._tell(_NOTIFY, message)
+        else:
+            self._ack = self._send(_NOTIFY, message, last=False, timeout_s=limits.ACK_TIMEOUT_S)
         self._server.stats.events_notified += event_count
 
     def notify_status(self, status: Status) -> None:
         """Tell the client of the server's status."""
-        self._send(*codec.encode(MsgStatusNotify(status)))
+        self._tell(*codec.encode(MsgStatusNotify(status)))
 
     async def drain(self) -> None:
         """Wait until registrations under way are answered, with a bound."""
         self._connection.pause_reading("closing")
-        commits = {session.committed for session in self._unanswered}
-        if commits:
-            await asyncio.wait(commits, timeout=limits.DRAIN_TIMEOUT_S)
+        if self._unanswered:
+            await asyncio.wait(tuple(self._unanswered), timeout=limits.DRAIN_TIMEOUT_S)
 
     # --- messages -----------------------------------------------------------------------
 
@@ -321,12 +325,13 @@ class _Client(chatter.Handler):
         except EventerBridgeError as e:
             self._refuse(message, str(e), type(e).__name__)
             return
-        self._unanswered.add(session)
-        conversation = None if message.is_last else message.conversation
-        session.committed.add_done_callback(
-            functools.partial(self._on_committed, session, conversation)
-        )
-        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        registrations = self._unanswered.get(session.committed)
+        if registrations is None:
+            registrations = self._unanswered[session.committed] = []
+            session.committed.add_done_callback(self._on_committed)
+        registrations.append((session, None if message.is_last else message.conversation))
+        self._n_unanswered += 1
+        if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self._connection.pause_reading(_REGISTRATIONS_FULL)
         if core.is_full:
             self._connection.pause_reading(_CORE_FULL)
@@ -340,28 +345,30 @@ class _Client(chatter.Handler):
         if not message.is_last:
             self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=message.conversation)
 
-    def _on_committed(
-        self,
-        session: Session,
-        conversation: chatter.Conversation | None,
-        committed: asyncio.Future[None],
-    ) -> None:
-        self._unanswered.discard(session)
-        stats = self._server.stats
+    def _on_committed(self, committed: asyncio.Future[None]) -> None:
+        registrations = self._unanswered.pop(committed)
+        self._n_unanswered -= len(registrations)
         error = committed.exception()
-        if error is None:
-            stats.events_registered += session.requested
-            if conversation is not None:
-                response = codec.encode_register_success(encoded_requested(session))
-                self._send(_REGISTER_RES, response, conversation=conversation)
-        else:
-            stats.rejected[type(error).__name__] += 1
-            extra = {"peer": self._connection.peer, "client": self._name, "reason": str(error)}
-            mlog.info("registration failed", extra=extra)
-            if conversation is not None:
-                self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=conversation)
-        if len(self._unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+        for session, conversation in registrations:
+            if error is None:
+                self._on_registered(session, conversation)
+            else:
+                self._on_failed(error, conversation)
+        if self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._connection.resume_reading(_REGISTRATIONS_FULL)
+
+    def _on_registered(self, session: Session, conversation: chatter.Conversation | None) -> None:
+        self._server.stats.events_registered += session.requested
+        if conversation is not None:
+            response = codec.encode_register_success(encoded_requested(session))
+            self._send(_REGISTER_RES, response, conversation=conversation)
+
+    def _on_failed(self, error: BaseException, conversation: chatter.Conversation | None) -> None:
+        self._server.stats.rejected[type(error).__name__] += 1
+        extra = {"peer": self._connection.peer, "client": self._name, "reason": str(error)}
+        mlog.info("registration failed", extra=extra)
+        if conversation is not None:
+            self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=conversation)
 
     def _on_ack(self, message: chatter.Message) -> None:
         if message.conversation is self._ack:
@@ -402,6 +409,12 @@ class _Client(chatter.Handler):
             self._connection.close("internal error", detail=str(e), level=logging.ERROR)
         finally:
             self._is_querying = False
+
+    def _tell(self, msg_type: str, data: bytes) -> None:
+        """Send what is not answered, if the client is still there."""
+        if self._connection.close_reason is None:
+            self._server.stats.frames_out += 1
+            self._connection.tell(msg_type, data)
 
     def _send(
         self,

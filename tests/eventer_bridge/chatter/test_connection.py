@@ -3,6 +3,7 @@
 import asyncio
 import math
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,8 +199,11 @@ async def test_a_peer_that_does_not_read_is_not_read_from(monkeypatch: pytest.Mo
             assert handler.messages.qsize() == 1 + count + 100
 
 
+@pytest.mark.parametrize("say", [chatter.Connection.send, chatter.Connection.tell])
 async def test_a_slow_consumer_is_closed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    say: Callable[[chatter.Connection, str, bytes], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 3 << 20)
     async with listening() as there, await RawPeer.connect(there.address) as raw:
@@ -207,13 +211,13 @@ async def test_a_slow_consumer_is_closed(
         handler = await there.handlers.get()
         await handler.messages.get()
         # one message of any size is not the reason
-        handler.connection.send("T.Large", bytes(20 << 20))
+        say(handler.connection, "T.Large", bytes(20 << 20))
         await asyncio.sleep(0)
         assert handler.connection.is_open
-        handler.connection.send("T.More", b"")
+        say(handler.connection, "T.More", b"")
         assert await handler.closed == "slow consumer"
         with pytest.raises(ClosedError, match="slow consumer"):
-            handler.connection.send("T.More", b"")
+            say(handler.connection, "T.More", b"")
         with pytest.raises(ClosedError, match="slow consumer"):
             await handler.connection.drain()
     [record] = [i for i in caplog.records if i.message == "closing connection"]

@@ -186,9 +186,30 @@ def test_what_we_may_not_send(prepare: Callable[[Protocol], Conversation], text:
     assert not protocol.unsent_bytes
 
 
+@DIALECTS
+def test_telling_is_sending_what_is_not_answered(dialect: Dialect) -> None:
+    told, sent = make(dialect), make(dialect)
+    for number in range(3_000):  # identifiers of one, two and three bytes
+        data = b"the same" if number % 3 else bytes(number)
+        told.tell("Mod.Told", data)
+        sent.send("Mod.Told", data)
+    data = told.data_to_send()
+    assert data == sent.data_to_send()
+    assert told.open_conversations == 0
+    receiver = make(None)
+    receiver.receive_data(data)
+    messages = list(iter(receiver.next_message, None))
+    assert len(messages) == 3_000
+    assert all(i.is_first and i.is_last and i.type == "Mod.Told" for i in messages)
+
+
 def test_nothing_can_be_sent_before_the_dialect_is_known() -> None:
     protocol = make(None)
-    for send in (lambda: protocol.send("T.A", b""), protocol.ping):
+    for send in (
+        lambda: protocol.send("T.A", b""),
+        lambda: protocol.tell("T.A", b""),
+        protocol.ping,
+    ):
         with pytest.raises(LocalProtocolError, match="nothing can be sent before the peer's first"):
             send()
     receive(protocol, msg(1, 1, last=True))
@@ -199,6 +220,8 @@ def test_a_type_that_cannot_be_sent_costs_no_identifier() -> None:
     protocol = make()
     with pytest.raises(LocalProtocolError, match="expected a name with its module"):
         protocol.send("", b"", last=False)
+    with pytest.raises(LocalProtocolError, match="expected a name with its module"):
+        protocol.tell("", b"")
     assert protocol.open_conversations == 0
     assert protocol.send("T.A", b"").first_id == 1
 
