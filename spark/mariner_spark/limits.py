@@ -130,3 +130,37 @@ JAVA_TIMEOUT_S: Final = 30.0
 
 WARM_UP_TIMEOUT_S: Final = 300.0
 """To make the class cache of a Java: 30 s where nothing else runs."""
+
+# --- reports ------------------------------------------------------------------------------
+
+REPORT_BUCKETS: Final = 100
+"""Buckets of time of a report, at most: what a chart can show on a phone."""
+
+REPORT_PREFIXES: Final = 10
+"""Type prefixes that activity tells apart, the largest: as many as there are colours; the
+others are one row a bucket. So it has 1,100 rows at most."""
+
+REPORT_VALUE_TYPES: Final = 20
+"""Types whose values are summed up by bucket, those with most of them: 2,000 rows at most."""
+
+REPORT_ROWS: Final = 1_000
+"""Rows of the other reports, at most; each says which they are."""
+
+REPORT_TOP_TYPES: Final = 200
+"""Types of the report of the largest ones."""
+
+REPORT_PAYLOAD_CHARACTERS: Final = 200
+"""Of a payload, as much is shown."""
+
+MIN_INTERVALS: Final = 5
+"""Intervals that a type must have before the median of them says what to expect."""
+
+PERCENTILE_ACCURACY: Final = 10_000
+"""Spark's default: a percentile's rank is off by a 10,000th of the rows at most, and not at
+all below as many rows; it bounds what a task remembers."""
+
+PAGE_ROWS: Final = 50
+"""Rows of a table that the page shows; the files have all of them."""
+
+LABEL_CHARACTERS: Final = 32
+"""Of a label in a chart; a longer one is shortened in its middle."""

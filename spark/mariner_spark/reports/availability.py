@@ -1,0 +1,269 @@
+"""Reports ``runs`` and ``availability``: when engines ran and clients were connected.
+
+What the core says of itself (``eventer_bridge.engine``, ``eventer_bridge.announcements``):
+
+* ``event/<server>/engine``: ``"STARTED"`` and ``"STOPPED"``
+* ``event/<server>/eventer/<client>`` (and ``…/mariner/<client>``): ``"CONNECTED"`` and
+  ``"DISCONNECTED"``, of every connection of a client
+* ``event/communication/connected`` and ``…/disconnected``: of every connection of all clients
+
+An engine that was killed said nothing at its end: its run ends with the last event of its
+server before it started anew, and the connections with it. A server whose first event is no
+start had been running before; so had clients that disconnect without having connected. A
+client may have several connections at a time, and is connected as long as it has one.
+
+Events with these types count only where they are of the server that their type names: a
+server does not tell of another one, and a client could.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from mariner_spark import limits
+from mariner_spark.reports.events import ORDER, prepare, seconds, us
+
+ENGINE: Final = "engine"
+ALL_CLIENTS: Final = "clients"
+
+_SUBJECT: Final = ("server", "kind", "name")
+_RUN: Final = (*_SUBJECT, "begin", "end", "is_begin_seen", "ended_by")
+_ENGINE_TYPE: Final = r"^event/[^/]+/engine$"
+_CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)$"
+
+
+def runs(events: DataFrame) -> DataFrame:
+    """Times that something was up.
+
+    A row is a time without interruption in which an engine ran, or a client had a connection:
+
+    * ``server``: id of the server
+    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client, as the server calls it);
+      ``clients`` (any client at all)
+    * ``name``: of the client, null otherwise
+    * ``begin``, ``end``, and ``up_s``: seconds between them
+    * ``is_begin_seen``: whether it began there, not before what was read
+    * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
+      it was up at the last event of the server
+
+    Args:
+        events: see ``events``; all events of the servers, whatever their types, because their
+            last ones tell when a killed one ended.
+
+    Returns:
+        The ``limits.REPORT_ROWS`` that began last, the latest first.
+    """
+    up_us = us("end") - us("begin")
+    return (
+        _runs(events)
+        .orderBy(sf.desc("begin"), *_SUBJECT, "end")
+        .limit(limits.REPORT_ROWS)
+        .select(*_SUBJECT, "begin", "end", seconds(up_us).alias("up_s"), *_RUN[-2:])
+    )
+
+
+def availability(events: DataFrame) -> DataFrame:
+    """How long engines and clients were up.
+
+    A row is an engine or a client (``server``, ``kind``, ``name`` as in :func:`runs`):
+
+    * ``runs``: number of times that it was up; ``killed``: those that the engine's death ended
+    * ``first``: when it was up first; ``last``: the last event of its server
+    * ``up_s``, ``down_s``: seconds that it was up and was not, between these
+    * ``share``: part of that time that it was up, null if it is no time
+    * ``longest_down_s``: seconds of the longest time that it was not; null: there was none
+    * ``is_up``: whether it was up at the last event of its server
+
+    Args:
+        events: as of :func:`runs`.
+
+    Returns:
+        Engines first, then by number of runs, the most first; ``limits.REPORT_ROWS`` at most.
+    """
+    of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
+    whole_us = us("last") - us("first")
+    down_us = us("up_again") - us("end")
+    return (
+        _runs(events)
+        .select(
+            "*",
+            sf.max("end").over(Window.partitionBy("server")).alias("last"),
+            sf.lead("begin").over(of_subject).alias("next"),
+        )
+        .select("*", sf.coalesce("next", "last").alias("up_again"))
+        .groupBy(*_SUBJECT, "last")
+        .agg(
+            sf.count("*").alias("runs"),
+            sf.count_if(sf.col("ended_by") == "killed").alias("killed"),
+            sf.min("begin").alias("first"),
+            sf.sum(us("end") - us("begin")).alias("up_us"),
+            sf.max(sf.when(down_us > 0, down_us)).alias("longest_down_us"),
+            sf.bool_or(sf.isnull("ended_by")).alias("is_up"),
+        )
+        .orderBy(sf.desc(sf.col("kind") == ENGINE), sf.desc("runs"), *_SUBJECT)
+        .limit(limits.REPORT_ROWS)
+        .select(
+            *_SUBJECT,
+            "runs",
+            "killed",
+            "first",
+            "last",
+            seconds(sf.col("up_us")).alias("up_s"),
+            seconds(whole_us - sf.col("up_us")).alias("down_s"),
+            sf.try_divide(sf.col("up_us"), whole_us).alias("share"),
+            seconds(sf.col("longest_down_us")).alias("longest_down_s"),
+            "is_up",
+        )
+    )
+
+
+def _runs(events: DataFrame) -> DataFrame:
+    """Columns of :func:`runs`, but ``up_s``."""
+    events = prepare(events)
+    engines = _engine_runs(events)
+    clients = _client_runs(_connections(events), engines)
+    return engines.select(*_RUN).unionByName(clients)
+
+
+# --- engines ------------------------------------------------------------------------------
+
+
+def _engine_runs(events: DataFrame) -> DataFrame:
+    """Runs of engines, with ``run`` and ``next_run``: first sessions of it and the next one.
+
+    ``run`` is null where that was not seen, ``next_run`` where there is no next one.
+    """
+    is_of_engine = sf.col("type_path").rlike(_ENGINE_TYPE) & _is_of_its_server()
+    is_start = is_of_engine & (_state() == "STARTED")
+    is_stop = is_of_engine & (_state() == "STOPPED")
+    of_server = Window.partitionBy("server").orderBy(sf.asc_nulls_first("run"))
+    starts = (
+        events.where(sf.col("type_path").startswith("event/") & is_start)
+        .select(sf.col("server").alias("of"), sf.col("session").alias("run"))
+        .distinct()
+        .select("*", sf.lead("run").over(Window.partitionBy("of").orderBy("run")).alias("next_run"))
+    )
+    return (
+        events.join(sf.broadcast(starts), on=_is_in_run(), how="left")
+        .groupBy("server", "run")
+        .agg(
+            sf.min("timestamp").alias("begin"),
+            sf.max("timestamp").alias("last"),
+            sf.max(sf.when(is_stop, sf.col("timestamp"))).alias("stopped"),
+        )
+        .select("*", sf.lead("run").over(of_server).alias("next_run"))
+        .select(
+            "server",
+            sf.lit(ENGINE).alias("kind"),
+            sf.lit(None).cast("string").alias("name"),
+            "begin",
+            sf.coalesce("stopped", "last").alias("end"),
+            sf.isnotnull("run").alias("is_begin_seen"),
+            sf.when(sf.isnotnull("stopped"), "stopped")
+            .when(sf.isnotnull("next_run"), "killed")
+            .alias("ended_by"),
+            "run",
+            "next_run",
+        )
+    )
+
+
+def _is_in_run() -> Column:
+    """Whether a session of ``server`` is of the run ``run`` of the server ``of``."""
+    session = sf.col("session")
+    is_after = sf.isnull("run") | (session >= sf.col("run"))
+    is_before = sf.isnull("next_run") | (session < sf.col("next_run"))
+    return (sf.col("server") == sf.col("of")) & is_after & is_before
+
+
+def _is_of_its_server() -> Column:
+    return sf.split_part("type_path", sf.lit("/"), sf.lit(2)) == sf.col("server").cast("string")
+
+
+def _state() -> Column:
+    """Text of a payload that is a JSON string of capitals."""
+    return sf.regexp_extract("payload", r'^\s*"([A-Z]+)"\s*$', 1)
+
+
+# --- clients ------------------------------------------------------------------------------
+
+
+def _connections(events: DataFrame) -> DataFrame:
+    """Events about connections: who, and ``change``: 1 more, or 1 less."""
+    of_core = events.where(sf.col("type_path").startswith("event/"))
+    name = sf.regexp_extract("type_path", _CLIENT_TYPE, 2)
+    of_all = of_core.select(
+        *ORDER,
+        sf.lit(ALL_CLIENTS).alias("kind"),
+        sf.lit(None).cast("string").alias("name"),
+        sf.when(sf.col("type_path") == "event/communication/connected", 1)
+        .when(sf.col("type_path") == "event/communication/disconnected", -1)
+        .alias("change"),
+    )
+    of_one = of_core.where(sf.col("type_path").rlike(_CLIENT_TYPE) & _is_of_its_server()).select(
+        *ORDER,
+        sf.regexp_extract("type_path", _CLIENT_TYPE, 1).alias("kind"),
+        sf.replace(sf.replace(name, sf.lit("~1"), sf.lit("/")), sf.lit("~0"), sf.lit("~")).alias(
+            "name"
+        ),
+        sf.when(_state() == "CONNECTED", 1).when(_state() == "DISCONNECTED", -1).alias("change"),
+    )
+    return of_all.unionByName(of_one).where("change IS NOT NULL")
+
+
+def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
+    """Times in which clients had a connection, within the runs of their server's engine."""
+    limits_of_runs = engines.select(
+        sf.col("server").alias("of"),
+        "run",
+        "next_run",
+        sf.col("begin").alias("run_begin"),
+        sf.col("end").alias("run_end"),
+        sf.col("ended_by").alias("run_ended_by"),
+    )
+    of_subject = Window.partitionBy(*_SUBJECT, "run")
+    in_order = of_subject.orderBy(*ORDER)
+    # connections from before what was read: as many as it takes for none to be less than none
+    unseen = sf.greatest(-sf.min("sum").over(of_subject), sf.lit(0))
+    marks = sf.array_compact(
+        sf.array(
+            sf.when((sf.col("row") == 1) & (sf.col("unseen") > 0), _mark("run_begin", True, False)),
+            sf.when(
+                (sf.col("open") == 1) & (sf.col("change") == 1), _mark("timestamp", True, True)
+            ),
+            sf.when((sf.col("open") == 0), _mark("timestamp", False, True)),
+        )
+    )
+    return (
+        connections.join(sf.broadcast(limits_of_runs), on=_is_in_run())
+        .select(
+            "*",
+            sf.sum("change").over(in_order.rowsBetween(Window.unboundedPreceding, 0)).alias("sum"),
+            sf.row_number().over(in_order).alias("row"),
+        )
+        .select("*", unseen.alias("unseen"))
+        .select("*", (sf.col("unseen") + sf.col("sum")).alias("open"))
+        .select("*", sf.posexplode(marks).alias("position", "mark"))
+        .select("*", "mark.*")
+        .select("*", sf.lead("moment").over(of_subject.orderBy(*ORDER, "position")).alias("next"))
+        .where("is_begin")
+        .select(
+            *_SUBJECT,
+            sf.col("moment").alias("begin"),
+            sf.coalesce("next", "run_end").alias("end"),
+            sf.col("is_seen").alias("is_begin_seen"),
+            sf.when(sf.isnotnull("next"), "disconnected")
+            .otherwise(sf.col("run_ended_by"))
+            .alias("ended_by"),
+        )
+    )
+
+
+def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
+    """A moment at which a client's first connection begins, or its last one ends."""
+    return sf.struct(
+        sf.col(moment).alias("moment"),
+        sf.lit(is_begin).alias("is_begin"),
+        sf.lit(is_seen).alias("is_seen"),
+    )

@@ -1,0 +1,131 @@
+"""Events as reports read them: what they have in common.
+
+A report takes a data frame with the columns of ``schema.SCHEMA``, or of :func:`prepare`.
+Events are in the order of :data:`ORDER`: of two at the same moment, the one with the smaller
+id comes first. All moments are UTC, and counted in microseconds.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from mariner_spark import limits, times
+from mariner_spark.values import DEFAULT_PATH, with_value
+
+ID: Final = ("server", "session", "instance")
+ORDER: Final = ("timestamp", *ID)
+SECOND_US: Final = 1_000_000
+
+
+def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
+    """What reports need of events: numbers about payloads in the place of payloads.
+
+    Args:
+        events: with the columns of ``schema.SCHEMA``, or prepared already; a column
+            ``value``, if there is one, is taken as it is.
+        value_path: where else the number of a payload is (``values``).
+
+    Returns:
+        A row is an event: its id, type, timestamps and kind of payload as they were;
+        ``payload`` the begin of a JSON payload, ``payload_bytes`` the size of any,
+        ``value`` its number or null.
+    """
+    if "payload_bytes" in events.columns:
+        return events
+    if "value" not in events.columns:
+        events = with_value(events, value_path)
+    size = sf.coalesce(sf.octet_length("payload_json"), sf.octet_length("payload_binary"))
+    return events.select(
+        *ID,
+        "type_path",
+        "timestamp",
+        "source_timestamp",
+        "payload_kind",
+        sf.substring("payload_json", 1, limits.REPORT_PAYLOAD_CHARACTERS).alias("payload"),
+        sf.coalesce(size, sf.lit(0)).cast("long").alias("payload_bytes"),
+        "value",
+    )
+
+
+class Span(NamedTuple):
+    """First and last timestamp of events, in microseconds since 1970-01-01 UTC."""
+
+    first: int = 0
+    last: int = 0
+
+
+def span_of(events: DataFrame) -> Span:
+    """Span of events, by reading them; of none it is one moment."""
+    row = events.agg(
+        sf.unix_micros(sf.min("timestamp")), sf.unix_micros(sf.max("timestamp"))
+    ).first()
+    return Span() if row is None or row[0] is None else Span(row[0], row[1])
+
+
+def prefix(depth: int) -> Column:
+    """Path of the first ``depth`` segments of the type; shorter types as they are."""
+    return sf.substring_index("type_path", "/", depth)
+
+
+def id_order() -> Column:
+    """What is largest for the last event in :data:`ORDER`."""
+    return sf.struct(*ORDER)
+
+
+def us(column: str) -> Column:
+    """Microseconds of a timestamp."""
+    return sf.unix_micros(sf.col(column))
+
+
+def seconds(us: Column) -> Column:
+    """Seconds (double) of microseconds."""
+    return us / sf.lit(float(SECOND_US))
+
+
+def moment(us: int) -> Column:
+    """A moment given in microseconds."""
+    return sf.timestamp_micros(sf.lit(us))
+
+
+# --- buckets ------------------------------------------------------------------------------
+
+_DAY: Final = timedelta(days=1)
+_WIDTHS: Final = (
+    *(timedelta(milliseconds=i) for i in (1, 10, 100)),
+    *(timedelta(seconds=i) for i in (1, 2, 5, 10, 15, 30)),
+    *(timedelta(minutes=i) for i in (1, 2, 5, 10, 15, 30)),
+    *(timedelta(hours=i) for i in (1, 2, 3, 6, 12)),
+    *(i * _DAY for i in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400)),
+)
+# buckets of weeks begin on Mondays; those of a day and less, at midnight
+_ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
+
+
+def bucket_width(span: Span) -> timedelta:
+    """The narrowest width that cuts a span into not too many buckets."""
+    for width in _WIDTHS:
+        width_us = to_us(width)
+        first, last = ((i - _ORIGIN_US) // width_us for i in span)
+        if last - first < limits.REPORT_BUCKETS:
+            return width
+    raise AssertionError("a span of more than 10,000 years")
+
+
+def bucket(width: timedelta) -> Column:
+    """First moment of the bucket that the timestamp is in."""
+    width_us = sf.lit(to_us(width))
+    begin = us("timestamp") - sf.pmod(us("timestamp") - _ORIGIN_US, width_us)
+    # what begins before the first moment of all would be no moment that Python has
+    return sf.timestamp_micros(sf.greatest(begin, sf.lit(times.MIN_US)))
+
+
+def to_us(delta: timedelta) -> int:
+    """Microseconds of a duration."""
+    return delta // timedelta(microseconds=1)
+
+
+def to_datetime(us: int) -> datetime:
+    """An aware moment of microseconds."""
+    return times.EPOCH + timedelta(microseconds=us)

@@ -1,0 +1,75 @@
+"""Report ``latency``: from the source of events into the store."""
+
+from datetime import timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from mariner_spark import limits
+from mariner_spark.reports.events import prefix, prepare, seconds, to_us, us
+
+LATE: Final = timedelta(minutes=1)
+
+_PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+
+
+def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
+    """Latencies by type prefix: timestamp less source timestamp.
+
+    A row is a type prefix. That of RSB events is the bridge's prefix and the first segments of
+    their scope; their source timestamp is RSB's create time.
+
+    * ``prefix``: path of the first segments of the types
+    * ``events``: all; ``with_source``: those with a source timestamp, which the rest is about
+    * ``late``: with more latency than ``late``
+    * ``future``: with a source timestamp after the timestamp, as a wrong clock makes them
+    * ``min_s``, ``max_s``: least and most latency in seconds, of future events negative
+    * ``p50_s``, ``p95_s``, ``p99_s``: as many percent of those that are not future ones had at
+      most this latency, in seconds
+
+    Args:
+        events: see ``events``.
+        depth: number of segments of a prefix.
+        late: see above.
+
+    Returns:
+        The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
+    """
+    found = sf.col("latency_us")
+    past = sf.when(found >= 0, found)
+    percentiles = sf.percentile_approx(
+        past, list(_PERCENTILES.values()), limits.PERCENTILE_ACCURACY
+    )
+    return (
+        prepare(events)
+        .select(
+            prefix(depth).alias("prefix"),
+            (us("timestamp") - us("source_timestamp")).alias("latency_us"),
+        )
+        .groupBy("prefix")
+        .agg(
+            sf.count("*").alias("events"),
+            sf.count(found).alias("with_source"),
+            sf.count_if(found > to_us(late)).alias("late"),
+            sf.count_if(found < 0).alias("future"),
+            seconds(sf.min(found)).alias("min_s"),
+            percentiles.alias("percentiles"),
+            seconds(sf.max(found)).alias("max_s"),
+        )
+        .orderBy(sf.desc("with_source"), "prefix")
+        .limit(limits.REPORT_ROWS)
+        .select(
+            "prefix",
+            "events",
+            "with_source",
+            "late",
+            "future",
+            "min_s",
+            *(
+                seconds(sf.get("percentiles", sf.lit(i))).alias(name)
+                for i, name in enumerate(_PERCENTILES)
+            ),
+            "max_s",
+        )
+    )

@@ -1,0 +1,53 @@
+"""Report ``latest``: what every type said last."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from mariner_spark import limits
+from mariner_spark.reports.events import id_order, prepare
+
+
+def latest(events: DataFrame) -> DataFrame:
+    """The last event of each type.
+
+    A row is a type and its last event by timestamp, then id:
+
+    * ``type_path``
+    * ``timestamp``, ``source_timestamp`` (may be null)
+    * ``value``: the number of its payload, or null
+    * ``payload_kind``: ``json``, ``binary`` or null (none); ``payload``: the begin of a JSON
+      payload; ``payload_bytes``: the size of any
+    * ``server``, ``session``, ``instance``: its id
+    * ``events``: number of events of the type
+
+    Args:
+        events: see ``events``.
+
+    Returns:
+        The ``limits.REPORT_ROWS`` types heard of last, the latest first.
+    """
+    events = prepare(events)
+    columns = [name for name in events.columns if name != "type_path"]
+    return (
+        events.groupBy("type_path")
+        .agg(
+            sf.max_by(sf.struct(*columns), id_order()).alias("last"),
+            sf.count("*").alias("events"),
+        )
+        .select("type_path", "events", "last.*")
+        .orderBy(sf.desc("timestamp"), "type_path")
+        .limit(limits.REPORT_ROWS)
+        .select(
+            "type_path",
+            "timestamp",
+            "source_timestamp",
+            "value",
+            "payload_kind",
+            "payload",
+            "payload_bytes",
+            "server",
+            "session",
+            "instance",
+            "events",
+        )
+    )

@@ -1,0 +1,62 @@
+"""Report ``top``: which types the store is full of."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from mariner_spark import limits
+from mariner_spark.reports.events import Span, prepare, span_of, us
+
+
+def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
+    """The largest types.
+
+    A row is a type:
+
+    * ``type_path``
+    * ``events``: their number; ``bytes``: of their payloads as they were registered (a store
+      compresses them)
+    * ``events_share``, ``bytes_share``: parts of all events' (null: they have none)
+    * ``first``, ``last``: timestamps of its first and its last event
+    * ``growth``: events in the later half of the span of all events, over those in the earlier
+      half, less 1; null: there were none in the earlier half, or all were at one moment
+
+    Args:
+        events: see ``events``.
+        span: of the events, where it is known.
+
+    Returns:
+        The ``limits.REPORT_TOP_TYPES`` types with the largest shares, of events or bytes,
+        whichever is larger.
+    """
+    events = prepare(events)
+    first, last = span or span_of(events)
+    is_later = us("timestamp") > (first + last) // 2
+    by_type = events.groupBy("type_path").agg(
+        sf.count("*").alias("events"),
+        sf.sum("payload_bytes").alias("bytes"),
+        sf.min("timestamp").alias("first"),
+        sf.max("timestamp").alias("last"),
+        sf.count_if(is_later).alias("later"),
+    )
+    totals = by_type.agg(sf.sum("events").alias("all_events"), sf.sum("bytes").alias("all_bytes"))
+    earlier = sf.col("events") - sf.col("later")
+    return (
+        by_type.crossJoin(sf.broadcast(totals))
+        .select(
+            "*",
+            sf.try_divide("events", "all_events").alias("events_share"),
+            sf.try_divide("bytes", "all_bytes").alias("bytes_share"),
+        )
+        .orderBy(sf.desc(sf.greatest("events_share", "bytes_share")), "type_path")
+        .limit(limits.REPORT_TOP_TYPES)
+        .select(
+            "type_path",
+            "events",
+            "bytes",
+            "events_share",
+            "bytes_share",
+            "first",
+            "last",
+            sf.when(sf.lit(first < last), sf.try_divide("later", earlier) - 1).alias("growth"),
+        )
+    )
