@@ -14,6 +14,7 @@ from mariner.cli.client import ping, query, register, subscribe
 from mariner.cli.eventer_server import EVENTER
 from mariner.cli.lake import lake
 from mariner.cli.mariner_server import MARINER
+from mariner.cli.report import report
 from mariner.cli.rsb import rsb
 from mariner.cli.serve import check, serve
 from mariner.cli.servers import command_of
@@ -41,7 +42,7 @@ for command in (
     eventer,
     rsb,
     *(backup, restore, store),
-    lake,
+    *(lake, report),
     certs,
 ):
     main.add_command(command)

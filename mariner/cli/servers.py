@@ -127,7 +127,7 @@ def command_of(wire: Wire, command: click.Command) -> click.Command:
         if token_file is not None:
             if named["token"] is not None:
                 raise click.UsageError("--token and --token-file: only one of them can be given.")
-            named["token"] = _read_token(token_file)
+            named["token"] = read_token(token_file)
         callback(server=wire.server(**named), **values)
 
     return click.Command(
@@ -139,7 +139,12 @@ def command_of(wire: Wire, command: click.Command) -> click.Command:
     )
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file, for ``--token-file``.
+
+    Raises:
+        CommandError: it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as e:

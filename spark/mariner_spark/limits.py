@@ -162,5 +162,8 @@ all below as many rows; it bounds what a task remembers."""
 PAGE_ROWS: Final = 50
 """Rows of a table that the page shows; the files have all of them."""
 
-LABEL_CHARACTERS: Final = 32
+LABEL_CHARACTERS: Final = 24
 """Of a label in a chart; a longer one is shortened in its middle."""
+
+NAME_CHARACTERS: Final = 120
+"""Of a type or a client in sentences and tables of the page; the files have all of it."""

@@ -39,7 +39,7 @@ def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
     Raises:
         OptionError: the path is none.
     """
-    keys = _parse(path)
+    keys = parse(path)
     text = sf.col("payload_json")
     value = sf.when(text.rlike(_BARE_NUMBER), _number(text, []))
     if keys:
@@ -67,8 +67,12 @@ def _only_number(found: Column) -> Column:
     return sf.when((sf.size(found) == 1) & (sf.abs(number) < float("inf")), number)
 
 
-def _parse(path: str) -> list[str]:
-    """Keys of a path."""
+def parse(path: str) -> list[str]:
+    """Keys of a path.
+
+    Raises:
+        OptionError: it is none.
+    """
     keys: list[str] = []
     position = 1
     while match := _KEY.match(path, position):

@@ -105,7 +105,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.lists(_JSON, min_size=50, max_size=100))
 def test_as_python_reads_them(spark: SparkSession, documents: list[Any]) -> None:
     texts: list[str | None] = [json.dumps(i) for i in documents]

@@ -97,7 +97,7 @@ _WIDTHS: Final = (
     *(timedelta(seconds=i) for i in (1, 2, 5, 10, 15, 30)),
     *(timedelta(minutes=i) for i in (1, 2, 5, 10, 15, 30)),
     *(timedelta(hours=i) for i in (1, 2, 3, 6, 12)),
-    *(i * _DAY for i in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400)),
+    *(i * _DAY for i in (1, 2, 7, 14, 28, 91, 364, 3_640, 36_400, 72_800)),
 )
 # buckets of weeks begin on Mondays; those of a day and less, at midnight
 _ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)

@@ -32,7 +32,8 @@ def frame(spark: SparkSession, events: Iterable[E]) -> DataFrame:
     """Data frame of events; sessions that are not given rise by one an event."""
     rows = []
     for number, event in enumerate(events, 1):
-        kind = {str: "json", bytes: "binary"}.get(type(event.payload))
+        payload = event.payload
+        kind = None if payload is None else "json" if isinstance(payload, str) else "binary"
         rows.append(
             {
                 "server": event.server,
@@ -43,9 +44,9 @@ def frame(spark: SparkSession, events: Iterable[E]) -> DataFrame:
                 "timestamp": at(event.at),
                 "source_timestamp": None if event.source is None else at(event.source),
                 "payload_kind": kind,
-                "payload_json": event.payload if kind == "json" else None,
+                "payload_json": payload if kind == "json" else None,
                 "payload_type": "bytes" if kind == "binary" else None,
-                "payload_binary": event.payload if kind == "binary" else None,
+                "payload_binary": payload if kind == "binary" else None,
             }
         )
     return spark.createDataFrame(rows, SCHEMA).coalesce(1)

@@ -1,0 +1,142 @@
+"""Charts of reports, as Vega-Lite specifications: plain data, drawn by the page.
+
+Colours, fonts and grid lines are the page's, which knows whether it is light or dark. Moments
+are milliseconds since 1970 and shown in UTC; tooltips show texts that ``formats`` made.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from mariner_spark import times
+
+Spec = dict[str, Any]
+Rows = Sequence[dict[str, Any]]
+
+PALETTE: Final = (
+    *("#4269d0", "#e8a33d", "#ff725c", "#3fb9a3", "#3ca951"),
+    *("#ff8ab7", "#a463f2", "#7fa8f0", "#b07d5a", "#8bb32d"),
+)
+OTHERS: Final = "#9498a0"
+"""Colour of what is taken together."""
+
+TICKS: Final = "max(2, width / 85)"
+"""As many moments as there is room for."""
+
+ROW_PX: Final = 26
+CHART_PX: Final = 260
+
+_DURATIONS_S: Final = (
+    *(digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)),
+    *(10, 20, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_000, 43_200),
+    *(86_400.0 * digit * 10**power for power in range(7) for digit in (1, 2, 5)),
+)
+_UNITS_OF_TIME: Final = (
+    "datum.value >= 86400 ? format(datum.value / 86400, '.3~g') + ' d'"
+    " : datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h'"
+    " : datum.value >= 60 ? format(datum.value / 60, '.3~g') + ' min'"
+    " : datum.value >= 1 ? format(datum.value, '.3~g') + ' s'"
+    " : datum.value >= 0.001 ? format(datum.value * 1000, '.3~g') + ' ms'"
+    " : format(datum.value * 1000000, '.3~g') + ' µs'"
+)
+
+
+class Chart(NamedTuple):
+    """A chart.
+
+    Attributes:
+        title: what it shows, with the unit.
+        spec: how, in Vega-Lite.
+        note: what stands beside the title.
+        legend: labels and their colours.
+        is_small: whether several of its kind stand side by side.
+    """
+
+    title: str
+    spec: Spec
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+    is_small: bool = False
+
+
+def ms(moment: datetime) -> float:
+    """Milliseconds of a moment."""
+    return times.from_datetime(moment) / 1_000
+
+
+def chart(rows: Rows, height_px: int, **parts: Any) -> Spec:
+    """A specification as wide as its place on the page."""
+    return {
+        "data": {"values": list(rows)},
+        "width": "container",
+        "height": height_px,
+        "autosize": {"type": "fit", "contains": "padding"},
+        **parts,
+    }
+
+
+def time_axis(field: str, domain: tuple[float, float] | None = None) -> Spec:
+    """Horizontal axis of moments, UTC."""
+    scale: Spec = {"type": "utc"}
+    if domain is not None:
+        # a plain domain becomes an expression that the interpreter of the page does not know
+        scale["domainRaw"] = {"signal": f"[{domain[0]!r}, {domain[1]!r}]"}
+    axis = {"title": None, "labelOverlap": True, "labelFlush": True, "tickCount": {"signal": TICKS}}
+    return {"field": field, "type": "temporal", "scale": scale, "axis": axis}
+
+
+def names_axis(field: str, names: Sequence[str]) -> Spec:
+    """Vertical axis of names, in their order."""
+    axis = {"title": None, "labelLimit": 160, "ticks": False, "domain": False, "grid": False}
+    return {"field": field, "type": "nominal", "sort": list(names), "axis": axis}
+
+
+def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
+    """Horizontal, logarithmic axis of seconds, which must be positive."""
+    low, high = min(seconds) / 2, max(seconds) * 2
+    axis = {
+        "title": None,
+        "labelExpr": _UNITS_OF_TIME,
+        "labelOverlap": "greedy",
+        "values": [tick for tick in _DURATIONS_S if low <= tick <= high],
+    }
+    scale = {"type": "log", "nice": False, "domain": [low, high]}
+    return {"field": field, "type": "quantitative", "scale": scale, "axis": axis}
+
+
+def numbers_axis(field: str, *, zero: bool = True, format_: str = ".6~s") -> Spec:
+    """Axis of numbers."""
+    axis = {"title": None, "format": format_, "tickCount": 5}
+    return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
+
+
+def colour(field: str, colours: dict[str, str]) -> Spec:
+    """Colours by name; the legend is the page's."""
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": None}
+
+
+def tooltip(**fields: str) -> list[Spec]:
+    """What is shown of a mark: field by title."""
+    return [
+        {"field": field, "type": "nominal", "title": title.replace("_", " ")}
+        for title, field in fields.items()
+    ]
+
+
+def bars(rows: Rows, names: Sequence[str], tips: list[Spec], *, format_: str = ".6~s") -> Spec:
+    """Horizontal bars: rows with ``name``, ``value`` and the text ``shown`` at their ends."""
+    encoding = {
+        "y": names_axis("name", names),
+        "x": numbers_axis("value", format_=format_) | {"axis": None},
+    }
+    mark = {"type": "bar", "cornerRadiusEnd": 3, "height": {"band": 0.7}, "tooltip": True}
+    text = {"type": "text", "align": "left", "dx": 5}
+    layer = [
+        {"mark": mark, "encoding": {"tooltip": tips}},
+        {"mark": text, "encoding": {"text": {"field": "shown", "type": "nominal"}}},
+    ]
+    # room for the texts
+    largest = max((row["value"] for row in rows), default=0) or 1
+    encoding["x"]["scale"] = {"domain": [0, largest * 1.4]}
+    return chart(rows, ROW_PX * len(names), encoding=encoding, layer=layer)

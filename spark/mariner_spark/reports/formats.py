@@ -1,0 +1,152 @@
+"""Numbers, moments and texts of reports as people read them."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from mariner_spark import limits
+
+NOTHING: Final = "\N{EN DASH}"
+"""What is shown where there is no value."""
+
+_MINUS: Final = "\N{MINUS SIGN}"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_TIME_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def count(number: int) -> str:
+    """A number of things: ``1,234``."""
+    return f"{number:,}"
+
+
+def size(n_bytes: int) -> str:
+    """A number of bytes: ``1.23 MB``."""
+    if n_bytes < 1_000:
+        return f"{n_bytes} B"
+    number = float(n_bytes)
+    for unit in _BYTE_UNITS:
+        number /= 1_000
+        if number < 999.5 or unit == _BYTE_UNITS[-1]:
+            break
+    return f"{_digits(number, 3)} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time: ``350 µs``, ``1.5 s``, ``2 h 5 min``, ``12 d``; two units at most."""
+    if seconds < 0:
+        return _MINUS + duration(-seconds)
+    if seconds == 0:
+        return "0 s"
+    for unit, scale in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        if seconds < (60 if unit == "s" else 999.5 * scale):
+            return f"{_digits(seconds / scale, 3)} {unit}"
+    rest = round(seconds)
+    for (unit, length), (small_unit, small) in itertools.pairwise(_TIME_UNITS):
+        if rest >= length:
+            parts = divmod(round(rest / small) * small, length)
+            tail = f" {parts[1] // small} {small_unit}" if parts[1] and parts[0] < 10 else ""
+            return f"{count(parts[0])} {unit}{tail}"
+    return f"{rest} s"
+
+
+def share(part: float) -> str:
+    """A part of a whole: ``12.3 %``; only the whole is ``100 %``, only nothing ``0 %``."""
+    percent = part * 100
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    return f"{percent:.1f}".removesuffix(".0") + " %"
+
+
+def growth(ratio: float) -> str:
+    """A change: ``+25 %``."""
+    return f"{ratio * 100:+,.0f} %".replace("-", _MINUS)
+
+
+def number(value: float) -> str:
+    """Any number, to six digits: ``1,234.5``, ``1.5e+20``."""
+    if not math.isfinite(value):
+        return NOTHING
+    if value != 0 and not 1e-4 <= abs(value) < 1e12:
+        text = f"{value:.6g}"
+    else:
+        digits = max(0, 5 - math.floor(math.log10(abs(value)))) if value else 0
+        text = f"{value:,.{digits}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", _MINUS) if not text.startswith("-0") or value else "0"
+
+
+def ratio(value: float) -> str:
+    """How many times: ``12`` and a multiplication sign."""
+    return f"{_digits(value, 2) if value < 1_000 else count(round(value))}{_TIMES}"
+
+
+def moment(value: datetime) -> str:
+    """A moment, UTC: ``2025-01-01 12:00:00.25``, to milliseconds, without zeros at the end."""
+    text = value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
+    return text.rstrip("0").removesuffix(".") if "." in text else text
+
+
+def flag(value: bool) -> str:
+    """Yes or no."""
+    return "yes" if value else "no"
+
+
+def text(value: str) -> str:
+    """Text of others without control characters, so that it cannot disturb what is around."""
+    if value.isprintable():
+        return value
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "replace").decode()
+        for char in value
+    )
+
+
+def name(value: str) -> str:
+    """Name that others gave, short enough for a sentence or a table."""
+    return _shortened(text(value), limits.NAME_CHARACTERS)
+
+
+def label(value: str) -> str:
+    """Name that is short enough to stand beside a chart."""
+    return _shortened(text(value), limits.LABEL_CHARACTERS) or "(empty)"
+
+
+def _shortened(shown: str, n_characters: int) -> str:
+    """Text without its middle, which tells less than the end."""
+    if len(shown) <= n_characters:
+        return shown
+    tail = n_characters * 2 // 3
+    return f"{shown[: n_characters - tail - 1]}…{shown[-tail:]}"
+
+
+def _digits(value: float, n_digits: int) -> str:
+    """A positive number to so many digits, without zeros at its end."""
+    places = max(0, n_digits - 1 - math.floor(math.log10(value))) if value else 0
+    shown = f"{value:.{places}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+FORMATS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "count": count,
+    "size": size,
+    "duration": duration,
+    "share": share,
+    "growth": growth,
+    "number": number,
+    "ratio": ratio,
+    "moment": moment,
+    "flag": flag,
+    "text": text,
+    "path": name,
+}
+"""Formats of columns, by their names."""
+
+
+def show(kind: str, value: Any) -> str:
+    """A value in a format of :data:`FORMATS`; :data:`NOTHING` for none."""
+    return NOTHING if value is None else FORMATS[kind](value)

@@ -1,0 +1,179 @@
+"""What ``mariner report`` does: files of each report, and the page, of events read once.
+
+Belongs to the driver. Spark is started while the chart programs are put together; a session
+that was not there before stays until the process ends.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from mariner_spark import session, values
+from mariner_spark.reports import formats, page, reading
+from mariner_spark.reports.catalogue import REPORTS, Report, Settings
+from mariner_spark.reports.events import Span, prepare, to_datetime
+from mariner_spark.reports.page import Fact, Section
+from mariner_spark.reports.reading import Selection, Source
+
+PAGE: Final = "report.html"
+
+
+class Order(NamedTuple):
+    """What is to be made.
+
+    Attributes:
+        names: of reports, as in ``catalogue.REPORTS``; none: all of them.
+        source: where the events are.
+        selection: which of them.
+        value_path: where the number of a payload is (``values``).
+        depth: number of segments of a type prefix.
+        folder: where the files go; it is made, and files of this name are replaced.
+    """
+
+    names: Sequence[str]
+    source: Source
+    selection: Selection
+    value_path: str
+    depth: int
+    folder: Path
+
+
+class Overview(NamedTuple):
+    """All events, in figures."""
+
+    events: int
+    payload_bytes: int
+    types: int
+    servers: int
+    span: Span
+
+
+def make(order: Order, on_step: Callable[[str], None]) -> Path:
+    """Make reports.
+
+    Args:
+        order: what.
+        on_step: told of what begins; there are :func:`count_steps` of them.
+
+    Returns:
+        The page.
+
+    Raises:
+        MarinerSparkError: an option is wrong, there is no Java, no lake.
+        PySparkException: Spark failed, as it does if the source does.
+        OSError: a file cannot be written.
+    """
+    reading.check(order.source, order.selection)
+    values.parse(order.value_path)
+    reports = [REPORTS[name] for name in order.names or REPORTS]
+    order.folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(1) as beside:
+        programs = beside.submit(page.chart_programs)
+        on_step("starting Spark")
+        spark = session.get_session()
+        overview, sections = _make_files(spark, order, reports, on_step)
+        on_step("page")
+        text = page.render(
+            title="Event report",
+            about=_about(order, overview),
+            facts=_facts(overview),
+            sections=sections,
+            programs=programs.result(),
+        )
+    path = order.folder / PAGE
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def count_steps(names: Sequence[str]) -> int:
+    """Number of steps of :func:`make`."""
+    return len(names or REPORTS) + 3
+
+
+def _make_files(
+    spark: SparkSession, order: Order, reports: Sequence[Report], on_step: Callable[[str], None]
+) -> tuple[Overview, list[Section]]:
+    on_step("reading events")
+    sections = []
+    with contextlib.ExitStack() as stack:
+        events = stack.enter_context(_read(spark, order, order.selection))
+        everything = events
+        if order.selection.types is not None and any(i.is_about_servers for i in reports):
+            selection = order.selection._replace(types=None)
+            everything = stack.enter_context(_read(spark, order, selection))
+        overview = _overview(events)
+        settings = Settings(span=overview.span, depth=order.depth)
+        for report in reports:
+            on_step(report.name)
+            made = report.make(everything if report.is_about_servers else events, settings)
+            table = made.toArrow()
+            _write(table, order.folder / report.name)
+            sections.append(Section(report, table.to_pylist()))
+    return overview, sections
+
+
+@contextlib.contextmanager
+def _read(spark: SparkSession, order: Order, selection: Selection) -> Iterator[DataFrame]:
+    """Prepared events, read once and kept while they are needed, on disk what is too much."""
+    events = prepare(reading.read(spark, order.source, selection), order.value_path)
+    events.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield events
+    finally:
+        events.unpersist()
+
+
+def _overview(events: DataFrame) -> Overview:
+    row = events.agg(
+        sf.count("*"),
+        sf.coalesce(sf.sum("payload_bytes"), sf.lit(0)),
+        sf.count_distinct("type_path"),
+        sf.count_distinct("server"),
+        sf.unix_micros(sf.min("timestamp")),
+        sf.unix_micros(sf.max("timestamp")),
+    ).collect()[0]
+    return Overview(row[0], row[1], row[2], row[3], Span(row[4] or 0, row[5] or 0))
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    pa.csv.write_csv(table, path.with_suffix(".csv"))
+    pa.parquet.write_table(table, path.with_suffix(".parquet"), compression="zstd")
+
+
+def _about(order: Order, overview: Overview) -> list[Fact]:
+    first, last = (formats.moment(to_datetime(us)) for us in overview.span)
+    types = order.selection.types
+    shown = "all" if types is None else ", ".join("/".join(i) for i in types)
+    asked = (
+        ("Source", order.source.title),
+        ("Types", shown),
+        ("From", order.selection.first),
+        ("To", order.selection.last),
+        ("Events", f"{first} to {last}" if overview.events else None),
+    )
+    return [Fact(title, formats.text(text)) for title, text in asked if text is not None]
+
+
+def _facts(overview: Overview) -> list[Fact]:
+    if not overview.events:
+        return []
+    first, last = map(to_datetime, overview.span)
+    seconds = (last - first).total_seconds()
+    rate = f"{overview.events / seconds:,.3g} /s" if seconds else formats.NOTHING
+    return [
+        Fact("Events", formats.count(overview.events)),
+        Fact("Rate", rate),
+        Fact("Types", formats.count(overview.types)),
+        Fact("Servers", formats.count(overview.servers)),
+        Fact("Payloads", formats.size(overview.payload_bytes)),
+        Fact("Time", formats.duration(seconds)),
+    ]

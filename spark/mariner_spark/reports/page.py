@@ -1,0 +1,149 @@
+"""The page of reports: one HTML file that needs nothing else, on a phone or a desk.
+
+Charts are Vega-Lite, whose programs the package vl-convert-python holds, and which are put
+into the page. Whatever events hold is hostile until shown otherwise: texts are escaped (by
+Jinja, and in data by :func:`_json`), expressions are interpreted and not compiled, and the
+page's own policy (CSP) lets nothing run but the scripts that are its own, and nothing be
+loaded from anywhere.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jinja2
+import vl_convert
+
+from mariner_spark import limits
+from mariner_spark.reports import formats
+from mariner_spark.reports.catalogue import Column, Report
+from mariner_spark.reports.charts import Chart
+from mariner_spark.reports.views import Row, View
+
+VEGA_LITE: Final = "6.4"
+"""Version of Vega-Lite, of those that vl-convert-python holds."""
+
+_FOLDER: Final = Path(__file__).parent
+_RIGHT: Final = frozenset(("count", "size", "duration", "share", "growth", "number", "ratio"))
+
+
+class Fact(NamedTuple):
+    """A figure at the top of the page."""
+
+    title: str
+    text: str
+
+
+class Section(NamedTuple):
+    """A report on the page; without rows it says that there is nothing."""
+
+    report: Report
+    rows: Sequence[Row]
+
+
+def chart_programs() -> str:
+    """Vega, Vega-Lite and what embeds them, as one script (900 kB; takes seconds to make)."""
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
+    return bundle.replace("</script", "<\\/script")  # in a text of theirs it ends ours
+
+
+def render(
+    *, title: str, about: Sequence[Fact], facts: Sequence[Fact], sections: Sequence[Section],
+    programs: str,
+) -> str:  # fmt: skip
+    """The page.
+
+    Args:
+        title: what it is about.
+        about: where the events are from, and which were asked for.
+        facts: figures about them; none: there are no events.
+        sections: the reports.
+        programs: see :func:`chart_programs`.
+    """
+    specs: dict[str, Any] = {}
+    shown = [_section(section, specs) for section in sections]
+    scripts = (programs, (_FOLDER / "page.js").read_text(encoding="utf-8")) if specs else ()
+    template = _environment().get_template("page.html.jinja")
+    return template.render(
+        title=title,
+        about=about,
+        facts=facts,
+        sections=shown,
+        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        scripts=scripts,
+        policy=" ".join(map(_policy_source, scripts)) or "'none'",
+        specs=_json(specs),
+        nothing=formats.NOTHING,
+    )
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
+    """What the template shows of a report; its charts' specifications go to ``specs``."""
+    report, rows = section
+    view = report.view(rows) if rows else View("")
+    charts = []
+    for number, chart in enumerate(view.charts):
+        name = f"{report.name}-{number}"
+        specs[name] = chart.spec
+        charts.append((name, chart))
+    return {
+        "report": report,
+        "finding": view.finding,
+        "charts": _grouped(charts),
+        "columns": [(column.title, column.kind in _RIGHT) for column in report.columns],
+        "rows": [_cells(report.columns, row) for row in rows[: limits.PAGE_ROWS]],
+        "n_shown": formats.count(min(len(rows), limits.PAGE_ROWS)),
+        "n_rows": formats.count(len(rows)),
+    }
+
+
+def _grouped(charts: Sequence[tuple[str, Chart]]) -> list[list[tuple[str, Chart]]]:
+    """Small charts, which stand side by side, together; each other one by itself."""
+    small = [(name, chart) for name, chart in charts if chart.is_small]
+    groups = [[(name, chart)] for name, chart in charts if not chart.is_small]
+    return groups + ([small] if small else [])
+
+
+def _cells(columns: Sequence[Column], row: Row) -> list[tuple[str, str, bool]]:
+    """Text, kind and alignment of a row's cells."""
+    shown: Callable[[Column], str] = lambda column: _show(column.kind, row[column.name])  # noqa: E731
+    return [(shown(column), column.kind, column.kind in _RIGHT) for column in columns]
+
+
+def _show(kind: str, value: Any) -> str:
+    if isinstance(value, str) or value is None:
+        return formats.show(kind, value)
+    return formats.show(kind, str(value) if kind == "text" else value)
+
+
+def _json(value: Any) -> str:
+    """JSON that can stand in HTML: nothing in it ends a script, and no number is none."""
+    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(i) for key, i in value.items()}
+    return [_finite(i) for i in value] if isinstance(value, list | tuple) else value
+
+
+def _policy_source(script: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"'sha256-{digest}'"

@@ -1,0 +1,248 @@
+"""``mariner report``: of stores and gateways, of nothing, and of what is wrong."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from mariner.cli import main
+from mariner.cli.report import NAMES
+from mariner_spark.reports.catalogue import REPORTS
+from tests.spark.source.test_network import served
+from tests.spark.support import fill, plain_events
+
+N_EVENTS = 300
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "events"
+    fill(path, plain_events(N_EVENTS))
+    return path
+
+
+def report(*arguments: str | Path, **variables: str) -> Result:
+    """Run the command in the tests' own session."""
+    environment = {"MARINER_NAME": None, "MARINER_TOKEN": None, **variables}
+    return CliRunner().invoke(main, ["report", *map(str, arguments)], env=environment)
+
+
+def error_of(result: Result, code: int) -> str:
+    """The one line of a command that fails."""
+    assert (result.exit_code, result.stdout) == (code, ""), result
+    [line] = result.stderr.splitlines()
+    return line.removeprefix("mariner: error: ")
+
+
+def table(folder: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{name}.parquet").to_pylist()
+    return rows
+
+
+def test_the_command_knows_all_reports() -> None:
+    assert tuple(REPORTS) == NAMES
+
+
+def test_all_reports_of_a_store(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    result = report("all", "--store", store, "--out", tmp_path / "new" / "out")
+    assert (result.exit_code, result.stderr) == (0, ""), result
+    folder = tmp_path / "new" / "out"
+    assert result.stdout == f"{folder / 'report.html'}\n"
+    names = {f"{name}.{kind}" for name in NAMES for kind in ("csv", "parquet")}
+    assert {path.name for path in folder.iterdir()} == names | {"report.html"}
+    assert sum(row["events"] for row in table(folder, "activity")) == N_EVENTS
+    assert [row["value"] for row in table(folder, "latest")] == list(range(290, 300))
+    assert len(table(folder, "values")) > 10
+    [run] = table(folder, "runs")
+    assert (run["server"], run["kind"], run["is_begin_seen"]) == (7, "engine", False)
+    for name in NAMES:
+        text = pyarrow.csv.read_csv(folder / f"{name}.csv")
+        stored = pyarrow.parquet.read_table(folder / f"{name}.parquet")
+        assert (text.column_names, text.num_rows) == (stored.column_names, stored.num_rows)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert f"<dd>{N_EVENTS}</dd>" in page
+    assert f"<dd>{store}</dd>" in page
+    assert [f'<section id="{name}">' in page for name in NAMES] == [True] * len(NAMES)
+
+
+def test_some_reports_of_some_events(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    begin = 1_735_689_600
+    result = report(
+        *("top", "availability", "--store", store, "--out", tmp_path),
+        *("--types", "site/0/*", "--types", "site/?/d7", "--depth", "1"),
+        *("--from", "2025-01-01T00:01:00Z", "--to", str(begin + 119)),
+    )
+    assert result.exit_code == 0, result
+    assert {path.stem for path in tmp_path.iterdir()} == {"top", "availability", "report"}
+    assert {row["type_path"]: row["events"] for row in table(tmp_path, "top")} == {
+        **{f"site/0/d{i}": 6 for i in range(5)},
+        "site/1/d7": 6,
+    }
+    # of all types
+    [row] = table(tmp_path, "availability")
+    assert row["up_s"] == 50
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<dd>site/0/*, site/?/d7</dd>" in page
+    assert "<dd>2025-01-01T00:01:00.000000Z</dd>" in page
+
+
+def test_no_events(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    result = report("top", "--store", store, "--out", tmp_path, "--from", "2030-01-01")
+    assert result.exit_code == 0, result
+    assert table(tmp_path, "top") == []
+    header = (tmp_path / "top.csv").read_text(encoding="utf-8").splitlines()
+    assert header == [
+        '"type_path","events","bytes","events_share","bytes_share","first","last","growth"'
+    ]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No events: nothing that was asked for is there." in page
+
+
+def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
+    name = "</script><script>alert(1)</script>"
+    event_type = (name, "a/b~", "\u2028")
+    payload = JsonPayload.of({"value": 1, "a": name})
+    event = Event(EventId(1, 1, 1), event_type, Timestamp(-5, 1), None, payload)
+    fill(tmp_path / "events", [event])
+    result = report("top", "--store", tmp_path / "events", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result
+    assert (
+        table(tmp_path / "out", "top")[0]["type_path"] == name.replace("/", "~1") + "/a~1b~0/\u2028"
+    )
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 3
+
+
+def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
+    async def make() -> tuple[Result, Result, Result]:
+        async with served(tmp_path, plain_events(N_EVENTS)) as options:
+            gateway = (
+                "--gateway",
+                f"{options['host']}:{options['port']}",
+                "--out",
+                tmp_path / "out",
+            )
+            files = ("--cert", options["cert"], "--key", options["key"])
+            access = (*gateway, "--tls-ca", options["tls_ca"], *files)
+            token = tmp_path / "token"
+            token.write_text("secret\n")
+            environment = {"MARINER_NAME": "app"}
+
+            def run(*arguments: str | Path) -> Result:
+                return report("top", *arguments, **environment)
+
+            return (
+                await asyncio.to_thread(run, *access, "--token-file", token, "--types", "site/*"),
+                await asyncio.to_thread(run, *access, "--token", "wrong"),
+                await asyncio.to_thread(run, *gateway, "--token", "secret"),
+            )
+
+    made, wrong_token, no_tls = asyncio.run(make())
+    assert made.exit_code == 0, made
+    assert sum(row["events"] for row in table(tmp_path / "out", "top")) == N_EVENTS
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "secret" not in page
+    assert "declined: invalid client name or token" in error_of(wrong_token, 1)
+    assert error_of(no_tls, 1).startswith("host, port: 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Expected either --store or --gateway."),
+        (["--store", "a", "--gateway", "b"], "Expected either --store or --gateway."),
+        (["nothing", "--store", "a"], "'nothing' is not one of 'activity', 'latest', 'values',"),
+        (["--gateway", "here"], "--gateway needs --name: who we are to it."),
+        (["--gateway", "a:b:c", "--name", "a"], "--gateway: 'a:b:c': expected HOST or HOST:PORT"),
+        (
+            ["--gateway", "a", "--name", "a", "--token", "b", "--token-file", "c"],
+            "only one of them",
+        ),
+        (["--store", "a", "--from", "yesterday"], "'yesterday': expected ISO 8601"),
+        (["--store", "a", "--types", "a/*/b"], "--types"),
+        (["--store", "a", "--depth", "0"], "--depth"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = report(*arguments, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--store", "a", "--value-path", "value"],
+            "value_path: 'value': expected a path as $.value",
+        ),
+        (["--store", "a", "--from", "2025", "--to", "2024"], "from: is later than to"),
+        (["--gateway", "a:99999", "--name", "a"], "port: '99999': expected a number from 1 to"),
+        (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
+        (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_wrong_options_are_told_before_spark_is_started(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    result = report(*arguments, "--out", tmp_path / "out")
+    assert error_of(result, 2).startswith(message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_there(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    text = error_of(report("top", "--store", nowhere, "--out", tmp_path / "out"), 1)
+    assert text == f"path: {nowhere}: no event store: no such directory"
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    text = error_of(report("top", "--store", store, "--out", in_the_way / "out"), 1)
+    assert text == f"{in_the_way / 'out'}: Not a directory"
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def test_without_the_extra_the_command_says_what_to_install() -> None:
+    hide = "import sys; sys.modules['pyspark'] = None; from mariner.cli import main; "
+    done = run_python(hide + "main(['report', '--store', 'a'], prog_name='mariner')")
+    assert (done.returncode, done.stdout) == (2, "")
+    message = (
+        "mariner: error: reports need the extra 'spark' (pip install 'mariner-gateway[spark]'): "
+    )
+    assert done.stderr.startswith(message)
+    done = run_python(hide + "main(['report', '--help'], prog_name='mariner')")
+    assert done.returncode == 0
+    assert "availability  how long engines and clients were up" in done.stdout
+
+
+def test_other_commands_do_not_wait_for_spark() -> None:
+    imported = run_python("import sys, mariner.cli; print('pyspark' in sys.modules)")
+    assert imported.stdout == "False\n", imported
+
+
+def test_from_a_shell(store: Path, tmp_path: Path) -> None:
+    """The command starts Spark by itself, and ends."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mariner", "report", "top", "--store", store, "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'report.html'}\n"), done
+    assert "Error" not in done.stderr
+    assert sum(row["events"] for row in table(tmp_path, "top")) == N_EVENTS

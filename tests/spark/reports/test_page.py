@@ -1,0 +1,242 @@
+"""The page: what stands in it, that nothing hostile gets out of its place, that it draws.
+
+The charts are drawn twice: by the engine that makes pictures of Vega-Lite in the package
+vl-convert-python (V8), and, with all that is around them, by a real browser. The browser is
+Debian's package ``chromium`` (or Chrome); a machine that has none can do without that test,
+for pip has no browser.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from datetime import datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import vl_convert
+
+from mariner_spark import limits
+from mariner_spark.reports import page
+from mariner_spark.reports.catalogue import REPORTS
+from mariner_spark.reports.page import Fact, Section
+from tests.spark.reports.support import T0, at
+
+HOSTILE: Final = (
+    "</script><script>document.title='broken'</script>",
+    "<img src=x onerror=\"document.title='broken'\">/'\"&{{7*7}}",
+    "a/\x00\u202e\u2028/" + "x" * 300,
+)
+BROWSER: Final = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+_MOMENT: Final = at(T0)
+_BY_KIND: Final[dict[str, Any]] = {
+    "count": 3,
+    "size": 1_234,
+    "duration": 1.5,
+    "share": 0.5,
+    "growth": -0.5,
+    "number": 2.5,
+    "ratio": 4.0,
+    "flag": True,
+}
+_BY_NAME: Final[dict[str, Any]] = {
+    "bucket_s": 60.0,
+    "kind": "eventer",
+    "server": 1,
+    "ended_by": "killed",
+}
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """Rows of a report with hostile texts in every place that others fill."""
+    rows = []
+    for number, text in enumerate(HOSTILE):
+        row: dict[str, Any] = dict(_BY_NAME)
+        for column in REPORTS[name].columns:
+            moment = _MOMENT + timedelta(minutes=number)
+            values = {**_BY_KIND, "moment": moment, "path": text, "text": text}
+            row.setdefault(column.name, values[column.kind])
+        row["end"] = _MOMENT + timedelta(minutes=9)
+        rows.append(row)
+    # a mean can be more than a double holds, and then no number of JSON's
+    beyond = {"mean": float("inf"), "time_mean": float("inf")} if name == "values" else {}
+    return [*rows, {**rows[-1], **beyond}]
+
+
+def render(sections: list[Section], facts: int = 1) -> str:
+    return page.render(
+        title=HOSTILE[0],
+        about=[Fact("Source", HOSTILE[1])],
+        facts=[Fact("Events", "3")] * facts,
+        sections=sections,
+        programs=page.chart_programs(),
+    )
+
+
+@pytest.fixture(scope="module")
+def hostile() -> str:
+    return render([Section(report, rows_of(name)) for name, report in REPORTS.items()])
+
+
+class Elements(HTMLParser):
+    """Elements of a page, and its texts by element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.found[-1][0] if self.found else "", data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def charts_of(text: str) -> dict[str, Any]:
+    [found] = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', text)
+    charts: dict[str, Any] = json.loads(found)
+    return charts
+
+
+def test_hostile_texts_stay_texts(hostile: str) -> None:
+    elements = Elements(hostile)
+    assert [attributes.get("type") for attributes in elements.all("script")] == [
+        "application/json",
+        None,
+        None,
+    ]
+    assert not elements.all("img")
+    attributes = {name for _, attributes in elements.found for name in attributes}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert "{{7*7}}" in hostile
+    cells = "".join(text for _, text in elements.texts)
+    assert "\x00" not in cells
+    assert "\u202e" not in cells
+
+
+def test_only_scripts_of_the_page_may_run_and_nothing_be_loaded(hostile: str) -> None:
+    elements = Elements(hostile)
+    [policy] = [i["content"] for i in elements.all("meta") if "http-equiv" in i]
+    scripts = re.findall(r"<script>(.*?)</script>", hostile, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(i.encode()).digest()).decode() for i in scripts]
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{digests[0]}' 'sha256-{digests[1]}';"
+        " style-src 'unsafe-inline'; img-src data:"
+    )
+    links = [i.get("src") or i.get("href") for _, i in elements.found if "src" in i or "href" in i]
+    assert links == [f"#{name}" for name in REPORTS]
+
+
+def test_a_page_is_small_enough_for_a_phone(hostile: str) -> None:
+    assert len(hostile.encode()) < 1_200_000
+
+
+def test_every_chart_is_drawn_by_the_engine_for_pictures(hostile: str) -> None:
+    charts = charts_of(hostile)
+    assert {name.split("-")[0] for name in charts} == REPORTS.keys() - {"latest"}
+    for name, spec in charts.items():
+        svg = vl_convert.vegalite_to_svg({**spec, "width": 400}, vl_version=page.VEGA_LITE)
+        marks = re.findall(r'aria-roledescription="(?:bar|line mark|area mark|point)"', svg)
+        assert marks, name
+        assert "NaN" not in svg, name
+
+
+def test_without_events_the_page_says_so() -> None:
+    text = render([Section(report, []) for report in REPORTS.values()], facts=0)
+    elements = Elements(text)
+    said = [text for _, text in elements.texts if text.strip()]
+    assert "No events: nothing that was asked for is there." in said
+    assert said.count("Nothing to show.") == len(REPORTS)
+    assert not elements.all("script")
+    [policy] = [i["content"] for i in elements.all("meta") if "http-equiv" in i]
+    assert policy == (
+        "default-src 'none'; script-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    )
+
+
+def test_tables_show_the_first_rows() -> None:
+    rows = [
+        {
+            "type_path": f"t/{i}",
+            "value": 1.5,
+            "timestamp": _MOMENT,
+            "source_timestamp": None,
+            "payload": "1.5",
+            "payload_bytes": 1_500,
+            "events": 1_000,
+        }
+        for i in range(limits.PAGE_ROWS + 2)
+    ]
+    text = render([Section(REPORTS["latest"], rows)])
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
+    assert len(cells) == 7 * limits.PAGE_ROWS
+    assert cells[:7] == [
+        *("t/<wbr>0", "1.5", "2025-01-01 00:00:00", "\N{EN DASH}", "1.5", "1.5 kB", "1,000")
+    ]
+    assert f"Table: {limits.PAGE_ROWS} of {limits.PAGE_ROWS + 2} rows" in text
+    assert "latest.csv, latest.parquet" in text
+    assert '<nav aria-label="Reports">' not in text
+
+
+@pytest.mark.skipif(
+    BROWSER is None,
+    reason="no Chromium here, and pip has none (Debian: apt-get install chromium);"
+    " the charts themselves are drawn by vl-convert above",
+)
+@pytest.mark.parametrize("width", [500, 1_200])  # it makes no window that is less wide
+def test_a_browser_draws_it_all_and_runs_nothing_else(
+    hostile: str, tmp_path: Path, width: int
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(hostile, encoding="utf-8")
+    dom, log = browse(path, width)
+    assert 'data-drawn="all"' in dom
+    assert "broken" not in re.findall(r"<title>(.*?)</title>", dom)
+    # a violation of the policy, or an error of a script, is a line of the console
+    assert [line for line in log.splitlines() if "CONSOLE" in line] == []
+    drawn = re.findall(r'<svg[^>]* class="marks"[^>]*>', dom)
+    assert len(drawn) == len(charts_of(hostile))
+    widths = [float(i) for svg in drawn for i in re.findall(r' width="([\d.]+)"', svg)]
+    assert len(widths) == len(drawn)
+    assert 200 < min(widths) <= max(widths) <= width
+
+
+def browse(path: Path, width: int) -> tuple[str, str]:
+    """What a browser makes of a page, and what it logged."""
+    options = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-quic"),
+        *("--enable-logging=stderr", f"--window-size={width},2000", "--virtual-time-budget=20000"),
+        f"--user-data-dir={path.parent / 'browser'}",
+    )
+    done = subprocess.run(
+        [str(BROWSER), *options, "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_moments_far_from_now_are_drawn() -> None:
+    rows = rows_of("activity")
+    for row, year in zip(rows, (1, 1969, 2025, 9_999), strict=True):
+        row["bucket"] = datetime(year, 1, 1, tzinfo=_MOMENT.tzinfo)
+        row["bucket_s"] = 72_800 * 86_400.0
+    [spec] = charts_of(render([Section(REPORTS["activity"], rows)])).values()
+    svg = vl_convert.vegalite_to_svg({**spec, "width": 400}, vl_version=page.VEGA_LITE)
+    assert svg.count('aria-roledescription="bar"') == 4

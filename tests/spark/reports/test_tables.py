@@ -1,0 +1,253 @@
+"""Reports of small frames, worked out by hand: every row and every column."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from mariner_spark import limits, times
+from mariner_spark.reports.activity import activity
+from mariner_spark.reports.catalogue import REPORTS, Settings
+from mariner_spark.reports.events import Span, prepare
+from mariner_spark.reports.gaps import gaps
+from mariner_spark.reports.latency import latency
+from mariner_spark.reports.latest import latest
+from mariner_spark.reports.top import top
+from mariner_spark.reports.values import values
+from tests.spark.reports.support import HOUR, MINUTE, T0, E, S, at, frame, rows
+
+COLUMNS = {
+    "activity": "prefix string, bucket timestamp, bucket_s double, events bigint, bytes bigint",
+    "latest": "type_path string, timestamp timestamp, source_timestamp timestamp, value double,"
+    " payload_kind string, payload string, payload_bytes bigint, server bigint, session bigint,"
+    " instance bigint, events bigint",
+    "values": "type_path string, bucket timestamp, bucket_s double, count bigint, min double,"
+    " max double, mean double, first double, last double, time_mean double",
+    "gaps": "type_path string, begin timestamp, end timestamp, silence_s double,"
+    " expected_s double, ratio double, is_open boolean",
+    "latency": "prefix string, events bigint, with_source bigint, late bigint, future bigint,"
+    " min_s double, p50_s double, p95_s double, p99_s double, max_s double",
+    "availability": "server bigint, kind string, name string, runs bigint, killed bigint,"
+    " first timestamp, last timestamp, up_s double, down_s double, share double,"
+    " longest_down_s double, is_up boolean",
+    "runs": "server bigint, kind string, name string, begin timestamp, end timestamp, up_s double,"
+    " is_begin_seen boolean, ended_by string",
+    "top": "type_path string, events bigint, bytes bigint, events_share double,"
+    " bytes_share double, first timestamp, last timestamp, growth double",
+}
+
+
+def shape(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_nothing_is_reported_of_no_events_in_the_same_columns(
+    spark: SparkSession, name: str
+) -> None:
+    settings = Settings(span=Span(), depth=2)
+    none = REPORTS[name].make(frame(spark, []), settings)
+    assert rows(none) == []
+    some = REPORTS[name].make(prepare(frame(spark, [E("a", T0)])), settings)
+    assert shape(none.schema) == shape(some.schema) == COLUMNS[name]
+
+
+def test_activity(spark: SparkSession) -> None:
+    events = frame(
+        spark,
+        [
+            E("a/b/c", T0 + 2 * S, '"é"'),
+            E("a/b/d", T0 + 59 * S + 999_999, b"12345"),
+            E("a/b", T0 + MINUTE),
+            E("a", T0),
+            E("a/b/c", -1, "1"),
+        ],
+    )
+    expected = [
+        ("a", at(T0), 60.0, 1, 0),
+        ("a/b", at(-MINUTE), 60.0, 1, 1),
+        ("a/b", at(T0), 60.0, 2, 9),
+        ("a/b", at(T0 + MINUTE), 60.0, 1, 0),
+    ]
+    assert rows(activity(events, width=timedelta(minutes=1))) == expected
+    by_first = rows(activity(events, width=timedelta(minutes=1), depth=1))
+    assert by_first == [
+        ("a", at(-MINUTE), 60.0, 1, 1),
+        ("a", at(T0), 60.0, 3, 9),
+        ("a", at(T0 + MINUTE), 60.0, 1, 0),
+    ]
+
+
+def test_activity_takes_small_prefixes_together(spark: SparkSession) -> None:
+    large = [E(f"t{i}", T0 + j) for i in range(limits.REPORT_PREFIXES) for j in range(2)]
+    small = [E(f"s{i}", T0 + i * S, "1") for i in range(3)]
+    found = rows(activity(frame(spark, large + small), width=timedelta(seconds=2)))
+    assert found[:-2] == [(f"t{i}", at(T0), 2.0, 2, 0) for i in range(limits.REPORT_PREFIXES)]
+    assert found[-2:] == [(None, at(T0), 2.0, 2, 2), (None, at(T0 + 2 * S), 2.0, 1, 1)]
+
+
+def test_activity_chooses_the_width(spark: SparkSession) -> None:
+    found = rows(activity(frame(spark, [E("a", T0), E("a", T0 + HOUR)])))
+    assert found == [("a", at(T0), 60.0, 1, 0), ("a", at(T0 + HOUR), 60.0, 1, 0)]
+
+
+def test_latest(spark: SparkSession) -> None:
+    events = [
+        E("a", T0 + 1, '{"value": 1}', T0, server=1, session=9, instance=9),
+        # ties: the larger id is the later one
+        E("a", T0 + 1, '{"value": 2}', None, server=2, session=1, instance=2),
+        E("a", T0 + 1, '{"value": 3}', T0, server=2, session=1, instance=1),
+        E("a", T0, '{"value": 4}', server=3),
+        E("b", T0 + 2, b"12", T0 + 3, session=7),
+        E("c", -5, session=8),
+    ]
+    assert rows(latest(frame(spark, events))) == [
+        ("b", at(T0 + 2), at(T0 + 3), None, "binary", None, 2, 1, 7, 1, 1),
+        ("a", at(T0 + 1), None, 2.0, "json", '{"value": 2}', 12, 2, 1, 2, 4),
+        ("c", at(-5), None, None, None, None, 0, 1, 8, 1, 1),
+    ]
+
+
+def test_gaps_are_silences_of_three_medians(spark: SparkSession) -> None:
+    steady = [E("steady", T0 + i * S) for i in range(21)]
+    # intervals 1, 1, 1, 10, 3, 1 s; both events of a moment are one
+    torn = [E("torn", T0 + i * S) for i in (0, 0, 1, 2, 3, 13, 16, 17)]
+    quiet = [E("quiet", T0 + i * S) for i in range(6)]
+    rare = [E("rare", T0 + i * i * S) for i in range(5)]
+    assert rows(gaps(frame(spark, steady + torn + quiet + rare))) == [
+        ("quiet", at(T0 + 5 * S), at(T0 + 20 * S), 15.0, 1.0, 15.0, True),
+        ("torn", at(T0 + 3 * S), at(T0 + 13 * S), 10.0, 1.0, 10.0, False),
+    ]
+
+
+def test_gaps_of_a_given_interval(spark: SparkSession) -> None:
+    events = frame(spark, [E("a", -S), E("a", S), E("b", 0), E("a", 2 * S), E("c", 4 * S)])
+    assert rows(gaps(events, expected=timedelta(seconds=1.5))) == [
+        ("b", at(0), at(4 * S), 4.0, 1.5, 4 / 1.5, True),
+        ("a", at(-S), at(S), 2.0, 1.5, 2 / 1.5, False),
+        ("a", at(2 * S), at(4 * S), 2.0, 1.5, 2 / 1.5, True),
+    ]
+    assert rows(gaps(events, expected=timedelta(seconds=4))) == []
+
+
+def test_latency(spark: SparkSession) -> None:
+    ms = 1_000
+    events = [E("a/b", T0, source=T0 - i * ms) for i in range(1, 101)]
+    events += [
+        E("a/b", T0, source=T0 - MINUTE),  # not more than a minute
+        E("a/b", T0, source=T0 - MINUTE - 1),
+        E("a/b", T0, source=T0 + 5 * S),
+        E("a/b", T0, source=T0 + 1),
+        E("a/b", T0),
+        E("rsb/plant/motor", -1, source=-11),
+        E("none", T0),
+        E("future", T0, source=T0 + S),
+    ]
+    assert rows(latency(frame(spark, events))) == [
+        # 102 events from the past: the 51st, 97th and 101st of them
+        ("a/b", 105, 104, 1, 2, -5.0, 0.051, 0.097, 60.0, 60.000001),
+        ("future", 1, 1, 0, 1, -1.0, None, None, None, -1.0),
+        ("rsb/plant", 1, 1, 0, 0, 0.00001, 0.00001, 0.00001, 0.00001, 0.00001),
+        ("none", 1, 0, 0, 0, None, None, None, None, None),
+    ]
+    by_scope = rows(latency(frame(spark, events[-3:]), depth=3, late=timedelta(microseconds=9)))
+    assert [row[:5] for row in by_scope][1] == ("rsb/plant/motor", 1, 1, 1, 0)
+
+
+def test_latencies_of_the_ends_of_time(spark: SparkSession) -> None:
+    events = frame(spark, [E("a", times.MAX_US, source=times.MIN_US)])
+    longest = (times.MAX_US - times.MIN_US) / 1e6
+    assert rows(latency(events)) == [("a", 1, 1, 1, 0, *[longest] * 5)]
+
+
+def number(at_us: int, value: float, **fields: Any) -> E:
+    return E("a", at_us, f'{{"value": {value}}}', **fields)
+
+
+def test_values(spark: SparkSession) -> None:
+    events = frame(
+        spark,
+        [
+            number(T0 + 10 * S, 1),
+            number(T0 + 20 * S, 4),
+            E("a", T0 + 30 * S, '"nothing"'),
+            # ties: by id; the first of them holds for no time
+            number(T0 + 50 * S, 100, server=2, session=2),
+            number(T0 + 50 * S, 0, server=2, session=3),
+            number(T0 + 140 * S, 6),
+            number(T0 + 150 * S, 8),
+            E("b", T0, "7"),
+            E("c", T0, b"7"),
+        ],
+    )
+    minute = timedelta(minutes=1)
+    assert rows(values(events, width=minute)) == [
+        # 1 for 10 s, 4 for 30 s, 0 for 10 s; nothing is known of the first 10 s
+        ("a", at(T0), 60.0, 4, 0.0, 100.0, 26.25, 1.0, 0.0, pytest.approx(130 / 50)),
+        # 0 from before for 20 s, 6 for 10 s; nothing is known of the last 30 s
+        ("a", at(T0 + 2 * MINUTE), 60.0, 2, 6.0, 8.0, 7.0, 6.0, 8.0, pytest.approx(2.0)),
+        ("b", at(T0), 60.0, 1, 7.0, 7.0, 7.0, 7.0, 7.0, 7.0),
+    ]
+
+
+def test_values_of_the_types_that_have_most(spark: SparkSession) -> None:
+    n_types = limits.REPORT_VALUE_TYPES
+    events = [E(f"t{i:02}", T0 + j, "1") for i in range(n_types) for j in range(2)]
+    events += [E("a", T0, "1"), E("b", T0, "1")]
+    found = rows(values(frame(spark, events)))
+    assert [row[0] for row in found] == [f"t{i:02}" for i in range(n_types)]
+
+
+def test_values_as_large_as_doubles_get(spark: SparkSession) -> None:
+    events = frame(spark, [number(T0, 1.5e308), number(T0 + S, 1.5e308)])
+    [row] = rows(values(events, width=timedelta(seconds=10)))
+    assert row[-1] == pytest.approx(1.5e308)
+
+
+def test_top(spark: SparkSession) -> None:
+    events = frame(
+        spark,
+        [
+            E("many", T0, "1"),
+            E("many", T0 + S, "1"),
+            E("many", T0 + 2 * S, "1"),
+            E("many", T0 + 3 * S, "1"),
+            E("many", T0 + 4 * S, "1"),
+            E("large", T0 + 2 * S, b"x" * 94),
+            E("late", T0 + 3 * S, "2"),
+            E("empty", T0),
+        ],
+    )
+    assert rows(top(events)) == [
+        ("large", 1, 94, 0.125, 0.94, at(T0 + 2 * S), at(T0 + 2 * S), -1.0),
+        ("many", 5, 5, 0.625, 0.05, at(T0), at(T0 + 4 * S), pytest.approx(2 / 3 - 1)),
+        ("empty", 1, 0, 0.125, 0.0, at(T0), at(T0), -1.0),
+        ("late", 1, 1, 0.125, 0.01, at(T0 + 3 * S), at(T0 + 3 * S), None),
+    ]
+
+
+def test_top_of_one_moment_without_payloads(spark: SparkSession) -> None:
+    assert rows(top(frame(spark, [E("a", -7), E("a", -7)]))) == [
+        ("a", 2, 0, 1.0, None, at(-7), at(-7), None)
+    ]
+
+
+LARGE: list[tuple[Callable[..., DataFrame], int]] = [
+    (latest, limits.REPORT_ROWS),
+    (latency, limits.REPORT_ROWS),
+    (top, limits.REPORT_TOP_TYPES),
+]
+
+
+@pytest.mark.parametrize(("report", "n_rows"), LARGE)
+def test_reports_have_a_bounded_number_of_rows(
+    spark: SparkSession, report: Callable[..., DataFrame], n_rows: int
+) -> None:
+    many = frame(spark, [E("a", T0)]).selectExpr(
+        "* EXCEPT (type_path)", f"explode(sequence(1, {limits.REPORT_ROWS + 1})) AS n"
+    )
+    events = many.selectExpr("*", "concat('type ', n) AS type_path")
+    assert report(events).count() == n_rows
