@@ -106,7 +106,7 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
 
 def numbers_axis(field: str, *, zero: bool = True, format_: str = ".6~s") -> Spec:
     """Axis of numbers."""
-    axis = {"title": None, "format": format_, "tickCount": 5}
+    axis = {"title": None, "format": format_, "tickCount": {"signal": "max(2, height / 40)"}}
     return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
 
 
