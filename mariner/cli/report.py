@@ -4,31 +4,29 @@ Spark, and what of ours needs it (``mariner_spark``), is imported when the comma
 other commands neither need the extra ``spark`` nor wait for it.
 """
 
+import contextlib
+import itertools
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
+from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.servers import read_token, server_options
+from mariner.cli.spark import spark_errors
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
     parse_timestamp,
     value_option,
 )
-from mariner.errors import MarinerError
-
-if TYPE_CHECKING:
-    from mariner_spark.reports.making import Order
 
 NAMES: Final = (
     *("activity", "latest", "values", "gaps", "latency"),
@@ -41,9 +39,6 @@ _PORT: Final = 23014
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _TIME_HELP: Final = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
 _TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
-# the last line of a Python traceback, if it is one of our errors
-_PYTHON_ERROR: Final = re.compile(r"(?:mariner|mariner_spark|eventer_bridge)\.[\w.]+: (.*)")
-
 # option of the command: option of the data source
 _GATEWAY: Final = {
     "name": "client_name",
@@ -62,6 +57,7 @@ _GATEWAY: Final = {
     type=click.Path(path_type=Path),
     help="Events of this store, whether a gateway has it open or not.",
 )
+@click.option("--lake", metavar="URI", help="Events of this lake: a folder or an object store.")
 @click.option(
     "--gateway",
     metavar="HOST[:PORT]",
@@ -82,7 +78,7 @@ _GATEWAY: Final = {
     metavar="PATH",
     default="$.value",
     show_default=True,
-    help="Where the number of a JSON payload is.",
+    help="Where the number of a JSON payload is. A lake has numbers of its own.",
 )
 @click.option(
     "--depth",
@@ -102,6 +98,7 @@ _GATEWAY: Final = {
 def report(  # noqa: PLR0917  # click gives all of them by name
     names: Sequence[str],
     store: Path | None,
+    lake: str | None,
     gateway: str | None,
     first: Timestamp | None,
     last: Timestamp | None,
@@ -129,30 +126,35 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
     --types does not apply to availability and runs, which need all events of a server.
 
-    Exit code 0: the reports are made, also of no events; 1: Spark, the store or the gateway
-    failed; 2: wrong usage.
+    Exit code 0: the reports are made, also of no events; 1: Spark, the store, the lake or the
+    gateway failed; 2: wrong usage.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
-    if (store is None) == (gateway is None):
-        raise click.UsageError("Expected either --store or --gateway.")
-    try:
-        from mariner_spark.reports import making, reading  # noqa: PLC0415  # see the module
-    except ImportError as e:
-        raise CommandError(
-            f"reports need the extra 'spark' (pip install 'mariner-gateway[spark]'): {e}",
-            EXIT_USAGE,
-        ) from e
-    if store is not None:
-        source = reading.Source(str(store), options={"path": str(store)})
-    else:
-        assert gateway is not None
-        source = reading.Source(gateway, options=_gateway_options(gateway, access))
-    selection = reading.Selection(
-        types=types,
-        first=None if first is None else format_timestamp(first),
-        last=None if last is None else format_timestamp(last),
-    )
-    chosen = () if _ALL in names else tuple(dict.fromkeys(names))
-    _make(making.Order(chosen, source, selection, value_path, depth, out))
+    if [store, lake, gateway].count(None) != 2:
+        raise click.UsageError("Expected one of --store, --lake and --gateway.")
+    options = None if gateway is None else _gateway_options(gateway, access)
+    with spark_errors(), _progress() as on_step:
+        # here, for what other commands need not import
+        from mariner_spark.reports import making, reading  # noqa: PLC0415
+
+        if store is not None:
+            options = {"path": str(store)}
+        order = making.Order(
+            names=() if _ALL in names else tuple(dict.fromkeys(names)),
+            source=reading.Source(str(store or lake or gateway), options=options, lake=lake),
+            selection=reading.Selection(
+                types=types,
+                first=None if first is None else format_timestamp(first),
+                last=None if last is None else format_timestamp(last),
+            ),
+            value_path=value_path,
+            depth=depth,
+            folder=out,
+        )
+        try:
+            page = making.make(order, on_step)
+        except OSError as e:
+            raise CommandError(f"{e.filename}: {e.strerror}", EXIT_FAILED) from e
+    output.write_text(str(page))
 
 
 def _gateway_options(address: str, access: Mapping[str, Any]) -> dict[str, str]:
@@ -183,42 +185,21 @@ def _access_options() -> list[click.Option]:
     return options
 
 
-report.params += _access_options()
-
-
-def _reason(error: Exception) -> str:
-    """What went wrong in the data source, in one line; Spark's own words for the rest."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    found = [match[1] for line in lines if (match := _PYTHON_ERROR.match(line))]
-    return found[-1] if found else lines[0] if lines else type(error).__name__
-
-
-def _make(order: "Order") -> None:
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # see the module
-
-    from mariner_spark.errors import MarinerSparkError, OptionError  # noqa: PLC0415
-    from mariner_spark.reports import making  # noqa: PLC0415
-
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """What is done, on standard error, if that is a terminal: a step and its number of all."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    try:
-        with Progress(
-            *columns, console=console, transient=True, disable=not sys.stderr.isatty()
-        ) as progress:
-            task = progress.add_task("", total=making.count_steps(order.names))
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
+        task = progress.add_task("", total=None)
+        steps = itertools.count()
 
-            def on_step(what: str) -> None:
-                progress.update(
-                    task, description=what, advance=1 if progress.tasks[task].description else 0
-                )
+        def on_step(what: str, n_steps: int) -> None:
+            progress.update(task, description=what, completed=next(steps), total=n_steps)
 
-            page = making.make(order, on_step)
-    except OptionError as e:
-        raise CommandError(str(e), EXIT_USAGE) from e
-    except (MarinerSparkError, EventerBridgeError, MarinerError) as e:
-        raise CommandError(str(e), EXIT_FAILED) from e
-    except PySparkException as e:
-        raise CommandError(_reason(e), EXIT_FAILED) from e
-    except OSError as e:
-        raise CommandError(f"{e.filename}: {e.strerror}", EXIT_FAILED) from e
-    output.write_text(str(page))
+        yield on_step
+
+
+report.params += _access_options()

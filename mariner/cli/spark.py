@@ -50,8 +50,9 @@ def spark_errors() -> Iterator[None]:
     except (MarinerSparkError, MarinerError) as e:
         raise CommandError(str(e), EXIT_FAILED) from e
     except PySparkException as e:
-        code = EXIT_USAGE if isinstance(e, AnalysisException) else EXIT_FAILED
-        raise CommandError(reason(str(e)), code) from e
+        told = reason(str(e))
+        is_usage = isinstance(e, AnalysisException) and told.partition(":")[0] not in _OTHER_SIDE
+        raise CommandError(told, EXIT_USAGE if is_usage else EXIT_FAILED) from e
 
 
 def reason(text: str) -> str:

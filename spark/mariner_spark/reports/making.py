@@ -57,12 +57,12 @@ class Overview(NamedTuple):
     span: Span
 
 
-def make(order: Order, on_step: Callable[[str], None]) -> Path:
+def make(order: Order, on_step: Callable[[str, int], None]) -> Path:
     """Make reports.
 
     Args:
         order: what.
-        on_step: told of what begins; there are :func:`count_steps` of them.
+        on_step: told of what begins, and how many such steps there are in all.
 
     Returns:
         The page.
@@ -76,12 +76,17 @@ def make(order: Order, on_step: Callable[[str], None]) -> Path:
     values.parse(order.value_path)
     reports = [REPORTS[name] for name in order.names or REPORTS]
     order.folder.mkdir(parents=True, exist_ok=True)
+
+    def step(what: str) -> None:
+        on_step(what, len(reports) + 3)
+
     with ThreadPoolExecutor(1) as beside:
         programs = beside.submit(page.chart_programs)
-        on_step("starting Spark")
+        step("starting Spark")
         spark = session.get_session()
-        overview, sections = _make_files(spark, order, reports, on_step)
-        on_step("page")
+        step("reading events")
+        overview, sections = _make_files(spark, order, reports, step)
+        step("making the page")
         text = page.render(
             title="Event report",
             about=_about(order, overview),
@@ -94,15 +99,9 @@ def make(order: Order, on_step: Callable[[str], None]) -> Path:
     return path
 
 
-def count_steps(names: Sequence[str]) -> int:
-    """Number of steps of :func:`make`."""
-    return len(names or REPORTS) + 3
-
-
 def _make_files(
-    spark: SparkSession, order: Order, reports: Sequence[Report], on_step: Callable[[str], None]
+    spark: SparkSession, order: Order, reports: Sequence[Report], step: Callable[[str], None]
 ) -> tuple[Overview, list[Section]]:
-    on_step("reading events")
     sections = []
     with contextlib.ExitStack() as stack:
         events = stack.enter_context(_read(spark, order, order.selection))
@@ -113,7 +112,7 @@ def _make_files(
         overview = _overview(events)
         settings = Settings(span=overview.span, depth=order.depth)
         for report in reports:
-            on_step(report.name)
+            step(report.name)
             made = report.make(everything if report.is_about_servers else events, settings)
             table = made.toArrow()
             _write(table, order.folder / report.name)
@@ -123,8 +122,11 @@ def _make_files(
 
 @contextlib.contextmanager
 def _read(spark: SparkSession, order: Order, selection: Selection) -> Iterator[DataFrame]:
-    """Prepared events, read once and kept while they are needed, on disk what is too much."""
+    """Prepared events. What Python reads is kept, on disk what is too much; Parquet is as quick."""
     events = prepare(reading.read(spark, order.source, selection), order.value_path)
+    if order.source.lake is not None:
+        yield events
+        return
     events.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield events

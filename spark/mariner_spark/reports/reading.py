@@ -1,15 +1,20 @@
-"""Events to report about: of a store or a gateway."""
+"""Events to report about: of a store, a lake or a gateway."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Final, NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from eventer_bridge.model import EventType
+from mariner_spark import type_path
+from mariner_spark.lake.read import read as read_lake
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import options
+from mariner_spark.times import Interval
 
 # the source reads no others
 _NEEDED: Final = StructType(
@@ -23,10 +28,12 @@ class Source(NamedTuple):
     Attributes:
         title: what people call it; nothing secret.
         options: of the data source ``mariner``: a store, or a gateway and who we are to it.
+        lake: or the place of a lake.
     """
 
     title: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] | None = None
+    lake: str | None = None
 
 
 class Selection(NamedTuple):
@@ -50,16 +57,48 @@ class Selection(NamedTuple):
         return {name: text for name, text in given.items() if text is not None}
 
 
-def check(source: Source, selection: Selection) -> None:
+def check(source: Source, selection: Selection) -> Interval:
     """Check options before anything is started.
+
+    Returns:
+        The time that is asked for.
 
     Raises:
         OptionError: one is wrong.
     """
-    options.parse({**source.options, **selection.options})
+    given = {"path": "/"} if source.options is None else source.options
+    return options.parse({**given, **selection.options}).time
 
 
 def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
-    """Events with the columns that ``prepare`` needs."""
-    given = {**source.options, **selection.options}
-    return spark.read.format("mariner").schema(_NEEDED).options(**given).load()
+    """Events with the columns that ``prepare`` needs; of a lake, ``value`` besides.
+
+    Raises:
+        LakeError: there is no lake, or it cannot be read.
+    """
+    if source.lake is None:
+        given = {**(source.options or {}), **selection.options}
+        return spark.read.format("mariner").schema(_NEEDED).options(**given).load()
+    events = read_lake(spark, source.lake, time=check(source, selection))
+    return events if selection.types is None else events.where(matches(selection.types))
+
+
+def matches(types: Sequence[EventType]) -> Column:
+    """Whether an event has a type that one of these, with ``?`` and ``*``, stands for."""
+    return reduce(lambda one, other: one | other, map(_matches, types))
+
+
+def _matches(pattern: EventType) -> Column:
+    is_open = pattern[-1:] == ("*",)
+    segments = pattern[:-1] if is_open else pattern
+    if "?" not in segments and segments:
+        # of this Parquet knows which parts of files have it
+        path = type_path.encode(segments)
+        is_same = sf.col("type_path") == path
+        return is_same | sf.col("type_path").startswith(f"{path}/") if is_open else is_same
+    size = sf.size("type")
+    found = size >= len(segments) if is_open else size == len(segments)
+    for index, segment in enumerate(segments):
+        if segment != "?":
+            found = found & (sf.get("type", sf.lit(index)) == segment)
+    return found

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -15,7 +16,10 @@ from pyspark.sql import SparkSession
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner.cli import main
 from mariner.cli.report import NAMES
+from mariner_spark.lake import manifest, segments
+from mariner_spark.lake.files import Files
 from mariner_spark.reports.catalogue import REPORTS
+from tests.spark.lake.support import table as lake_table
 from tests.spark.source.test_network import served
 from tests.spark.support import fill, plain_events
 
@@ -155,11 +159,39 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
     assert error_of(no_tls, 1).startswith("host, port: 127.0.0.1:")
 
 
+def make_lake(folder: Path, events: list[Event]) -> Path:
+    """A lake whose numbers are not those at ``$.value``, but negative."""
+    numbers = pa.array([-float(number) for number in range(len(events))])
+    field = segments.arrow_schema().field("value")
+    files = Files(str(folder))
+    made = segments.write(files, lake_table(events).append_column(field, numbers))
+    manifest.update(files, lambda old: old.changed(added=tuple(made)))
+    return folder
+
+
+def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake", plain_events(N_EVENTS))
+    types = [f"--types={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
+    names = ("top", "latest", "runs")
+    result = report(*names, "--lake", lake, "--out", tmp_path, *types, "--to", "2025-01-01T00:03")
+    assert result.exit_code == 0, result
+    expected = {*(f"site/0/d{i}" for i in range(5)), "site/1/d6", "site/1/d7"}
+    assert {row["type_path"]: row["events"] for row in table(tmp_path, "top")} == dict.fromkeys(
+        expected, 19
+    )
+    found = {row["type_path"]: row["value"] for row in table(tmp_path, "latest")}
+    assert found["site/1/d7"] == -187
+    [run] = table(tmp_path, "runs")
+    assert run["up_s"] == 180
+    text = error_of(report("top", "--lake", tmp_path / "no", "--out", tmp_path), 1)
+    assert str(tmp_path / "no") in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Expected either --store or --gateway."),
-        (["--store", "a", "--gateway", "b"], "Expected either --store or --gateway."),
+        ([], "Expected one of --store, --lake and --gateway."),
+        (["--store", "a", "--gateway", "b"], "Expected one of --store, --lake and --gateway."),
         (["nothing", "--store", "a"], "'nothing' is not one of 'activity', 'latest', 'values',"),
         (["--gateway", "here"], "--gateway needs --name: who we are to it."),
         (["--gateway", "a:b:c", "--name", "a"], "--gateway: 'a:b:c': expected HOST or HOST:PORT"),
@@ -202,7 +234,7 @@ def test_wrong_options_are_told_before_spark_is_started(
 
 def test_what_is_not_there(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    text = error_of(report("top", "--store", nowhere, "--out", tmp_path / "out"), 1)
+    text = error_of(report("top", "--store", nowhere, "--out", tmp_path / "out"), 2)
     assert text == f"path: {nowhere}: no event store: no such directory"
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
@@ -220,9 +252,7 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
     hide = "import sys; sys.modules['pyspark'] = None; from mariner.cli import main; "
     done = run_python(hide + "main(['report', '--store', 'a'], prog_name='mariner')")
     assert (done.returncode, done.stdout) == (2, "")
-    message = (
-        "mariner: error: reports need the extra 'spark' (pip install 'mariner-gateway[spark]'): "
-    )
+    message = "mariner: error: this needs the extra 'spark': pip install 'mariner-gateway[spark]'"
     assert done.stderr.startswith(message)
     done = run_python(hide + "main(['report', '--help'], prog_name='mariner')")
     assert done.returncode == 0
