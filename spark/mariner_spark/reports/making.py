@@ -1,12 +1,10 @@
 """What ``mariner report`` does: files of each report, and the page, of events read once.
 
-Belongs to the driver. Spark is started while the chart programs are put together; a session
-that was not there before stays until the process ends.
+Belongs to the driver. A session that was not there before stays until the process ends.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,20 +78,18 @@ def make(order: Order, on_step: Callable[[str, int], None]) -> Path:
     def step(what: str) -> None:
         on_step(what, len(reports) + 3)
 
-    with ThreadPoolExecutor(1) as beside:
-        programs = beside.submit(page.chart_programs)
-        step("starting Spark")
-        spark = session.get_session()
-        step("reading events")
-        overview, sections = _make_files(spark, order, reports, step)
-        step("making the page")
-        text = page.render(
-            title="Event report",
-            about=_about(order, overview),
-            facts=_facts(overview),
-            sections=sections,
-            programs=programs.result(),
-        )
+    step("starting Spark")
+    spark = session.get_session()
+    step("reading events")
+    overview, sections = _make_files(spark, order, reports, step)
+    step("making the page")
+    text = page.render(
+        title="Event report",
+        about=_about(order, overview),
+        facts=_facts(overview),
+        sections=sections,
+        programs=page.chart_programs(),
+    )
     path = order.folder / PAGE
     path.write_text(text, encoding="utf-8")
     return path

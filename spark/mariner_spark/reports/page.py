@@ -11,7 +11,9 @@ import base64
 import hashlib
 import json
 import math
+import tempfile
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +21,7 @@ import jinja2
 import vl_convert
 
 from mariner_spark import limits
+from mariner_spark.java import cache_folder
 from mariner_spark.reports import formats
 from mariner_spark.reports.catalogue import Column, Report
 from mariner_spark.reports.charts import Chart
@@ -46,9 +49,19 @@ class Section(NamedTuple):
 
 
 def chart_programs() -> str:
-    """Vega, Vega-Lite and what embeds them, as one script (900 kB; takes seconds to make)."""
+    """Vega, Vega-Lite and what embeds them, as one script of 900 kB.
+
+    It takes a second or two to put together; so it is kept in the user's cache folder.
+    """
+    kept = cache_folder() / f"charts-{version('vl-convert-python')}-{VEGA_LITE}.js"
+    if kept.exists():
+        return kept.read_text(encoding="utf-8")
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
-    return bundle.replace("</script", "<\\/script")  # in a text of theirs it ends ours
+    bundle = bundle.replace("</script", "<\\/script")  # in a text of theirs it ends ours
+    with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
+        file.write(bundle)
+    Path(file.name).replace(kept)  # another process may be making it as well
+    return bundle
 
 
 def render(

@@ -21,6 +21,7 @@ import pytest
 import vl_convert
 
 from mariner_spark import limits
+from mariner_spark.java import cache_folder
 from mariner_spark.reports import page
 from mariner_spark.reports.catalogue import REPORTS
 from mariner_spark.reports.page import Fact, Section
@@ -138,6 +139,16 @@ def test_only_scripts_of_the_page_may_run_and_nothing_be_loaded(hostile: str) ->
     )
     links = [i.get("src") or i.get("href") for _, i in elements.found if "src" in i or "href" in i]
     assert links == [f"#{name}" for name in REPORTS]
+
+
+def test_the_chart_programs_are_kept() -> None:
+    first = page.chart_programs()
+    [kept] = cache_folder().glob("charts-*")
+    assert kept.read_text(encoding="utf-8") == first
+    kept.write_text("kept", encoding="utf-8")
+    assert page.chart_programs() == "kept"
+    kept.unlink()
+    assert page.chart_programs() == first
 
 
 def test_a_page_is_small_enough_for_a_phone(hostile: str) -> None:
