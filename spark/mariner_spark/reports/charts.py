@@ -98,6 +98,7 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
         "title": None,
         "labelExpr": _UNITS_OF_TIME,
         "labelOverlap": "greedy",
+        "labelSeparation": 8,
         "values": [tick for tick in _DURATIONS_S if low <= tick <= high],
     }
     scale = {"type": "log", "nice": False, "domain": [low, high]}

@@ -1,4 +1,4 @@
-"""Numbers, moments and texts of reports as people read them."""
+"""Numbers, moments and texts of reports as people read them; no line breaks before a unit."""
 
 import itertools
 import math
@@ -12,6 +12,7 @@ NOTHING: Final = "\N{EN DASH}"
 """What is shown where there is no value."""
 
 _MINUS: Final = "\N{MINUS SIGN}"
+_SPACE: Final = "\N{NO-BREAK SPACE}"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
 _TIME_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -25,13 +26,13 @@ def count(number: int) -> str:
 def size(n_bytes: int) -> str:
     """A number of bytes: ``1.23 MB``."""
     if n_bytes < 1_000:
-        return f"{n_bytes} B"
+        return f"{n_bytes}{_SPACE}B"
     number = float(n_bytes)
     for unit in _BYTE_UNITS:
         number /= 1_000
         if number < 999.5 or unit == _BYTE_UNITS[-1]:
             break
-    return f"{_digits(number, 3)} {unit}"
+    return f"{_digits(number, 3)}{_SPACE}{unit}"
 
 
 def duration(seconds: float) -> str:
@@ -39,32 +40,36 @@ def duration(seconds: float) -> str:
     if seconds < 0:
         return _MINUS + duration(-seconds)
     if seconds == 0:
-        return "0 s"
+        return f"0{_SPACE}s"
     for unit, scale in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if seconds < (60 if unit == "s" else 999.5 * scale):
-            return f"{_digits(seconds / scale, 3)} {unit}"
+            return f"{_digits(seconds / scale, 3)}{_SPACE}{unit}"
     rest = round(seconds)
     for (unit, length), (small_unit, small) in itertools.pairwise(_TIME_UNITS):
         if rest >= length:
             parts = divmod(round(rest / small) * small, length)
-            tail = f" {parts[1] // small} {small_unit}" if parts[1] and parts[0] < 10 else ""
-            return f"{count(parts[0])} {unit}{tail}"
-    return f"{rest} s"
+            tail = (
+                f"{_SPACE}{parts[1] // small}{_SPACE}{small_unit}"
+                if parts[1] and parts[0] < 10
+                else ""
+            )
+            return f"{count(parts[0])}{_SPACE}{unit}{tail}"
+    return f"{rest}{_SPACE}s"
 
 
 def share(part: float) -> str:
     """A part of a whole: ``12.3 %``; only the whole is ``100 %``, only nothing ``0 %``."""
     percent = part * 100
     if 0 < percent < 0.1:
-        return "< 0.1 %"
+        return f"<{_SPACE}0.1{_SPACE}%"
     if 99.9 < percent < 100:
-        return "> 99.9 %"
-    return f"{percent:.1f}".removesuffix(".0") + " %"
+        return f">{_SPACE}99.9{_SPACE}%"
+    return f"{percent:.1f}".removesuffix(".0") + f"{_SPACE}%"
 
 
 def growth(ratio: float) -> str:
     """A change: ``+25 %``."""
-    return f"{ratio * 100:+,.0f} %".replace("-", _MINUS)
+    return f"{ratio * 100:+,.0f}{_SPACE}%".replace("-", _MINUS)
 
 
 def number(value: float) -> str:

@@ -195,7 +195,15 @@ def test_tables_show_the_first_rows() -> None:
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
     assert len(cells) == 7 * limits.PAGE_ROWS
     assert cells[:7] == [
-        *("t/<wbr>0", "1.5", "2025-01-01 00:00:00", "\N{EN DASH}", "1.5", "1.5 kB", "1,000")
+        *(
+            "t/<wbr>0",
+            "1.5",
+            "2025-01-01 00:00:00",
+            "\N{EN DASH}",
+            "1.5",
+            "1.5\N{NO-BREAK SPACE}kB",
+            "1,000",
+        )
     ]
     assert f"Table: {limits.PAGE_ROWS} of {limits.PAGE_ROWS + 2} rows" in text
     assert "latest.csv, latest.parquet" in text
