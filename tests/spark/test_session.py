@@ -5,17 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
 import mariner_spark
-from mariner_spark import java, session
+from mariner_spark import java, limits, session
 from tests.spark.support import fill, plain_events
 
 READ = """\
 import os, sys
 import mariner_spark
-from mariner_spark import java, session
+from mariner_spark import java, limits, session
 
 # a class cache that is no good costs time, nothing else
 cache = java.class_cache(java.find_java(), session.SHORT_WORK_OPTIONS)
@@ -63,6 +64,15 @@ def test_a_session_that_there_is_is_used_as_it_is(spark: SparkSession) -> None:
     given = mariner_spark.get_session(master="local[7]", configuration={"spark.x": "y"})
     assert given is spark
     assert dict(given.sparkContext.getConf().getAll()) == before
+
+
+def test_a_gateway_on_this_machine_goes_first(spark: SparkSession) -> None:
+    ours = psutil.Process()
+    niceness = min(19, ours.nice() + limits.NICENESS)
+    spark.range(2).rdd.map(str).collect()  # workers are there
+    seen = [i.nice() for i in ours.children(recursive=True) if i.name() in {"java", "python"}]
+    assert len(seen) >= 2
+    assert set(seen) == {niceness}
 
 
 def test_variables_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
