@@ -13,6 +13,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,11 @@ from mariner_spark.reports.views import Row, View
 VEGA_LITE: Final = "6.4"
 """Version of Vega-Lite, of those that vl-convert-python holds."""
 
-_FOLDER: Final = Path(__file__).parent
+_FOLDER: Final = resources.files(__package__)  # which may be in a zip file, on a cluster
+
+_ENVIRONMENT: Final = jinja2.Environment(
+    autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
 _RIGHT: Final = frozenset(("count", "size", "duration", "share", "growth", "number", "ratio"))
 
 
@@ -79,14 +84,14 @@ def render(
     """
     specs: dict[str, Any] = {}
     shown = [_section(section, specs) for section in sections]
-    scripts = (programs, (_FOLDER / "page.js").read_text(encoding="utf-8")) if specs else ()
-    template = _environment().get_template("page.html.jinja")
+    scripts = (programs, _read("page.js")) if specs else ()
+    template = _ENVIRONMENT.from_string(_read("page.html.jinja"))
     return template.render(
         title=title,
         about=about,
         facts=facts,
         sections=shown,
-        style=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        style=_read("page.css"),
         scripts=scripts,
         policy=" ".join(map(_policy_source, scripts)) or "'none'",
         specs=_json(specs),
@@ -94,14 +99,8 @@ def render(
     )
 
 
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
