@@ -6,7 +6,6 @@ not read from there, so that the checkout itself is not importable.
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.wheel import build_wheel
 
-ROOT = Path(__file__).parent.parent
 CONF = """\
 name: wheel
 mariner: {host: 127.0.0.1, port: 0}
@@ -29,19 +28,6 @@ clients:
       subscriptions: []
       register_events: [{subscriptions: [["*"]]}]
 """
-
-
-def build_wheel(folder: Path) -> Path:
-    source = folder / "source"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    for name in listed.stdout.decode().split("\0")[:-1]:
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    subprocess.run([*command, str(source)], check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
-    return wheel
 
 
 def check_content(wheel: Path) -> None:

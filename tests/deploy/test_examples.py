@@ -4,11 +4,14 @@ import configparser
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema_rs
 import pytest
+import yaml
 from click.testing import CliRunner
 from hat import json as hat_json
 from hat.monitor import common as hat_monitor
@@ -94,3 +97,24 @@ def test_the_image_runs_as_a_user_and_has_a_health_check() -> None:
     assert last["STOPSIGNAL"] == ["SIGTERM"]
     assert any(name == "HEALTHCHECK" for name, *_ in instructions)
     assert json.loads(last["CMD"][0])[0] == "serve"
+
+
+def jobs_on_kubernetes() -> Iterator[list[str]]:
+    """Arguments that Kubernetes gives to ``mariner``."""
+    text = (DEPLOY / "spark" / "kubernetes.yaml").read_text()
+    for document in yaml.safe_load_all(text):
+        if document["kind"] == "CronJob":
+            pod = document["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+            [container] = pod["containers"]
+            yield container["args"]
+
+
+@pytest.mark.parametrize("args", [*jobs_on_kubernetes()], ids=" ".join)
+def test_commands_on_kubernetes_exist(args: list[str]) -> None:
+    command: click.Command = main
+    context = click.Context(command, info_name="mariner")
+    while isinstance(command, click.Group):
+        name, found, args = command.resolve_command(context, args)
+        assert found is not None, name
+        command = found
+    command.make_parser(context).parse_args(list(args))  # an option that there is not is an error

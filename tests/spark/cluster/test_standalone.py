@@ -1,0 +1,46 @@
+"""On a cluster: our wheel by ``--py-files``, a gateway over the network with TLS."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster.standalone import standalone
+from tests.spark.source.test_network import served
+from tests.spark.support import plain_events
+from tests.support.wheel import ROOT, build_wheel
+
+PROGRAM = Path(__file__).parent / "program.py"
+JOB = ROOT / "deploy" / "spark" / "mariner_job.py"
+
+
+@pytest.mark.timeout(240)
+async def test_executors_read_a_gateway(tmp_path: Path) -> None:
+    package = tmp_path / "mariner.zip"
+    shutil.copy(build_wheel(tmp_path / "wheel"), package)
+    async with served(tmp_path / "gateway", plain_events(5_000)) as options:
+        (tmp_path / "options.json").write_text(json.dumps({**options, "types": "site/*"}))
+        with standalone(tmp_path) as cluster:
+            push_down = "spark.sql.python.filterPushdown.enabled=true"
+            output = cluster.submit(
+                *("--conf", push_down, "--py-files", package, PROGRAM, "options.json")
+            )
+            [line] = output.splitlines()
+            access = (f"--{i.replace('_', '-')}={options[i]}" for i in ("tls_ca", "cert", "key"))
+            gateway = ("--gateway", f"{options['host']}:{options['port']}", "--name", "app")
+            cluster.submit(
+                *("--conf", push_down, "--py-files", package, JOB, "report", "activity"),
+                *(*gateway, "--token", options["token"], *access, "--types", "site/*"),
+            )
+    seen = json.loads(line)
+    assert seen["driver"].startswith(f"{package}/")
+    [executor] = seen["executors"]
+    assert "mariner.zip/mariner_spark" in executor
+    assert seen["master"].startswith("spark://")
+    assert seen["n_partitions"] == 2
+    assert seen["by_type"] == [[f"site/{i // 5}/d{i}", 500] for i in range(10)]
+    assert seen["one_type"] == 500
+    with (tmp_path / "report" / "activity.csv").open() as table:
+        assert sum(int(row["events"]) for row in csv.DictReader(table)) == 5_000
