@@ -6,29 +6,23 @@ filled store share one that is filled once.
 """
 
 from pathlib import Path
-from typing import Final
 
 import psutil
 
-from tests.perf import eventer, millions, rsb
+from tests.perf import eventer, millions, rsb, spark
 from tests.perf.client import Connection, Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import NAMES, ON_EMPTY, ON_FILLED, Scenario, Sizes
 from tests.perf.sides import (
     OURS,
     SIDES,
-    Server,
     Side,
     do,
+    fill,
     in_turn,
     new_directory,
     used_bytes,
 )
-
-FILL_REQUEST_EVENTS: Final = 1_000
-
-FILL_REQUESTS: Final = 50
-"""Requests of one client process while filling; bounds its memory to about 50 MB."""
 
 
 async def run(
@@ -84,7 +78,10 @@ async def run(
         await millions.run(new_directory(directory, OURS, "millions"), sizes, wanted_millions)
     wanted_rsb = {i.name: i for i in rsb.measures() if i.name in names}
     await rsb.run(directory, sizes, wanted_rsb)
-    wanted = (measures, wanted_eventer, wanted_millions, wanted_rsb)
+    wanted_spark = {i.name: i for i in spark.measures(sizes) if i.name in names}
+    if wanted_spark:
+        await spark.run(new_directory(directory, OURS, "spark"), sizes, wanted_spark)
+    wanted = (measures, wanted_eventer, wanted_millions, wanted_rsb, wanted_spark)
     return [measure for of_kind in wanted for measure in of_kind.values()]
 
 
@@ -140,33 +137,15 @@ async def _fill_store(
     side: Side, directory: Path, sizes: Sizes, measures: dict[str, Measure]
 ) -> None:
     async with side.start(directory) as server:
-        await _fill(server, sizes.stored)
+        await fill(server, sizes.stored)
     if "disk" in measures:
         measures["disk"].add(side.name, used_bytes(directory, side.store) / sizes.stored)
-
-
-async def _fill(server: Server, events: int) -> None:
-    """Register the events 0 to ``events``, a multiple of ``FILL_REQUEST_EVENTS``."""
-    step = FILL_REQUESTS * FILL_REQUEST_EVENTS
-    for first in range(0, events, step):
-        requests = min(step, events - first) // FILL_REQUEST_EVENTS
-        await do(
-            Job(
-                server.host,
-                server.port,
-                "register",
-                requests=requests,
-                in_flight=4,
-                events_per_request=FILL_REQUEST_EVENTS,
-                first=first,
-            )
-        )
 
 
 async def _measure_memory(directory: Path, sizes: Sizes, measure: Measure) -> None:
     """Ours only: hat-event would need some minutes to store as many."""
     async with OURS.start(directory) as server:
-        await _fill(server, sizes.many)
+        await fill(server, sizes.many)
         rss_bytes = sum(psutil.Process(pid).memory_info().rss for pid in server.pids)
         measure.add(OURS.name, rss_bytes / 1e6)
 

@@ -180,6 +180,8 @@ class Sizes(NamedTuple):
         millions_requests: registrations of 100 events that one client process makes.
         millions_queries: queries whose median counts.
         rsb: RSB events that are stored; a tenth of them for each latency.
+        spark: events that Spark reads.
+        spark_requests: registrations of 100 events beside it.
         small: requests of the scenarios: few instead of many.
     """
 
@@ -194,6 +196,8 @@ class Sizes(NamedTuple):
     millions_requests: int
     millions_queries: int
     rsb: int
+    spark: int
+    spark_requests: int
     small: bool
 
 
@@ -209,6 +213,8 @@ FULL: Final = Sizes(
     millions_requests=10_000,
     millions_queries=500,
     rsb=100_000,
+    spark=2_000_000,
+    spark_requests=10_000,
     small=False,
 )
 SMALL: Final = Sizes(
@@ -223,6 +229,8 @@ SMALL: Final = Sizes(
     millions_requests=50,
     millions_queries=20,
     rsb=2_000,
+    spark=2_000,
+    spark_requests=20,
     small=True,
 )
 
@@ -247,4 +255,19 @@ MILLIONS: Final = (
 RSB: Final = ("rsb-store", "rsb-relay", "rsb-out")
 """Rows of ``rsb``."""
 
-NAMES: Final = tuple(i.name for i in ON_EMPTY + ON_FILLED) + RECORDS + EVENTER + MILLIONS + RSB
+SPARK: Final = (
+    "spark-plain",
+    "spark-lake",
+    "spark-lake-share",
+    "spark-path",
+    "spark-one-type",
+    "spark-ingest",
+    "spark-network",
+    "spark-beside",
+)
+"""Rows of ``spark``: one run gives all of them."""
+
+NAMES: Final = (
+    *(i.name for i in ON_EMPTY + ON_FILLED),
+    *(*RECORDS, *EVENTER, *MILLIONS, *RSB, *SPARK),
+)

@@ -26,6 +26,12 @@ JOB_TIMEOUT_S: Final = 300.0
 """Of one client process; hat-event needs about 10 s for the longest."""
 
 
+FILL_REQUEST_EVENTS: Final = 1_000
+
+FILL_REQUESTS: Final = 50
+"""Requests of one client process while filling; bounds its memory to about 50 MB."""
+
+
 class Server(NamedTuple):
     """A running server of either side, which may be several processes."""
 
@@ -128,6 +134,24 @@ async def finish(process: Process, outcome_type: type[T], data: bytes | None = N
     if process.returncode != 0:
         raise ChildError(f"{(data or b'').decode()}\n{errors.decode(errors='replace')}")
     return msgspec.json.decode(output, type=outcome_type)
+
+
+async def fill(server: Server, events: int) -> None:
+    """Register the events 0 to ``events``, a multiple of ``FILL_REQUEST_EVENTS``."""
+    step = FILL_REQUESTS * FILL_REQUEST_EVENTS
+    for first in range(0, events, step):
+        requests = min(step, events - first) // FILL_REQUEST_EVENTS
+        await do(
+            Job(
+                server.host,
+                server.port,
+                "register",
+                requests=requests,
+                in_flight=4,
+                events_per_request=FILL_REQUEST_EVENTS,
+                first=first,
+            )
+        )
 
 
 def used_bytes(directory: Path, store: str) -> int:

@@ -1,0 +1,172 @@
+"""Reads what a gateway stored, by Spark, in a process of its own (``python -m``).
+
+A :class:`SparkJob` comes on standard input, one line of JSON; outcomes go to standard output.
+Every read is counted in the same pass that is timed, and has to give what was registered.
+"""
+
+import select
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+
+import mariner_spark
+from mariner_spark.lake.ingest import ingest
+from mariner_spark.lake.read import read as read_lake
+from mariner_spark.reports.activity import activity
+from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
+
+OWN_TYPES: Final = "perf/*"
+"""Without what the engine registered."""
+
+OWN_EVENTS: Final = "type_path LIKE 'perf/%'"
+"""The same, for a table."""
+
+CORES: Final = 2
+
+
+class SparkJob(msgspec.Struct, frozen=True):
+    """What to do.
+
+    Attributes:
+        kind: ``reads`` measures every read; ``loop`` reads the store again and again, says so
+            by a line when the first time is over, and ends when standard input does.
+        host, port: of the gateway.
+        store: directory of its store.
+        folder: where tables can be made.
+        events: registered with the types ``OWN_TYPES``.
+        rounds: of which the median counts.
+    """
+
+    kind: Literal["reads", "loop"]
+    host: str
+    port: int
+    store: str
+    folder: str
+    events: int
+    rounds: int
+
+
+class SparkOutcome(msgspec.Struct, frozen=True):
+    """Seconds of each read."""
+
+    seconds: dict[str, float]
+
+
+def from_store(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """The events by ``path``."""
+    return spark.read.format("mariner").options(path=job.store, types=OWN_TYPES).load()
+
+
+def from_gateway(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """The events over the network, by two tasks."""
+    source = spark.read.format("mariner").options(host=job.host, port=job.port, types=OWN_TYPES)
+    return source.options(client_name="app", token="secret", partitions=CORES).load()
+
+
+def of_one_type(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """A hundredth of the events, by a filter."""
+    return from_store(spark, job).where(sf.col("type_path") == f"perf/{ASKED_TYPE}")
+
+
+def of_no_type(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """Nothing, by a filter."""
+    return from_store(spark, job).where(sf.col("type_path") == "perf/nothing")
+
+
+def from_lake(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """The report ``activity`` of the lake."""
+    return activity(read_lake(spark, f"{job.folder}/lake").where(OWN_EVENTS))
+
+
+def from_plain_table(spark: SparkSession, job: SparkJob) -> DataFrame:
+    """The same of a table that Spark itself wrote."""
+    return activity(spark.read.parquet(f"{job.folder}/plain").where(OWN_EVENTS))
+
+
+class Read(NamedTuple):
+    """A read.
+
+    Attributes:
+        load: what is read.
+        counted: how many events it gives.
+        share: the read gives one of so many events that there are; 0: none.
+    """
+
+    load: Callable[[SparkSession, SparkJob], DataFrame]
+    counted: Column
+    share: int = 1
+
+    def seconds(self, spark: SparkSession, job: SparkJob) -> float:
+        """Read all columns of all rows."""
+        seen = Observation()
+        expected = job.events // self.share if self.share else 0
+        begin = time.perf_counter()
+        frame = self.load(spark, job).observe(seen, self.counted.alias("events"))
+        frame.write.format("noop").mode("overwrite").save()
+        seconds = time.perf_counter() - begin
+        if seen.get["events"] != expected:
+            raise WrongAnswerError(f"{seen.get['events']} events, expected {expected}")
+        return seconds
+
+
+def reads() -> dict[str, Read]:
+    """The reads by name; needs a session, because columns do."""
+    return {
+        "plain": Read(from_plain_table, sf.sum("events")),
+        "lake": Read(from_lake, sf.sum("events")),
+        "path": Read(from_store, sf.count("*")),
+        "one-type": Read(of_one_type, sf.count("*"), EVENT_TYPES),
+        "no-type": Read(of_no_type, sf.count("*"), 0),
+        "network": Read(from_gateway, sf.count("*")),
+    }
+
+
+def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
+    """All reads in turn, ``rounds`` times, after a time that does not count."""
+    lake, plain = f"{job.folder}/lake", f"{job.folder}/plain"
+    source = {"host": job.host, "port": str(job.port), "client_name": "app", "token": "secret"}
+    begin = time.perf_counter()
+    ingest(spark, lake, source)
+    ingested_s = time.perf_counter() - begin
+    read_lake(spark, lake).write.parquet(plain)
+
+    seconds = defaultdict[str, list[float]](list)
+    for _ in range(1 + job.rounds):
+        for name, each in reads().items():
+            seconds[name].append(each.seconds(spark, job))
+    medians = {name: statistics.median(i[1:]) for name, i in seconds.items()}
+    return SparkOutcome({**medians, "ingest": ingested_s})
+
+
+def loop(spark: SparkSession, job: SparkJob) -> None:
+    """Read the store, as it was at first, until standard input ends."""
+    frame = from_store(spark, job)
+    again = Read(lambda *_: frame, sf.count("*"))
+    again.seconds(spark, job)
+    print("reading", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        again.seconds(spark, job)
+
+
+def main() -> None:
+    """Run."""
+    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=SparkJob)
+    spark = mariner_spark.get_session(master=f"local[{CORES}]", is_short=False)
+    if job.kind == "loop":
+        loop(spark, job)
+        outcome = SparkOutcome({})
+    else:
+        outcome = measure(spark, job)
+    spark.stop()
+    sys.stdout.buffer.write(msgspec.json.encode(outcome))
+
+
+if __name__ == "__main__":
+    main()
