@@ -175,7 +175,7 @@ def latency(rows: Sequence[Row]) -> View:
 
 
 def values(rows: Sequence[Row]) -> View:
-    """A small chart of each type: its mean over time between minimum and maximum."""
+    """A small chart of each type: the mean of its numbers between minimum and maximum."""
     by_type: dict[str, list[Row]] = {}
     for row in rows:
         by_type.setdefault(row["type_path"], []).append(row)
@@ -183,7 +183,7 @@ def values(rows: Sequence[Row]) -> View:
     domain = (min(moments), max(moments) + rows[0]["bucket_s"] * 1_000)
     finding = (
         f"{_plural(sum(row['count'] for row in rows), 'number')} of"
-        f" {_plural(len(by_type), 'type')}: means over time in {_width(rows)}, between the least"
+        f" {_plural(len(by_type), 'type')}: means in {_width(rows)}, between the least"
         f" and the largest."
     )
     return View(finding, [_band(name, found, domain) for name, found in by_type.items()])
@@ -196,9 +196,9 @@ def _band(name: str, rows: Sequence[Row], domain: tuple[float, float]) -> Chart:
             "time": ms(row["bucket"]) + middle / timedelta(milliseconds=1),
             "least": row["min"],
             "largest": row["max"],
-            "mean": row["time_mean"],
+            "mean": row["mean"],
             "when": formats.moment(row["bucket"]),
-            "shown": formats.number(row["time_mean"]),
+            "shown": formats.number(row["mean"]),
             "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}",
             "count": formats.count(row["count"]),
         }
