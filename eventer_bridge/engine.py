@@ -125,10 +125,10 @@ class Engine(EventCore):
         self._numbering = Numbering(backend, server_id)
         self._checked_types: set[EventType] = set()
         self._runner: ModuleRunner | None = None
-        self._n_processing = 0  # sessions that modules have to process yet
+        self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
-        self._nothing_pending = asyncio.Event()
-        self._nothing_pending.set()
+        self._own_ended = asyncio.Event()  # set while there are none of them
+        self._own_ended.set()
         self._starting_or_stopping = asyncio.Lock()
         self._failure_handle = backend.register_failure_cb(self._tell_status)
         self.async_group.spawn(aio.call_on_cancel, self._close)
@@ -248,10 +248,11 @@ class Engine(EventCore):
                 return
             was_operational = self._phase is Status.OPERATIONAL
             self._enter(Status.STOPPING)
-            if self._runner is not None and not await _in_time(self._nothing_pending.wait()):
+            if self._runner is not None and not await _in_time(self._own_ended.wait()):
                 mlog.error("modules do not end their sessions, which fail now")
                 self._runner.abandon()
-            await self._nothing_pending.wait()
+            # not for replicated sessions, which go on coming
+            await self._own_ended.wait()
             if was_operational and self._backend.is_open:
                 try:
                     await self._register_status("STOPPED")
@@ -324,15 +325,18 @@ class Engine(EventCore):
         if self._runner is None or self._runner.is_abandoned:
             created, commit = self._hand_over(events)
             session = Session(source, n_events, n_bytes, commit, created)
-            self._pending.add(n_events, n_bytes)
+            self._begin_own(session)
             self._track(session, commit)
             return session
         session = Session(source, n_events, n_bytes, self._loop.create_future())
-        self._pending.add(n_events, n_bytes)
-        self._n_processing += 1
-        self._nothing_pending.clear()
+        self._begin_own(session)
         self._runner.submit(session, events)
         return session
+
+    def _begin_own(self, session: Session) -> None:
+        self._pending.add(session.requested, session.payload_bytes)
+        self._n_own += 1
+        self._own_ended.clear()
 
     def _hand_over(
         self, events: Sequence[RegisterEvent | ProcessEvent], session_id: int | None = None
@@ -357,11 +361,10 @@ class Engine(EventCore):
         session.events, commit = self._hand_over(events, session_id)
         session.payload_bytes += added_bytes
         self._pending.add(len(added), added_bytes)
-        self._n_processing -= 1
         self._track(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
-        self._n_processing -= 1
+        self._n_own -= 1
         self._pending.remove(session.requested, session.payload_bytes)
         session.resolve(error)
         self._tell_drained()
@@ -372,7 +375,6 @@ class Engine(EventCore):
         if sessions is None:
             sessions = self._uncommitted[commit] = []
             commit.add_done_callback(self._on_committed)
-            self._nothing_pending.clear()
         sessions.append(session)
         self._tell_session(session, persisted=False)
 
@@ -380,6 +382,7 @@ class Engine(EventCore):
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
         for session in sessions:
+            self._n_own -= session.source is not REMOTE_SOURCE
             self._pending.remove(len(session.events), session.payload_bytes)
             if session.committed is not commit:
                 session.resolve(error)
@@ -388,8 +391,8 @@ class Engine(EventCore):
         self._tell_drained()
 
     def _tell_drained(self) -> None:
-        if not self._uncommitted and not self._n_processing:
-            self._nothing_pending.set()
+        if not self._n_own:
+            self._own_ended.set()
         self._pending.tell_drained()
 
     def _enter(self, phase: Status) -> None:

@@ -12,6 +12,8 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import (
+    Event,
+    EventId,
     JsonPayload,
     QueryServerParams,
     RegisterEvent,
@@ -20,7 +22,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from eventer_bridge.session import Session
+from eventer_bridge.session import REMOTE_SOURCE, Session
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 
@@ -223,3 +225,40 @@ async def test_it_stops_and_starts_again(core: Engine) -> None:
     assert [e.type[-1] for e in events] == ["engine", "engine", "engine", "a"]
     states = [e.payload.value() for e in events if isinstance(e.payload, JsonPayload)]
     assert states == ["STARTED", "STOPPED", "STARTED", 1]
+
+
+class BusyReplication:
+    """Hands over a replicated session whenever one is durable, so that one always waits."""
+
+    def __init__(self, core: Engine) -> None:
+        self.n_sessions = 0
+        self._core = core
+        core.add_observer(self)
+        self._replicate()
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        if persisted and session.source == REMOTE_SOURCE:
+            self._replicate()
+
+    def on_status(self, status: Status) -> None:
+        pass
+
+    def _replicate(self) -> None:
+        self.n_sessions += 1
+        event_id = EventId(2, self.n_sessions, 1)
+        self._core.replicate([Event(event_id, ("a",), Timestamp(1, 0), None, None)])
+
+
+async def test_it_stops_while_sessions_are_replicated(core: Engine) -> None:
+    replication = BusyReplication(core)
+    own = core.register(SOURCE, [register_event("a")])
+    async with asyncio.timeout(10):
+        await core.stop()
+    assert own.committed.done()
+    last = (await core.query(QueryServerParams(7))).events[-1]
+    assert last.payload == JsonPayload.of("STOPPED")
+    n_sessions = replication.n_sessions
+    async with asyncio.timeout(10):
+        while replication.n_sessions == n_sessions:  # which goes on
+            await asyncio.sleep(0)
+    core.remove_observer(replication)
