@@ -263,6 +263,10 @@ MAX_SEND_BUFFER_BYTES: Final = 32 << 20
 """The same, above which a peer that is sent yet another message is closed. One message, of
 whatever size, is never the reason."""
 
+MAX_UNREAD_PONGS: Final = 1_000
+"""Pings that a peer sends while it does not read, above which it is closed. One that waits for
+its pongs has a single one under way."""
+
 WRITE_STALL_TIMEOUT_S: Final = 30.0
 """Above the high-water mark with nothing leaving for so long: the connection is closed."""
 

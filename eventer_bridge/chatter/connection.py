@@ -6,7 +6,7 @@ leaves in one piece. Nothing here grows without bound. A connection is not read 
 * its user says so (:meth:`Connection.pause_reading`),
 * too many conversations of the peer wait for us,
 * we listen, and what the peer was sent has not left. Who connected goes on reading then:
-  if both stopped, neither would ever go on.
+  if both stopped, neither would ever go on. It only does not answer pings without end.
 
 Everything that depends on time (first message, conversations, ping, stalled writes) is
 looked at by :meth:`Connection.sweep`, once a second.
@@ -77,6 +77,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._stall_deadline = 0.0
         self._written_bytes = 0
         self._last_left_bytes = 0
+        self._n_pongs_read = 0  # at most: those that were sent before writing was paused
         self._begin_deadline = time.monotonic() + settings.first_message_timeout_s
         self._liveness = Liveness(settings.ping_delay_s, settings.ping_timeout_s)
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -348,6 +349,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._writable.clear()
         self._last_left_bytes = self._left_bytes()
         self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
+        self._n_pongs_read = self._protocol.n_pongs
         if self._connections is not None:
             self.pause_reading(_WRITE_BLOCKED)
 
@@ -370,6 +372,7 @@ class Connection(aio.Resource, asyncio.Protocol):
             finally:
                 self._is_processing = False
                 self._flush()
+            self._check_pongs()
             if not self._protocol.is_pinging:
                 self._tell_pong()
         if self._has_ended:
@@ -423,6 +426,12 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _is_too_slow(self) -> bool:
         """Whether the peer is to be closed because of what it has not read."""
         return self.is_write_blocked and self._buffered_bytes() > limits.MAX_SEND_BUFFER_BYTES
+
+    def _check_pongs(self) -> None:
+        """Close a peer that pings and does not read; nothing else bounds the pongs."""
+        n_unread = self._protocol.n_pongs - self._n_pongs_read
+        if self.is_write_blocked and n_unread > limits.MAX_UNREAD_PONGS:
+            self.abort("slow consumer", detail=f"{n_unread} pongs are not read")
 
     def _leave(self, is_too_slow: bool) -> None:
         """Have what was sent leave, soon."""

@@ -54,6 +54,9 @@ class Protocol:
         max_frame_bytes: largest message that is accepted afterwards.
         conversation_timeout_s: how long the peer may take to go on with a conversation.
         clock: monotonic seconds.
+
+    Attributes:
+        n_pongs: answers to pings so far.
     """
 
     __slots__ = (
@@ -74,6 +77,7 @@ class Protocol:
         "_theirs",
         "_unsent",
         "_unsent_bytes",
+        "n_pongs",
     )
 
     def __init__(
@@ -106,6 +110,7 @@ class Protocol:
         self._ping: Conversation | None = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self.n_pongs = 0
 
     @property
     def dialect(self) -> Dialect | None:
@@ -402,6 +407,7 @@ class Protocol:
         if not msg.token:
             raise RemoteProtocolError(f"{_text(msg)} does not pass the token on")
         self.send(self._pong_type, b"", conversation=conversation)
+        self.n_pongs += 1
 
     def _on_pong(self, conversation: Conversation, msg: Msg) -> None:
         if conversation is not self._ping:

@@ -1,15 +1,24 @@
 """What a peer does wrong over a real socket: closed with the reason, and others go on."""
 
 import asyncio
+import contextlib
 import logging
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.framing import encode_frame
-from tests.eventer_bridge.chatter.peers import Echo, RawPeer, Recorder, connected, listening
+from tests.eventer_bridge.chatter.peers import (
+    ANY,
+    Echo,
+    RawPeer,
+    Recorder,
+    connected,
+    listening,
+)
 
 HELLO = Msg(1, 1, True, True, True, "T.Hello", b"")
 
@@ -125,3 +134,53 @@ async def test_pings_without_reading_the_pongs_are_bounded(
                 await asyncio.sleep(0)
             assert handler.connection._buffered_bytes() < 500_000
             assert handler.connection.is_open
+
+
+def pings(first: int, count: int) -> list[Msg]:
+    ids = range(first, first + count)
+    return [Msg(i, i, True, True, False, "HatChatter.Ping", b"") for i in ids]
+
+
+@contextlib.asynccontextmanager
+async def blocked_by_its_server() -> AsyncIterator[tuple[Recorder, RawPeer]]:
+    """Who connected to a raw peer, and sent it more than is read."""
+    peers: asyncio.Queue[RawPeer] = asyncio.Queue()
+    server = await asyncio.start_server(
+        lambda reader, writer: peers.put_nowait(RawPeer(reader, writer)), ANY.host, 0
+    )
+    address = ANY._replace(port=server.sockets[0].getsockname()[1])
+    async with server, connected(address) as here, await peers.get() as peer:
+        while not here.connection.is_write_blocked:
+            here.connection.send("T.A", bytes(100_000))
+            await asyncio.sleep(0)
+        yield here, peer
+
+
+async def test_who_connected_bounds_the_pongs_that_are_not_read() -> None:
+    async with blocked_by_its_server() as (here, peer):
+        n_bytes = here.connection._buffered_bytes()
+        n_sent = 0
+        while not here.closed.done():
+            peer.send(*pings(n_sent + 1, 500))
+            n_sent += 500
+            await asyncio.sleep(0)
+            assert here.connection._buffered_bytes() < n_bytes + 500_000
+        assert await here.closed == "slow consumer"
+        text = here.connection.close_text
+        assert text is not None
+        assert text.endswith("pongs are not read")
+
+
+async def test_who_connected_answers_pings_while_it_is_blocked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1)  # a large message is no reason
+    async with blocked_by_its_server() as (here, peer):
+        peer.send(
+            *pings(1, limits.MAX_UNREAD_PONGS), Msg(9999, 9999, True, True, True, "T.Hello", b"")
+        )
+        assert (await here.messages.get()).type == "T.Hello"
+        pongs = 0
+        while pongs < limits.MAX_UNREAD_PONGS:
+            pongs += (await peer.receive()).type == "HatChatter.Pong"
+        assert here.connection.is_open
