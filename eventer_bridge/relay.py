@@ -87,6 +87,11 @@ class RelayCore(EventCore):
         return self._name
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the remote server."""
+        return self._client is not None
+
+    @property
     def refused_events(self) -> int:
         """Times that the remote server told of an event that cannot be one here."""
         return sum(feed.refused_events for feed in self._feeds)

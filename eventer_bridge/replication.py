@@ -96,6 +96,16 @@ class Replication(aio.Resource):
         return f"server {self.remote_id}"
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the remote server."""
+        return self._client is not None
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether it caught up with all that was there, and keeps what is new."""
+        return self.state is FeedState.SYNCED
+
+    @property
     def refused_events(self) -> int:
         """Times that the remote server told of an event that cannot be kept."""
         return self._refused_events + self._feed.refused_events

@@ -16,6 +16,7 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import EventCore
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams, Status
+from eventer_bridge.replication import Replication
 from eventer_bridge.rsb.bridge import Bridge
 from eventer_bridge.server_stats import ServerStats
 from mariner.rsb_metrics import RsbLatency
@@ -72,12 +73,16 @@ class RemoteServer(Protocol):
         """What it is called."""
 
     @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to it."""
+
+    @property
     def refused_events(self) -> int:
         """Times that it told of an event that had to be left out."""
 
 
 class RemotesCollector(Collector):
-    """Counts of the remote Event Servers that there are when it is scraped.
+    """Metrics of the remote Event Servers that there are when it is scraped.
 
     Args:
         remotes: gives them.
@@ -87,8 +92,15 @@ class RemotesCollector(Collector):
         self._remotes = remotes
 
     def collect(self) -> Iterable[Metric]:
-        """What could not be taken from them."""
-        refused = {remote.name: remote.refused_events for remote in self._remotes()}
+        """Whether they can be followed, and what could not be taken from them."""
+        remotes = list(self._remotes())
+        connected = {remote.name: remote.is_connected for remote in remotes}
+        text = "1 if there is a connection to the remote server"
+        yield _gauges("mariner_remote_connected", text, "server", connected)
+        synced = {i.name: i.is_synced for i in remotes if isinstance(i, Replication)}
+        text = "1 if all was caught up with, and events are kept as they are registered there"
+        yield _gauges("mariner_replication_synced", text, "server", synced)
+        refused = {remote.name: remote.refused_events for remote in remotes}
         text = "Events of a remote server that were left out, each time it told of them"
         yield _labelled("mariner_remote_events_refused", text, "server", refused)
 
@@ -178,4 +190,11 @@ def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> Metri
     family = CounterMetricFamily(name, text, labels=[label])
     for value, count in sorted(values.items()):
         family.add_metric([value], count)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: dict[str, bool]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, is_so in sorted(values.items()):
+        family.add_metric([value], is_so)
     return family

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from eventer_bridge.model import Event, QueryServerParams
 from mariner.gateway import Gateway
@@ -11,9 +12,15 @@ from tests.support.inprocess import running_gateway
 
 @contextlib.asynccontextmanager
 async def event_server(
-    path: Path, server_id: int, *, port: int = 0, remotes: dict[int, int] | None = None
+    path: Path,
+    server_id: int,
+    *,
+    port: int = 0,
+    remotes: dict[int, int] | None = None,
+    **keys: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway with an Eventer server that replicates others (server id → port)."""
+    """A gateway with an Eventer server that replicates others (server id → port); ``keys`` are
+    added to its configuration."""
     core = {
         "server_id": server_id,
         "backend": {"type": "rocksdb", "path": str(path / f"store{server_id}")},
@@ -22,7 +29,7 @@ async def event_server(
             {"server_id": i, "host": "127.0.0.1", "port": p} for i, p in (remotes or {}).items()
         ],
     }
-    async with running_gateway(event_core=core) as gateway:
+    async with running_gateway(event_core=core, **keys) as gateway:
         yield gateway
 
 
