@@ -2,6 +2,7 @@
 
 import configparser
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +26,23 @@ DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 @pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.yaml")), ids=lambda path: path.name)
 def test_example_configurations_load(path: Path) -> None:
     assert config.load(path).clients
+
+
+def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
+    lines = (DEPLOY / "gateway.yaml").read_text().splitlines()
+    # where components have tokens of their own, there is none for all
+    lines.remove("        token: change-me-hat")
+    path = tmp_path / "gateway.yaml"
+    path.write_text("\n".join(re.sub(r"^( *)#(?=\S| {2,}\S)", r"\1", line) for line in lines))
+    loaded = config.load(path)
+    assert loaded.log is not None
+    assert loaded.event_core is not None
+    [remote] = loaded.event_core.replication
+    assert remote.tls is not None
+    listener = loaded.event_core.eventer_server
+    assert listener is not None
+    assert listener.tls is not None
+    assert listener.clients is not None
 
 
 def test_the_pair_fits_together() -> None:
