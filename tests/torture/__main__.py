@@ -53,6 +53,7 @@ SCENARIOS: Final = {
     "damage": Scenario(damage.run, 20),
     "clock": Scenario(clock.run, 10),
     "cut-replication": Scenario(cut_links.run_replication, 200),
+    "cut-replication-hat": Scenario(cut_links.run_replication_hat, 200),
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
     "fuzz": Scenario(fuzz.run, 60),

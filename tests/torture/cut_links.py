@@ -52,10 +52,26 @@ async def run_replication(
     Raises:
         ViolationError: an event is missing, came twice, or in another order.
     """
+    async with event_server(directory, 1) as source:
+        return await _replicate(directory, eventer_port(source), rounds, chance, progress)
+
+
+async def run_replication_hat(
+    directory: Path, rounds: int, chance: random.Random, progress: Progress
+) -> str:
+    """The same of a server that replicates hat-event-server."""
+    async with hat_event_server(directory, flush_period_s=0.1) as source:
+        return await _replicate(directory, source.port, rounds, chance, progress)
+
+
+async def _replicate(
+    directory: Path, port: int, rounds: int, chance: random.Random, progress: Progress
+) -> str:
+    """Replicate, over cut connections, the event server that listens there and has the id 1."""
     ledger = Ledger()
     n_starts = 0
-    async with event_server(directory, 1) as source, _direct(eventer_port(source)) as reader:
-        async with proxy.create(eventer_port(source)) as link, _registering(reader, ledger):
+    async with _direct(port) as reader:
+        async with proxy.create(port) as link, _registering(reader, ledger):
             link.plans = proxy.by_chance(chance, MAX_CUT_BYTES)
             while link.n_cuts < rounds:
                 with _impatient():
@@ -68,7 +84,7 @@ async def run_replication(
                 _compare(kept, (await _stored(reader, 1))[: len(kept)])
         ledger.check(stored := await _stored(reader, 1))
         async with (
-            event_server(directory, 2, remotes={1: eventer_port(source)}) as replica,
+            event_server(directory, 2, remotes={1: port}) as replica,
             _direct(eventer_port(replica)) as client,
         ):
             _compare(await _until_stored(client, stored[-1].id), stored)

@@ -17,6 +17,14 @@ async def test_replication_over_cut_connections(
     assert outcome.startswith("20 cuts, the replica started 2 times: ")
 
 
+async def test_replication_of_hat_event_server_over_cut_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cut_links, "RESTART_EVERY", 10)
+    outcome = await cut_links.run_replication_hat(tmp_path, 20, random.Random(4), no_progress)
+    assert outcome.startswith("20 cuts, the replica started 2 times: ")
+
+
 async def test_relay_over_cut_connections(tmp_path: Path) -> None:
     outcome = await cut_links.run_relay(tmp_path, 20, random.Random(2), no_progress)
     assert outcome.endswith(", each heard of once")
