@@ -265,6 +265,50 @@ async def test_a_pair_with_hat_event_server(tmp_path: Path) -> None:
                 await asyncio.sleep(POLL_INTERVAL_S)
 
 
+async def test_hat_event_server_keeps_the_events_of_the_active_one(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        monitor = await stack.enter_async_context(monitor_server(tmp_path / "monitor"))
+        with socket.create_server(("127.0.0.3", 0)) as free:
+            listen = free.getsockname()
+        ours = await stack.enter_async_context(
+            gateway(tmp_path / "ours", core=core(1, monitor.port))
+        )
+        peer = await stack.enter_async_context(client_of(ours.port, "OPERATIONAL"))
+
+        async def until_kept(hat: hat_eventer.Client, registered: list[Any]) -> None:
+            """Wait until exactly these are kept there, in this order."""
+            params = common.QueryServerParams(1)
+            kept: list[Any] = []
+            while len(kept) < len(registered):
+                events = (await hat.query(params)).events
+                kept = [e for e in events if e.type == ("a",)]
+                ids = [e["id"] for e in registered[: len(kept)]]
+                assert [e.id._asdict() for e in kept] == ids
+                await asyncio.sleep(POLL_INTERVAL_S)
+            assert [e.timestamp._asdict() for e in kept] == [e["timestamp"] for e in registered]
+            values = [e["payload"]["data"] if e["payload"] else None for e in registered]
+            assert [e.payload.data if e.payload else None for e in kept] == values
+
+        registered: list[Any] = []
+        assert await write(peer, registered, 20) == ""
+        for _ in range(2):  # the second time it goes on where it was
+            async with hat_event_server(
+                tmp_path / "hat",
+                server_id=2,
+                server_token="pair",
+                flush_period_s=0.1,
+                listen=listen,
+                monitor_component=core(2, monitor.port)["monitor"],
+                status=common.Status.STANDBY,
+            ) as server:
+                hat = await hat_eventer.connect(net.TcpAddress(server.host, server.port), "x")
+                await until_kept(hat, registered)
+                assert await write(peer, registered, 20) == ""  # live
+                await until_kept(hat, registered)
+                await hat.async_close()
+            assert await write(peer, registered, 20) == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_the_monitor_server_is_away(tmp_path: Path, number: signal.Signals) -> None:
     async with contextlib.AsyncExitStack() as stack:

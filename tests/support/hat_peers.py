@@ -34,7 +34,7 @@ CLIENTS: Final[list[dict[str, Any]]] = [
 
 
 class HatEventServer(NamedTuple):
-    """A running hat-event-server, OPERATIONAL."""
+    """A running hat-event-server."""
 
     host: str
     port: int
@@ -74,6 +74,7 @@ async def hat_event_server(
     flush_period_s: float = 10,
     listen: tuple[str, int] = (HOST, 0),
     monitor_component: dict[str, Any] | None = None,
+    status: hat_common.Status = hat_common.Status.OPERATIONAL,
 ) -> AsyncIterator[HatEventServer]:
     """Run hat-event-server on its LMDB backend.
 
@@ -85,6 +86,7 @@ async def hat_event_server(
         flush_period_s: how often it writes to the disk; only then are events persisted.
         listen: host and port; a Monitor Server tells of what is given here.
         monitor_component: of its configuration: where the Monitor Server is, and the group.
+        status: what it is to become before it is used.
 
     Raises:
         ChildError: it did not start, or did not end well.
@@ -101,7 +103,7 @@ async def hat_event_server(
         "hat.event.server", "--conf", str(conf_path), output=output
     ) as process:
         port = await processes.wait_listening(process, output)
-        await _wait_operational(process, output, net.TcpAddress(host, port))
+        await _wait_status(process, output, net.TcpAddress(host, port), status)
         yield HatEventServer(host, port, process.pid)
 
 
@@ -223,12 +225,14 @@ def _event_server_conf(directory: Path, server_id: int, server_token: str | None
     }
 
 
-async def _wait_operational(process: Process, output: Path, address: net.TcpAddress) -> None:
-    """Wait until registration is possible; leaves two events of its own in the store."""
+async def _wait_status(
+    process: Process, output: Path, address: net.TcpAddress, status: hat_common.Status
+) -> None:
+    """Wait for a status; where it is OPERATIONAL, two events of this are left in the store."""
     client = await eventer.connect(address, "readiness")
 
     async def probe() -> bool | None:
-        return client.status == hat_common.Status.OPERATIONAL or None
+        return client.status == status or None
 
     try:
         await processes.wait_ready(process, output, probe)
