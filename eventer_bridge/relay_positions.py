@@ -6,8 +6,9 @@ no question for that. But every server registers ``event/<server id>/engine`` wh
 starts; the events after that one are found by halving the range of session ids.
 
 A server that was killed may have lost its last events, also those that it has told of, and
-gives their ids again (hat-event does). Therefore :func:`resume` looks whether the last event
-that clients were told of is still there; if not, it goes back to the last one that is.
+gives their ids again (hat-event does). One whose store is in memory, or was deleted, begins
+with its ids anew. Therefore :func:`resume` looks whether the last event that clients were told
+of is still there; if not, it goes back to the last one that is, or to the beginning.
 
 Belongs to the event loop's thread.
 """
@@ -73,7 +74,8 @@ async def resume(
         positions: what they were told of.
 
     Returns:
-        An event that is there, or none where the server was not known before.
+        An event that is there. None where the server was not known before, or has nothing
+        any more that was there then: all of its events are new.
 
     Raises:
         EventerBridgeError: as :func:`baseline`.
@@ -122,8 +124,8 @@ async def _first_from(client: EventerClient, server_id: int, session_id: int) ->
     return None
 
 
-async def _still_there(client: EventerClient, position: Position) -> EventId:
-    """The position, or where the server forgot that event, the last one before it."""
+async def _still_there(client: EventerClient, position: Position) -> EventId | None:
+    """The position, or where the server forgot that event, the last one before it; or None."""
     server_id, session_id = position.id.server, position.id.session
     found = await _first_from(client, server_id, session_id)
     if found is not None and (found.id.session, found.timestamp) == (
@@ -131,10 +133,27 @@ async def _still_there(client: EventerClient, position: Position) -> EventId:
         position.timestamp,
     ):
         return position.id
-    older = QueryTimeseriesParams(t_to=position.timestamp, order=Order.DESCENDING)
-    for event in (await client.query(older)).events:
-        if event.id.server == server_id and event.id.session <= session_id:
-            extra = {"server": server_id, "told": session_id, "goes_on_after": event.id.session}
-            mlog.warning("event server no longer has the last events that it told of", extra=extra)
-            return EventId(server_id, event.id.session, INT64_MAX)
-    return position.id
+    older = await _last_before(client, position)
+    extra = {"server": server_id, "told": session_id, "goes_on_after": older}
+    mlog.warning("event server no longer has the last events that it told of", extra=extra)
+    return None if older is None else EventId(server_id, older, INT64_MAX)
+
+
+async def _last_before(client: EventerClient, position: Position) -> int | None:
+    """The last session of a server that is older than the position, by id and by time.
+
+    Of a server's events, timestamps rise with ids: the last one is found by halving.
+    """
+    server_id, high = position.id.server, position.id.session  # that one is not there
+    low: int | None = None
+    step = 1
+    while (low or 0) + 1 < high:
+        # first ever further back; between, once there is one
+        middle = max(1, high - step) if low is None else (low + high) // 2
+        event = await _first_from(client, server_id, middle)
+        if event is None or event.id.session >= high or event.timestamp > position.timestamp:
+            high = middle
+            step *= 2
+        else:
+            low = event.id.session
+    return low

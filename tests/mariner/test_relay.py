@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
@@ -139,6 +141,63 @@ async def test_while_the_server_is_away(tmp_path: Path) -> None:
             # registered while it was not connected, or just after
             assert [e["payload"]["data"] for e in kinds["events"]["events"]] == [2]
             peer.writer.close()
+
+
+@contextlib.asynccontextmanager
+async def remote_server(kind: str, path: Path, port: int = 0) -> AsyncIterator[int]:
+    """Port of an Event Server that has forgotten everything whenever it starts."""
+    if kind == "hat dummy":
+        backend = {"module": "hat.event.backends.dummy"}
+        async with hat_event_server(path, listen=("127.0.0.1", port), backend=backend) as hat:
+            yield hat.port
+        return
+    store = None
+    if kind == "rocksdb":
+        store = path / "store"
+        shutil.rmtree(store, ignore_errors=True)
+    core: dict[str, Any] = {
+        "server_id": 1,
+        "backend": {"type": "rocksdb", "path": str(store)} if store else {"type": "memory"},
+        "eventer_server": {"host": "127.0.0.1", "port": port},
+    }
+    async with running_gateway(event_core=core) as gateway:
+        assert gateway.eventer_server is not None
+        yield gateway.eventer_server.address.port
+
+
+@pytest.mark.parametrize("kind", ["hat dummy", "memory", "rocksdb"])
+async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with remote_server(kind, tmp_path) as remote_port:
+            port = await stack.enter_async_context(relaying_to(remote_port))
+            watchers = [
+                await RawPeer.init(port, subscriptions=[["a"]], persisted=persisted)
+                for persisted in (False, True)
+            ]
+            peer = await stack.enter_async_context(await RawPeer.init(port))
+            for i in range(20):
+                assert (await peer.request(register_req(i, event("a", value=i))))["success"]
+            for watcher in watchers:
+                await hear(watcher, list(range(20)))
+        assert (await receive(peer, "status"))["status"] == "STANDBY"
+        async with remote_server(kind, tmp_path, remote_port):
+            while (await receive(peer, "status"))["status"] != "OPERATIONAL":
+                pass
+            for i in range(20, 40):
+                assert (await peer.request(register_req(i, event("a", value=i))))["success"]
+            for watcher in watchers:
+                await hear(watcher, list(range(20, 40)))
+                watcher.writer.close()
+    assert [i for i in caplog.records if "no longer has the last events" in i.message]
+
+
+async def hear(watcher: RawPeer, values: list[int]) -> None:
+    """Wait for events with these payloads, in this order."""
+    heard: list[int] = []
+    while len(heard) < len(values):
+        events = (await receive(watcher, "events"))["events"]
+        heard.extend(event["payload"]["data"] for event in events)
+    assert heard == values
 
 
 async def test_events_that_cannot_be_ones_here_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -75,8 +75,9 @@ async def hat_event_server(
     listen: tuple[str, int] = (HOST, 0),
     monitor_component: dict[str, Any] | None = None,
     status: hat_common.Status = hat_common.Status.OPERATIONAL,
+    backend: dict[str, Any] | None = None,
 ) -> AsyncIterator[HatEventServer]:
-    """Run hat-event-server on its LMDB backend.
+    """Run hat-event-server, on its LMDB backend unless told.
 
     Args:
         directory: where its configuration, output and database (``events.db``) are; a
@@ -87,12 +88,15 @@ async def hat_event_server(
         listen: host and port; a Monitor Server tells of what is given here.
         monitor_component: of its configuration: where the Monitor Server is, and the group.
         status: what it is to become before it is used.
+        backend: of its configuration, in place of LMDB.
 
     Raises:
         ChildError: it did not start, or did not end well.
     """
     conf = _event_server_conf(directory, server_id, server_token)
     conf["backend"]["flush_period"] = flush_period_s
+    if backend is not None:
+        conf["backend"] = backend
     host, conf["eventer_server"]["port"] = listen
     conf["eventer_server"]["host"] = host
     if monitor_component is not None:
