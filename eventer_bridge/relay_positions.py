@@ -26,7 +26,6 @@ from eventer_bridge.model import (
     EventId,
     Order,
     QueryLatestParams,
-    QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
 )
@@ -102,7 +101,7 @@ async def _last_of_server(client: EventerClient, known: Event) -> Position:
     step = 1
     while low.id.session + 1 < high:
         middle = min(low.id.session + step, (low.id.session + high) // 2)
-        event = await _first_from(client, server_id, middle)
+        event = await client.first_event(server_id, middle)
         if event is None:
             high = middle
             step = max(1, step // 2)
@@ -113,21 +112,10 @@ async def _last_of_server(client: EventerClient, known: Event) -> Position:
     return Position(EventId(server_id, low.id.session, INT64_MAX), low.timestamp)
 
 
-async def _first_from(client: EventerClient, server_id: int, session_id: int) -> Event | None:
-    """The first event of a server in or after a session."""
-    before = EventId(server_id, session_id - 1, INT64_MAX)
-    params = QueryServerParams(server_id, max_results=1, last_event_id=before)
-    for event in (await client.query(params)).events:
-        if event.id.server != server_id or event.id <= before:
-            raise RemoteProtocolError(f"answer with event {event.id} after {before}")
-        return event
-    return None
-
-
 async def _still_there(client: EventerClient, position: Position) -> EventId | None:
     """The position, or where the server forgot that event, the last one before it; or None."""
     server_id, session_id = position.id.server, position.id.session
-    found = await _first_from(client, server_id, session_id)
+    found = await client.first_event(server_id, session_id)
     if found is not None and (found.id.session, found.timestamp) == (
         session_id,
         position.timestamp,
@@ -150,7 +138,7 @@ async def _last_before(client: EventerClient, position: Position) -> int | None:
     while (low or 0) + 1 < high:
         # first ever further back; between, once there is one
         middle = max(1, high - step) if low is None else (low + high) // 2
-        event = await _first_from(client, server_id, middle)
+        event = await client.first_event(server_id, middle)
         if event is None or event.id.session >= high or event.timestamp > position.timestamp:
             high = middle
             step *= 2

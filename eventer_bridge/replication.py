@@ -9,6 +9,9 @@ The remote server is told how far this one is, by
 events ``event/<server id>/synced/<remote id>`` that are registered there, as today's Hat
 servers do: ``{"state": "CONNECTED"}``, ``SYNCING``, ``SYNCED`` with ``count``.
 
+A server whose store was deleted, or is an older copy, gives ids anew that events have here.
+It is not replicated until it has its store again, or another identifier; the log says so.
+
 Belongs to the event loop's thread.
 """
 
@@ -21,7 +24,7 @@ from hat import aio, util
 
 from eventer_bridge import limits
 from eventer_bridge.engine import Engine
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed, FeedState
 from eventer_bridge.model import (
@@ -29,6 +32,7 @@ from eventer_bridge.model import (
     Event,
     EventId,
     JsonPayload,
+    QueryLatestParams,
     RegisterEvent,
     Status,
     Timestamp,
@@ -54,7 +58,7 @@ class Replication(aio.Resource):
 
     Attributes:
         remote_id: whose events they are.
-        state: how far it is; None while there is no connection.
+        state: how far it is; None while there is no connection, or none to the same store.
     """
 
     def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:
@@ -123,7 +127,32 @@ class Replication(aio.Resource):
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
         if self._timestamp is None:
             return {self.remote_id: None}
+        if not await self._is_same_store(client, session_id, self._timestamp):
+            self._on_client(client)
+            extra = {"server": self.remote_id, "peer": client.peer, "last_session": session_id}
+            mlog.error(
+                "server is not replicated: its store is not the one whose events are kept here;"
+                " restore that one, or give it another server_id",
+                extra=extra,
+            )
+            await client.wait_closing()  # its status counts all the same
+            raise ClosedError(f"connection lost: {client.close_reason}")
         return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
+
+    async def _is_same_store(
+        self, client: EventerClient, session_id: int, timestamp: Timestamp
+    ) -> bool:
+        """Whether what the server has goes with the last session of it that is kept here."""
+        event = await client.first_event(self.remote_id, session_id)
+        if event is not None:
+            if event.id.session == session_id:
+                return event.timestamp == timestamp
+            return event.timestamp >= timestamp  # that session was deleted there
+        # Nothing so new is there: also that can be deleted, where other servers' events of its
+        # types are newer. But not the last one of this type; each start registers one.
+        engine = ("event", str(self.remote_id), "engine")
+        started = (await client.query(QueryLatestParams([engine]))).events
+        return bool(started) and started[0].timestamp <= timestamp
 
     def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
         """Keep what can be kept of a session."""

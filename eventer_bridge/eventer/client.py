@@ -39,11 +39,14 @@ from eventer_bridge.eventer.messages import (
     RefusedEvent,
 )
 from eventer_bridge.model import (
+    INT64_MAX,
     Event,
+    EventId,
     EventType,
     QueryLatestParams,
     QueryParams,
     QueryResult,
+    QueryServerParams,
     RegisterEvent,
     Status,
 )
@@ -168,6 +171,11 @@ class EventerClient(aio.Resource):
         return self._handler.refused_events
 
     @property
+    def peer(self) -> str:
+        """Address of the server, as logs name it."""
+        return self._connection.peer
+
+    @property
     def close_reason(self) -> str | None:
         """Why the connection is closed; None while it is open."""
         return self._connection.close_text
@@ -214,6 +222,20 @@ class EventerClient(aio.Resource):
                 return QueryResult([], False)
             params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
         raise RemoteProtocolError("answers that lead nowhere")
+
+    async def first_event(self, server_id: int, session_id: int) -> Event | None:
+        """The first event of a server in or after a session, also one that is not durable.
+
+        Raises:
+            EventerBridgeError: as :meth:`query`.
+        """
+        before = EventId(server_id, session_id - 1, INT64_MAX)
+        params = QueryServerParams(server_id, max_results=1, last_event_id=before)
+        for event in (await self.query(params)).events:
+            if event.id.server != server_id or event.id <= before:
+                raise RemoteProtocolError(f"answer with event {event.id} after {before}")
+            return event
+        return None
 
     async def ping(self) -> float:
         """Ping the server (chatter's ping).

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,72 @@ async def test_the_first_is_restarted(tmp_path: Path) -> None:
         async with event_server(tmp_path, 1, port=port) as first:
             await register(first, 20)
             await same(first, second, 1)
+
+
+async def test_the_first_has_another_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, copy, elsewhere = (tmp_path / i for i in ("store1", "copy", "elsewhere"))
+
+    async with contextlib.AsyncExitStack() as stack:
+        async with event_server(tmp_path, 1) as first:
+            await register(first, 5)
+            port = eventer_port(first)
+        shutil.copytree(store, copy)
+        async with event_server(tmp_path, 1, port=port) as first:
+            second = await stack.enter_async_context(event_server(tmp_path, 2, remotes={1: port}))
+            await register(first, 20)
+            await same(first, second, 1)
+        for other in range(3):
+            caplog.clear()
+            store.rename(elsewhere)
+            if other == 2:  # an older copy
+                copy.rename(store)
+            else:  # begins anew: with fewer sessions than are kept, and with more
+                async with event_server(tmp_path, 1) as first:
+                    await register(first, (1, 40)[other])
+            async with event_server(tmp_path, 1, port=port) as first:
+                while not [i for i in caplog.records if "its store is not the one" in i.message]:
+                    await asyncio.sleep(0.01)
+                await register(first, 3)
+            shutil.rmtree(store)
+            elsewhere.rename(store)
+            async with event_server(tmp_path, 1, port=port) as first:  # its own again: goes on
+                await register(first, 3)
+                await same(first, second, 1)  # and nothing of the other one was kept
+
+
+async def test_the_last_session_that_is_kept_was_deleted_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend: dict[str, Any] = {
+        "module": "hat.event.backends.lmdb",
+        "db_path": str(tmp_path / "hat.db"),
+        "identifier": None,
+        "flush_period": 0.05,
+        "cleanup_period": 60,
+        "conditions": [],
+        "latest": {"subscriptions": [["*"]]},
+        "timeseries": [],  # only the latest event of a type is kept
+    }
+    async with hat_event_server(tmp_path, server_id=7, backend=backend) as hat:
+        client = await hat_eventer.connect(net.TcpAddress(hat.host, hat.port), "test")
+        wanted = common.RegisterEvent(("x",), None, None)
+        last = 0
+        for _ in range(3):
+            async with event_server(tmp_path, 1, remotes={7: hat.port}) as ours:
+                kept: list[Any] = []
+                while not kept or kept[-1].type != ("x",) or kept[-1].id.session == last:
+                    await client.register([wanted])
+                    kept = await events_of(ours, 7)
+            last = kept[-1].id.session
+            await client.register([wanted])
+            after = common.EventId(7, last - 1, 1 << 62)
+            query = common.QueryServerParams(7, last_event_id=after)
+            while last in {i.id.session for i in (await client.query(query)).events}:
+                await asyncio.sleep(0.01)
+        await client.async_close()
+    assert not [i for i in caplog.records if i.levelno >= logging.ERROR]
 
 
 async def test_from_hat_event_server(tmp_path: Path) -> None:
