@@ -128,6 +128,10 @@ RELAYED_QUERY_TIMEOUT_S: Final = 60.0
 """What a relayed query gets, with all pages of the remote Event Server that it is picked out
 of; a server of another make may have no end of them."""
 
+RELAYED_RESPONSE_TIMEOUT_S: Final = 2 * RELAYED_QUERY_TIMEOUT_S
+"""What a remote Event Server gets to answer on the connection for relayed queries. Ending it
+ends the queries of all clients: nobody waits any more for what takes so long."""
+
 MAX_RELAYED_BYTES: Final = 16 << 20
 """Payload bytes that a remote Event Server was sent and has not answered for. Above it, clients
 are not read from; above twice as many, their registrations fail. Below what may wait to be

@@ -4,9 +4,11 @@ Mariner clients are served as by the embedded engine; nothing is acknowledged to
 the remote server did not acknowledge. While it is away, the status is STANDBY and
 registrations fail; notifications that were missed are caught up with (see ``feed``).
 
-The gateway is one client of the remote server, with two connections: clients that ask for
-persisted events hear of other moments than the rest. What clients may see and register is
-the gateway's to decide.
+The gateway is one client of the remote server, with three connections. Two are feeds:
+clients that ask for persisted events hear of other moments than the rest. The third is for
+queries: a server may answer what comes over a connection one after the other (hat-event
+does), so that registrations would wait for slow queries. What clients may see and register
+is the gateway's to decide.
 
 Belongs to the event loop's thread.
 """
@@ -52,7 +54,7 @@ def create(name: str, connect: ConnectCb) -> "RelayCore":
 
     Args:
         name: what to call the remote server in errors and in the log.
-        connect: connects; raises ``OSError`` or branches of ``EventerBridgeError``.
+        connect: connects; raises branches of ``EventerBridgeError``.
     """
     return RelayCore(name, connect)
 
@@ -64,11 +66,14 @@ class RelayCore(EventCore):
         super().__init__(limits.MAX_RELAYED_BYTES)
         self._name = name
         self._loop = asyncio.get_running_loop()
+        self._connect = connect
         self._client: EventerClient | None = None
+        self._query_client: EventerClient | None = None
+        self._connecting_query_client = asyncio.Lock()
         self._baseline: Mapping[int, Position] | None = None
         self._finding_baseline = asyncio.Lock()
         self._async_group = aio.Group()
-        self._feeds = [self._create_feed(connect, persisted) for persisted in (False, True)]
+        self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -143,13 +148,10 @@ class RelayCore(EventCore):
             LimitError: it took too long.
             EventerBridgeError: it cannot be answered.
         """
-        client = self._client
-        if client is None:
-            raise ClosedError(f"event server {self._name} is not connected")
         timeout = asyncio.timeout(limits.RELAYED_QUERY_TIMEOUT_S)
         try:
             async with timeout:
-                return await _query(client, params, subscription)
+                return await _query(await self._connect_for_queries(), params, subscription)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -157,11 +159,28 @@ class RelayCore(EventCore):
                 f"the query took more than {limits.RELAYED_QUERY_TIMEOUT_S:g} s"
             ) from None
 
-    def _create_feed(self, connect: ConnectCb, persisted: bool) -> Feed:
+    async def _connect_for_queries(self) -> EventerClient:
+        """The connection for queries: made with the first one, and again if it was lost."""
+        async with self._connecting_query_client:
+            client = self._client
+            if client is None:
+                raise ClosedError(f"event server {self._name} is not connected")
+            if self._query_client is None or not self._query_client.is_open:
+                # one query that is too slow is no reason to end those of others
+                connected = await self._connect(
+                    response_timeout_s=limits.RELAYED_RESPONSE_TIMEOUT_S
+                )
+                if self._client is not client:
+                    await aio.uncancellable(connected.async_close())
+                    raise ClosedError(f"event server {self._name} was lost meanwhile")
+                self._query_client = connected
+            return self._query_client
+
+    def _create_feed(self, persisted: bool) -> Feed:
         """A feed of what is registered there; the one that is not persisted is the main one."""
 
         def connect_feed(on_events: EventsCb) -> Awaitable[EventerClient]:
-            return connect(
+            return self._connect(
                 subscriptions=[("*",)],
                 persisted=persisted,
                 on_events=on_events,
@@ -199,6 +218,8 @@ class RelayCore(EventCore):
 
     def _set_client(self, client: EventerClient | None) -> None:
         self._client = client
+        if client is None and self._query_client is not None:
+            self._query_client.close()
         self._tell_status()
 
     def _on_status(self, status: Status) -> None:
@@ -215,6 +236,8 @@ class RelayCore(EventCore):
     async def _stop(self) -> None:
         for feed in self._feeds:
             await feed.async_close()
+        if self._query_client is not None:
+            await self._query_client.async_close()
 
 
 async def _query(

@@ -67,11 +67,12 @@ class ConnectCb(Protocol):
     def __call__(
         self,
         *,
-        subscriptions: Iterable[EventType],
+        subscriptions: Iterable[EventType] = (),
         server_id: int | None = None,
         persisted: bool = False,
-        on_events: EventsCb,
-        on_status: StatusCb,
+        on_events: EventsCb = ...,
+        on_status: StatusCb = ...,
+        response_timeout_s: float = limits.RESPONSE_TIMEOUT_S,
     ) -> "Awaitable[EventerClient]":
         """See :func:`connect`."""
 
@@ -89,6 +90,7 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     dialect: chatter.Dialect = chatter.Dialect.CURRENT,
     connect_timeout_s: float = limits.CONNECT_TIMEOUT_S,
+    response_timeout_s: float = limits.RESPONSE_TIMEOUT_S,
 ) -> "EventerClient":
     """Connect to an Event Server.
 
@@ -105,6 +107,7 @@ async def connect(
             server by the CAs that this system trusts.
         dialect: of chatter.
         connect_timeout_s: bound of everything until the server answered.
+        response_timeout_s: a request without answer for so long ends the connection.
 
     Raises:
         ConnectError: no connection, or no answer in time.
@@ -125,7 +128,7 @@ async def connect(
                 tls=tls,
                 dialect=dialect,
                 connect_timeout_s=connect_timeout_s,
-                conversation_timeout_s=limits.RESPONSE_TIMEOUT_S,
+                conversation_timeout_s=response_timeout_s,
             )
             response = await handler.request(request)
         assert isinstance(response, MsgInitRes)

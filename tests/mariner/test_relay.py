@@ -127,6 +127,8 @@ async def test_while_the_server_is_away(tmp_path: Path) -> None:
         peer.send(register_req(1, event("a")))
         first_two = [await peer.receive() for _ in range(2)]
         assert {m["msg_type"] for m in first_two} == {"register_res", "events"}
+        query = {**QUERY, "event_types": [["a"]]}
+        assert len((await peer.request(query))["events"]) == 1
         await first.async_close()
         assert await peer.receive() == {"msg_type": "status", "status": "STANDBY"}
         refused = await peer.request(register_req(2, event("a")))
@@ -140,7 +142,30 @@ async def test_while_the_server_is_away(tmp_path: Path) -> None:
             assert kinds["status"]["status"] == "OPERATIONAL"
             # registered while it was not connected, or just after
             assert [e["payload"]["data"] for e in kinds["events"]["events"]] == [2]
+            assert len((await peer.request(query))["events"]) == 2
             peer.writer.close()
+
+
+async def test_registrations_do_not_wait_for_slow_queries(tmp_path: Path) -> None:
+    absent = {**QUERY, "event_types": [["absent"]]}  # hat-event looks at all that there are
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(hat_event_server(tmp_path))
+        hat = await hat_eventer.connect(net.TcpAddress(server.host, server.port), "test")
+        for i in range(20):
+            filling = [common.RegisterEvent(("fill", str(i)), None, None)] * 1_000
+            assert await hat.register(filling, with_response=True)
+        await hat.async_close()
+        port = await stack.enter_async_context(relaying_to(server.port))
+        peers = [await stack.enter_async_context(await RawPeer.init(port)) for _ in range(9)]
+        registering = peers.pop()
+        queries = [asyncio.ensure_future(peer.request(absent)) for peer in peers]
+        await asyncio.wait(queries, return_when=asyncio.FIRST_COMPLETED)
+        # all of them are at the server by now, which answers one after the other
+        assert (await registering.request(register_req(1, event("a"))))["success"]
+        n_unanswered = sum(not query.done() for query in queries)
+        answers = await asyncio.gather(*queries)
+        assert n_unanswered > 1
+        assert all(answer["events"] == [] for answer in answers)
 
 
 @contextlib.asynccontextmanager
