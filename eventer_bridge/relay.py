@@ -202,7 +202,7 @@ class RelayCore(EventCore):
 
         positions: dict[int, Position] = {}
         return Feed(
-            self._name,
+            f"{self._name} (persisted)" if persisted else self._name,
             connect_feed,
             known,
             deliver,

@@ -47,6 +47,7 @@ from eventer_bridge.model import (
     QueryParams,
     QueryResult,
     QueryServerParams,
+    QueryTimeseriesParams,
     RegisterEvent,
     Status,
 )
@@ -216,7 +217,11 @@ class EventerClient(aio.Resource):
             RemoteProtocolError: the server answers without end, and with no event.
         """
         for _ in range(limits.MAX_REFUSED_PAGES):
-            response = await self._handler.request(MsgQueryReq(params))
+            try:
+                response = await self._handler.request(MsgQueryReq(params))
+            except ClosedError as e:
+                # it may be the reason: hat-event closes at a query that fails
+                raise ClosedError(f"{e}, at a {_QUERY_NAMES[type(params)]} query") from e
             assert isinstance(response, MsgQueryRes)
             result, refused = response.result, response.refused
             if not refused or result.events or not result.more_follows:
@@ -380,5 +385,10 @@ class _Handler(chatter.Handler):
             done.add_done_callback(send)
 
 
+_QUERY_NAMES: dict[type[QueryParams], str] = {
+    QueryLatestParams: "latest",
+    QueryTimeseriesParams: "timeseries",
+    QueryServerParams: "server",
+}
 _NOT_INITIALISED = Status.STANDBY
 _ANSWERS: dict[type[Message], type[Message]] = {MsgInitReq: MsgInitRes, MsgQueryReq: MsgQueryRes}

@@ -100,6 +100,7 @@ class Feed(aio.Resource):
         self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
         self._undelivered_events = 0
         self._refused_events = 0
+        self._told_reason: str | None = None  # why the last attempt failed
         self._async_group = aio.Group()
         self._async_group.spawn(self._run)
 
@@ -125,13 +126,15 @@ class Feed(aio.Resource):
             before_sleep=self._on_attempt_failed,
         )
         while True:
+            self._told_reason = None
             await attempts(self._follow)
 
     def _on_attempt_failed(self, state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
-        # the first time, and then ever more seldom
-        level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
-        extra = {"server": self._name, "reason": str(state.outcome.exception())}
+        reason = str(state.outcome.exception())
+        level = logging.DEBUG if reason == self._told_reason else logging.WARNING
+        self._told_reason = reason
+        extra = {"server": self._name, "reason": reason}
         mlog.log(level, "feed is not connected", extra=extra)
 
     async def _follow(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
+from eventer_bridge.model import Status
 from tests.support.hat_events import UNREADABLE
 from tests.support.hat_peers import hat_event_server
 from tests.support.inprocess import metrics_of, running_gateway
@@ -168,6 +170,44 @@ async def test_registrations_do_not_wait_for_slow_queries(tmp_path: Path) -> Non
         assert all(answer["events"] == [] for answer in answers)
 
 
+def reasons(caplog: pytest.LogCaptureFixture, level: int, server: str) -> list[str]:
+    """Why a feed was not connected, of each line of a level."""
+    return [
+        record.__dict__["reason"]
+        for record in caplog.records
+        if record.message == "feed is not connected"
+        and (record.levelno, record.__dict__["server"]) == (level, server)
+    ]
+
+
+async def test_a_reason_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with hat_event_server(tmp_path, server_token="right") as server:
+        remote = {"host": server.host, "port": server.port, "token": "wrong"}
+        name = f"{server.host}:{server.port}"
+        async with running_gateway(eventer=remote):
+            for feed in (name, f"{name} (persisted)"):
+                while len(reasons(caplog, logging.DEBUG, feed)) < 3:
+                    await asyncio.sleep(0.01)
+                [reason] = reasons(caplog, logging.WARNING, feed)
+                assert {reason} == set(reasons(caplog, logging.DEBUG, feed))
+                assert "token" in reason
+
+
+async def test_a_server_that_closes_at_a_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = {"module": "hat.event.backends.memory"}  # only answers queries for the latest
+    async with hat_event_server(tmp_path, backend=backend) as server:
+        remote = {"host": server.host, "port": server.port, "token": None}
+        name = f"{server.host}:{server.port}"
+        async with running_gateway(eventer=remote) as gateway:
+            while not (told := reasons(caplog, logging.WARNING, name)):
+                await asyncio.sleep(0.01)
+            assert told == [f"{name}: peer closed, at a timeseries query"]
+            assert gateway.core.status is Status.STANDBY
+
+
 @contextlib.asynccontextmanager
 async def remote_server(kind: str, path: Path, port: int = 0) -> AsyncIterator[int]:
     """Port of an Event Server that has forgotten everything whenever it starts."""
@@ -192,6 +232,13 @@ async def remote_server(kind: str, path: Path, port: int = 0) -> AsyncIterator[i
 
 @pytest.mark.parametrize("kind", ["hat dummy", "memory", "rocksdb"])
 async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def until_live(n_times: int) -> None:
+        """Both feeds; a server that keeps nothing cannot be asked for what was missed."""
+        while sum(i.message == "feed is live" for i in caplog.records) < 2 * n_times:
+            await asyncio.sleep(0.01)
+
     async with contextlib.AsyncExitStack() as stack:
         async with remote_server(kind, tmp_path) as remote_port:
             port = await stack.enter_async_context(relaying_to(remote_port))
@@ -200,6 +247,7 @@ async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptu
                 for persisted in (False, True)
             ]
             peer = await stack.enter_async_context(await RawPeer.init(port))
+            await until_live(1)
             for i in range(20):
                 assert (await peer.request(register_req(i, event("a", value=i))))["success"]
             for watcher in watchers:
@@ -208,6 +256,7 @@ async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptu
         async with remote_server(kind, tmp_path, remote_port):
             while (await receive(peer, "status"))["status"] != "OPERATIONAL":
                 pass
+            await until_live(2)
             for i in range(20, 40):
                 assert (await peer.request(register_req(i, event("a", value=i))))["success"]
             for watcher in watchers:
