@@ -126,6 +126,7 @@ class Replication(aio.Resource):
     async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
         if self._timestamp is None:
+            await self._warn_if_unknown(client)
             return {self.remote_id: None}
         if not await self._is_same_store(client, session_id, self._timestamp):
             self._on_client(client)
@@ -138,6 +139,16 @@ class Replication(aio.Resource):
             await client.wait_closing()  # its status counts all the same
             raise ClosedError(f"connection lost: {client.close_reason}")
         return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
+
+    async def _warn_if_unknown(self, client: EventerClient) -> None:
+        """Tell of a wrong identifier, for which the replication would wait without a word."""
+        if client.status is not Status.OPERATIONAL:
+            return  # nothing may be registered there yet
+        started = (await client.query(QueryLatestParams([("event", "?", "engine")]))).events
+        known = sorted({event.id.server for event in started})
+        if known and self.remote_id not in known:
+            extra = {"server": self.remote_id, "known": known[: limits.MAX_GROUP_SERVERS]}
+            mlog.warning(f"server {self.remote_id} is not known at {client.peer}", extra=extra)
 
     async def _is_same_store(
         self, client: EventerClient, session_id: int, timestamp: Timestamp

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hat.drivers import net
 from hat.event import common
@@ -14,7 +15,7 @@ from hat.event import eventer as hat_eventer
 from hat.event.backends import lmdb
 from hat.event.server import eventer_client
 
-from eventer_bridge.model import JsonPayload
+from eventer_bridge.model import Event, JsonPayload, Order, QueryTimeseriesParams
 from mariner.gateway import Gateway
 from tests.support import hat_events
 from tests.support.event_servers import event_server, eventer_port, events_of
@@ -140,6 +141,53 @@ async def test_the_last_session_that_is_kept_was_deleted_there(
                 await asyncio.sleep(0.01)
         await client.async_close()
     assert not [i for i in caplog.records if i.levelno >= logging.ERROR]
+
+
+async def test_a_wrong_identifier_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[logging.LogRecord]:
+        return [i for i in caplog.records if "is not known at" in i.message]
+
+    caplog.set_level(logging.INFO)
+    async with hat_event_server(tmp_path, server_id=7) as hat:
+        for configured in (7, 8):
+            async with event_server(tmp_path, 1, remotes={configured: hat.port}):
+                while not [i for i in caplog.records if i.__dict__.get("state") == "SYNCED"]:
+                    await asyncio.sleep(0.01)
+            if configured == 7:
+                assert not told()
+                caplog.clear()
+        [record] = told()
+        assert record.levelno == logging.WARNING
+        assert record.message == f"server 8 is not known at {hat.host}:{hat.port}"
+        assert record.__dict__["known"] == [7]
+
+
+async def test_queries_answer_over_all_servers(tmp_path: Path) -> None:
+    async with event_server(tmp_path, 1) as first:
+        remotes = {1: eventer_port(first)}
+        async with event_server(tmp_path, 2, remotes=remotes) as second:
+            for _ in range(10):
+                await register(first, 2)
+                await register(second, 2)
+            wanted = [e for e in await same(first, second, 1) if e.type == ("a",)]
+            wanted += [e for e in await events_of(second, 2) if e.type == ("a",)]
+            wanted.sort(key=lambda e: (e.timestamp, e.id))  # natural order (000)
+            servers = [e.id.server for e in wanted]
+            assert servers != sorted(servers)  # one's events are between the other's
+            for order in Order:
+                in_order = wanted if order is Order.ASCENDING else wanted[::-1]
+                params = QueryTimeseriesParams([("a",)], order=order, max_results=7)
+                found: list[Event] = []
+                more = True
+                while more:
+                    last_id = found[-1].id if found else None
+                    params = msgspec.structs.replace(params, last_event_id=last_id)
+                    result = await second.core.query(params)
+                    found.extend(result.events)
+                    more = result.more_follows
+                assert found == in_order
 
 
 async def test_from_hat_event_server(tmp_path: Path) -> None:
