@@ -9,8 +9,10 @@ behind the offset (the last event that was read) and at the end of the batch:
 - of some type there, the oldest event that is left is behind the offset. Retention deletes the
   oldest events of a type first, so if one is left from before, none behind it is gone.
 
-Of some type, if this client seems to see everything (no ids are missing among the last events
-of the batch); of all of them otherwise.
+Of some type, if this client seems to see everything: what the server registered when it started,
+and no ids are missing among the last events of the batch. Of all of them otherwise, and of those
+that come up right before the offset as well, where the types behind it may all be new. There an
+event is left from before if it is not the latest of its type, which is never deleted.
 
 So a loss may stay unnoticed where none of the types that lost events comes up there, and a new
 type is taken for an old one if ids happen to be missing as well.
@@ -27,17 +29,21 @@ from eventer_bridge.model import (
     EventId,
     EventType,
     Order,
+    QueryLatestParams,
     QueryServerParams,
     QueryTimeseriesParams,
 )
 from mariner_spark.source.gateway import Gateway
-from mariner_spark.source.server_events import after, after_session
+from mariner_spark.source.server_events import after, after_session, start_type
 
 NEAR_EVENTS: Final = 200
 """Events that are looked at behind the offset, and before the end."""
 
 NEAR_SESSIONS: Final = 100
 """Sessions before the end whose events these are."""
+
+BEFORE_EVENTS: Final = 200
+"""Events that are looked at before the offset."""
 
 SEEN_EVENTS: Final = 10
 """Events before the end of which none may be missing for a client that sees everything."""
@@ -64,9 +70,35 @@ def is_anything_lost(gateway: Gateway, offset: EventId, end: EventId) -> bool:
     last = _some(gateway, after_session(server, end.session - NEAR_SESSIONS))
     types = list(dict.fromkeys(i.type for i in [*behind, *last]))[:MAX_TYPES]
     are_unread = (_is_unread(gateway, i, offset) for i in types)
-    last = last[-SEEN_EVENTS:]
-    sees_everything = not _is_any_missing([i.id for i in last], last[1:])
-    return any(are_unread) if sees_everything else all(are_unread)
+    if _sees_everything(gateway, server, last[-SEEN_EVENTS:]):
+        return any(are_unread)
+    return all(are_unread) and not _is_any_left(gateway, offset, behind[0])
+
+
+def _sees_everything(gateway: Gateway, server: int, last: Sequence[Event]) -> bool:
+    """Whether this client seems to see all events of a server, of which these are the last."""
+    if _is_any_missing([i.id for i in last], last[1:]):
+        return False
+    engine = QueryLatestParams([start_type(server)])
+    return bool(gateway.query(engine).events)
+
+
+def _is_any_left(gateway: Gateway, offset: EventId, behind: Event) -> bool:
+    """Whether an event up to an offset is left that retention would delete before later ones.
+
+    Args:
+        gateway: the gateway.
+        offset: the offset.
+        behind: the first event behind it.
+    """
+    params = QueryTimeseriesParams(t_to=behind.timestamp, last_event_id=behind.id)
+    found = gateway.query(msgspec.structs.replace(params, max_results=BEFORE_EVENTS)).events
+    before = [i for i in found if i.id.server == offset.server and i.id <= offset]
+    types = list(dict.fromkeys(i.type for i in before))[:MAX_TYPES]
+    if not types:
+        return False
+    latest = {i.type: i.id for i in gateway.query(QueryLatestParams(types)).events}
+    return any(i.type in latest and i.id != latest[i.type] for i in before)
 
 
 def _some(gateway: Gateway, params: QueryServerParams) -> Sequence[Event]:
@@ -83,7 +115,7 @@ def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
     for (before, event_id), event in zip(pairwise(ids), events, strict=True):
         is_next = event_id.session == before.session and event_id.instance == before.instance + 1
         is_first = event_id.session == before.session + 1 and event_id.instance == 1
-        is_start = event.type == ("event", str(event_id.server), "engine")
+        is_start = event.type == start_type(event_id.server)
         if not is_next and not is_first and not is_start:
             return True
     return False

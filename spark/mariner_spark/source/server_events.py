@@ -28,6 +28,11 @@ of a type is never deleted."""
 ANY_TYPE: Final[EventType] = ("*",)
 
 
+def start_type(server: int) -> EventType:
+    """Type of what a server registers when it starts."""
+    return ("event", str(server), "engine")
+
+
 def find_servers(gateway: Gateway, event_types: Sequence[EventType] = (ENGINE_TYPE,)) -> set[int]:
     """Servers that the latest events of some types are of, as far as this client may see them."""
     return {i.id.server for i in gateway.query(QueryLatestParams(event_types)).events}

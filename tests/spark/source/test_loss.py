@@ -145,6 +145,43 @@ async def test_numbers_that_a_client_may_not_see_are_no_loss(tmp_path: Path) -> 
         reader.stop()
 
 
+MACHINES: dict[str, Any] = {
+    "name": "app",
+    "token": "secret",
+    "subscriptions": [["machine", "*"]],
+    "register_events": [{"subscriptions": [["*"]]}],
+}
+
+
+@pytest.mark.parametrize("step", [1, 30])
+async def test_only_new_types_are_no_loss_for_who_sees_a_part(tmp_path: Path, step: int) -> None:
+    """Whether or not something that it may not see comes between the last ones."""
+    async with gateway(tmp_path, clients=[MACHINES]) as running:
+        await register(running, 0, 20, "machine", "old")
+        reader = make_reader(gateway_options(running))
+        place, _ = read_all(reader)
+        for begin in range(20, 50, step):
+            await register(running, 0, 1, "hidden")
+            await register(running, begin, begin + step, "machine", f"new {begin % 3}")
+        _, rows = read_all(reader, place)
+        assert values(rows) == [str(i) for i in range(20, 50)]
+        reader.stop()
+
+
+async def test_a_loss_is_told_to_who_sees_a_part(tmp_path: Path) -> None:
+    rule = {"subscriptions": [["*"]], "max_entries": 50}
+    backend = {"type": "rocksdb", "path": str(tmp_path / "events"), "retention": [rule]}
+    async with gateway(tmp_path, clients=[MACHINES], core={"backend": backend}) as running:
+        await register(running, 0, 20, "machine", "a")
+        reader = make_reader(gateway_options(running))
+        place, _ = read_all(reader)
+        await register(running, 20, 300, "machine", "a")
+        wait_deleted(running, place, "machine", "a")
+        with pytest.raises(DataLossError, match=r"^server 1: events behind .* seem to be deleted"):
+            reader.partitions(place, next_offset(reader, place))
+        reader.stop()
+
+
 def poll(reader: StreamReader, place: Offset) -> NoReturn:
     while True:
         assert next_offset(reader, place) == place
