@@ -100,9 +100,9 @@ SEGMENT_BYTES: Final = 256 << 20
 LARGE_ROWS: Final = SEGMENT_ROWS // 2
 """Events from which on a file is not rewritten by a compaction: two such do not fit into one."""
 
-LARGE_BYTES: Final = 64 << 20
-"""Bytes from which on a file is not rewritten: large payloads make it so with few events. A
-compaction reads up to twice as many at once; in memory they are some ten times larger."""
+LARGE_BYTES: Final = SEGMENT_BYTES // 2
+"""Bytes of Arrow data from which on it is not rewritten either, for the same reason. The size of
+a file tells nothing: equal payloads are thousands of times smaller in it."""
 
 MANIFEST_BYTES: Final = 256 << 20
 """Of a manifest, at most: that of a million files."""

@@ -1,10 +1,11 @@
 """Compaction: many small segments become few large ones; what nobody needs is deleted.
 
 Neighbours in time of one day are read, sorted and written as one segment, up to
-``limits.SEGMENT_ROWS`` events; then the manifest names that one in their place, in one step.
-It needs no Spark, and no more memory however large the lake is. It can run beside streams,
-readers, and other compactions: who comes second finds its segments replaced, and drops its
-work. Killed at any moment, it leaves the lake whole, and at most a file to be swept.
+``limits.SEGMENT_ROWS`` events and ``limits.SEGMENT_BYTES`` of them in memory; then the manifest
+names that one in their place, in one step. It needs no Spark, and no more memory however large
+the lake is. It can run beside streams, readers, and other compactions: who comes second finds
+its segments replaced, and drops its work. Killed at any moment, it leaves the lake whole, and at
+most a file to be swept.
 
 Files that were replaced are kept for a grace, because a reader has chosen its files when its
 query begins. Files that the manifest never named (of tasks that failed, or were killed) are
@@ -19,8 +20,10 @@ from itertools import groupby
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 
 from mariner_spark import limits
+from mariner_spark.errors import LakeError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import TEMPORARY, Files
 from mariner_spark.lake.manifest import Manifest, Replaced, Segment
@@ -61,21 +64,30 @@ def compact(
         on_progress: called with the segments that were looked at, and all of them.
 
     Raises:
-        LakeError: there is no lake, or it cannot be read or written.
+        LakeError: there is no lake, or it cannot be read or written. Where segments cannot be
+            made into one, the others are compacted before it is raised.
     """
     files = Files(path)
     groups = plan(manifest.load(files))
     total = sum(map(len, groups))
     done = replaced = made = 0
+    failure: LakeError | None = None
     for group in groups:
         on_progress(done, total)
-        new = _rewrite(files, group)
         done += len(group)
-        if new:
+        try:
+            new = _combine(files, group)
+        except LakeError as e:
+            failure = failure or e
+            continue
+        if new and _replace(files, group, new):
             replaced += len(group)
             made += len(new)
     on_progress(done, total)
-    return Compacted(replaced, made, sweep(files, grace_s))
+    deleted = sweep(files, grace_s)
+    if failure is not None:
+        raise failure
+    return Compacted(replaced, made, deleted)
 
 
 def plan(found: Manifest) -> list[list[Segment]]:
@@ -90,7 +102,7 @@ def plan(found: Manifest) -> list[list[Segment]]:
 
 def is_small(segment: Segment) -> bool:
     """Whether a compaction makes a larger one of a segment, where it finds others."""
-    return segment.rows < limits.LARGE_ROWS and segment.bytes < limits.LARGE_BYTES
+    return segment.rows < limits.LARGE_ROWS and segment.raw_bytes < limits.LARGE_BYTES
 
 
 def sweep(files: Files, grace_s: float) -> int:
@@ -136,23 +148,35 @@ def sweep(files: Files, grace_s: float) -> int:
 def _fill(members: Iterator[Segment]) -> list[list[Segment]]:
     """Cut segments into groups that fit into one; those that would stay alone are left out."""
     groups: list[list[Segment]] = []
-    rows = size_bytes = 0
+    rows = raw_bytes = 0
     for segment in members:
         rows += segment.rows
-        size_bytes += segment.bytes
-        if not groups or rows > limits.SEGMENT_ROWS or size_bytes > 2 * limits.LARGE_BYTES:
+        raw_bytes += segment.raw_bytes
+        if not groups or rows > limits.SEGMENT_ROWS or raw_bytes > limits.SEGMENT_BYTES:
             groups.append([])
-            rows, size_bytes = segment.rows, segment.bytes
+            rows, raw_bytes = segment.rows, segment.raw_bytes
         groups[-1].append(segment)
     return [i for i in groups if len(i) > 1]
 
 
-def _rewrite(files: Files, group: list[Segment]) -> list[Segment]:
-    """Replace segments by what they make together; gives nothing where another was faster."""
-    paths = frozenset(i.path for i in group)
-    if not paths <= {i.path for i in manifest.load(files).segments}:
+def _combine(files: Files, group: list[Segment]) -> list[Segment]:
+    """What some segments make together; nothing where another replaced them.
+
+    Raises:
+        LakeError: they cannot be read, or what they make cannot be written.
+    """
+    if not {i.path for i in group} <= {i.path for i in manifest.load(files).segments}:
         return []
-    made = segments.write(files, segments.read(files, group))
+    try:
+        return segments.write(files, segments.read(files, group))
+    except pa.ArrowException as e:
+        names = f"{group[0].path} to {group[-1].path}"
+        raise LakeError(f"{files}: {names}: cannot be made into one: {e}") from e
+
+
+def _replace(files: Files, group: list[Segment], made: list[Segment]) -> bool:
+    """Replace segments by what they make together; not where another was faster."""
+    paths = frozenset(i.path for i in group)
     is_ours = False
 
     def change(old: Manifest) -> Manifest:
@@ -167,5 +191,4 @@ def _rewrite(files: Files, group: list[Segment]) -> list[Segment]:
     manifest.update(files, change)
     if not is_ours:
         segments.discard(files, made)
-        return []
-    return made
+    return is_ours

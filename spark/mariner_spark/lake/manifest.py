@@ -46,6 +46,8 @@ class Segment(msgspec.Struct, frozen=True):
         bytes: its size.
         first: timestamp of the first event, microseconds since 1970.
         last: timestamp of the last event.
+        raw_bytes: what its events take in memory as Arrow data, at most. Where a manifest does
+            not say, it is too much for a compaction.
     """
 
     path: SegmentPath
@@ -53,6 +55,7 @@ class Segment(msgspec.Struct, frozen=True):
     bytes: int
     first: int
     last: int
+    raw_bytes: int = limits.SEGMENT_BYTES
 
     @property
     def folder(self) -> str:

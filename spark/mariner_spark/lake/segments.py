@@ -144,7 +144,7 @@ def _write(files: Files, events: pa.Table, first: int, last: int) -> Segment:
         )
     size_bytes = files.sizes([path])[path]
     assert size_bytes is not None
-    return Segment(path, events.num_rows, size_bytes, first, last)
+    return Segment(path, events.num_rows, size_bytes, first, last, events.nbytes)
 
 
 def _moments(events: pa.Table) -> NDArray[np.int64]:

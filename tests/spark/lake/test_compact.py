@@ -8,10 +8,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
-from eventer_bridge.model import Event
+from eventer_bridge.model import Event, JsonPayload
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import compact, manifest, segments
@@ -86,6 +88,54 @@ def test_large_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert stored(tmp_path) == rows_of(EVENTS[:500])
 
 
+def test_what_is_read_at_once_is_bounded_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the files are: equal payloads take next to nothing there."""
+    payload = JsonPayload.of("all is well " * 1_000)
+    events = [structs.replace(i, payload=payload) for i in EVENTS[:120]]
+    fill(tmp_path, events, 10)
+    found = manifest.load(Files(str(tmp_path))).segments
+    for segment in found:
+        assert segment.bytes < 10_000
+        assert 120_000 < segment.raw_bytes < 130_000
+    monkeypatch.setattr(limits, "SEGMENT_BYTES", 500_000)
+    monkeypatch.setattr(limits, "LARGE_BYTES", 250_000)
+    assert compact.compact(str(tmp_path)) == Compacted(replaced=12, made=3, deleted=0)
+    assert stored(tmp_path) == rows_of(events)
+    monkeypatch.setattr(limits, "LARGE_BYTES", 100_000)
+    fill(tmp_path, EVENTS[120:140], 10)
+    assert compact.compact(str(tmp_path)) == Compacted(replaced=2, made=1, deleted=0)
+
+
+def test_segments_that_fail_do_not_keep_others_from_it(tmp_path: Path) -> None:
+    """Nor what is to be deleted."""
+    days = plain_events(200_000)[::400]
+    fill(tmp_path, days, 100)
+    wrong = min(named(tmp_path))
+    data = (tmp_path / wrong).read_bytes()
+    (tmp_path / wrong).write_bytes(b"no Parquet")
+    with pytest.raises(LakeError, match=f"{wrong}: .*Parquet"):
+        compact.compact(str(tmp_path), grace_s=NOW)
+    (tmp_path / wrong).write_bytes(data)
+    assert parquet_files(tmp_path) == named(tmp_path)
+    folders = sorted(i.split("/")[0] for i in named(tmp_path))
+    assert folders[-2:] == ["date=2025-01-02", "date=2025-01-03"]
+    assert folders.count("date=2025-01-01") > 1
+    assert stored(tmp_path) == rows_of(days)
+
+
+def test_what_arrow_cannot_combine_is_told(tmp_path: Path) -> None:
+    fill(tmp_path, EVENTS, 500)
+    path = tmp_path / min(named(tmp_path))
+    read = pq.ParquetFile(path).read()
+    column = pa.array(["no number"] * read.num_rows)
+    pq.write_table(read.set_column(0, "server", column), path)
+    with pytest.raises(LakeError, match=r"events-.*\.parquet: cannot be made into one: .*number"):
+        compact.compact(str(tmp_path))
+    assert parquet_files(tmp_path) == named(tmp_path)
+
+
 def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ROW_GROUP_ROWS", 100)
     fill(tmp_path, EVENTS[:250], 250)
@@ -149,24 +199,24 @@ def test_of_two_compactions_the_second_drops_its_work(tmp_path: Path) -> None:
     files = Files(str(tmp_path))
     [group] = compact.plan(manifest.load(files))
     read, both_read = segments.read, threading.Barrier(2)
-    done: list[int] = []
+    done: list[bool] = []
 
     def read_and_meet(*arguments: object) -> object:
         found = read(files, group)
         both_read.wait()
         return found
 
+    def rewrite() -> None:
+        done.append(compact._replace(files, group, compact._combine(files, group)))
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "read", read_and_meet)
-        threads = [
-            threading.Thread(target=lambda: done.append(len(compact._rewrite(files, group))))
-            for _ in range(2)
-        ]
+        threads = [threading.Thread(target=rewrite) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(done) == [0, 1]
+    assert sorted(done) == [False, True]
     assert stored(tmp_path) == rows_of(EVENTS)
     assert parquet_files(tmp_path) == named(tmp_path) | {i.path for i in group}
 

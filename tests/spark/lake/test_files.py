@@ -16,7 +16,7 @@ from mariner_spark.lake import lock, manifest
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Manifest, Position, Segment
 
-SEGMENT = Segment("date=2025-01-01/events-" + 32 * "0" + ".parquet", 1, 2, 3, 4)
+SEGMENT = Segment("date=2025-01-01/events-" + 32 * "0" + ".parquet", 1, 2, 3, 4, 5)
 
 
 def test_a_file_is_there_whole_or_not_at_all(root: str) -> None:
@@ -174,7 +174,9 @@ def test_a_manifest_is_a_plain_json_object(tmp_path: Path) -> None:
         "format": 1,
         "version": 1,
         "value_path": "$.value",
-        "segments": [{"path": SEGMENT.path, "rows": 1, "bytes": 2, "first": 3, "last": 4}],
+        "segments": [
+            {"path": SEGMENT.path, "rows": 1, "bytes": 2, "first": 3, "last": 4, "raw_bytes": 5}
+        ],
         "positions": {"1": {"session": 2, "instance": 3}},
         "queries": {},
         "replaced": [],
