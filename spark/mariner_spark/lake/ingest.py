@@ -5,25 +5,28 @@ there, whatever became of the one before. What a run notes for Spark (its checkp
 long as the run.
 """
 
+import datetime
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mariner_spark import limits
+from eventer_bridge.model import EventId
+from mariner_spark import limits, times
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Manifest, Position
 from mariner_spark.lake.writer import FORMAT, LakeSink
-from mariner_spark.source import options
+from mariner_spark.source import offsets, options
+from mariner_spark.source.gateway import Gateway
 from mariner_spark.source.gateways import Gateways
+from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
-from mariner_spark.source.server_events import ANY_TYPE, find_servers
+from mariner_spark.source.server_events import ANY_TYPE, find_servers, session_time
 from mariner_spark.values import DEFAULT_PATH, with_value
 
 
@@ -53,15 +56,17 @@ def ingest(
         How many events were added.
 
     Raises:
-        LakeError: the lake cannot be read or written, or its values are of another path.
+        LakeError: the lake cannot be read or written, its values are of another path, or a
+            gateway has another history of a server.
         OptionError: an option is wrong, or a gateway declines us.
         StreamingQueryException: the stream failed; its text says why.
     """
     files = Files(path)
     before = _rows(files)
     reader = spark.readStream.format("mariner").options(**source)
-    if positions := _positions(files, options.parse(source)):
-        reader = reader.option("startingOffsets", msgspec.json.encode(positions).decode())
+    if starting := _find_start(files, options.parse(source)):
+        encoded = msgspec.json.encode(offsets.encode(starting)).decode()
+        reader = reader.option("startingOffsets", encoded)
     with tempfile.TemporaryDirectory(prefix="mariner-lake-") as checkpoint:
         query = start(
             reader.load(), path, Path(checkpoint), value_path=value_path, interval_s=interval_s
@@ -116,23 +121,57 @@ def start(
     return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
 
 
-def _positions(files: Files, parsed: Options) -> dict[int, Position]:
+def _find_start(files: Files, parsed: Options) -> Offsets:
     """How far those servers are that the stream is to read.
 
     The lake may have others, from other gateways: these would be missed here.
+
+    Raises:
+        LakeError: the lake cannot be read, or its events are not those of the gateways.
     """
     found = manifest.find(files)
     if found is None or not found.positions:
         return {}
-    servers = parsed.stream.servers
-    if servers is None:
-        gateways = Gateways(parsed.gateways)
-        try:
-            ask = partial(find_servers, event_types=[ANY_TYPE])
-            servers = frozenset(server for known in gateways.ask(ask) for server in known)
-        finally:
-            gateways.close()
-    return {server: last for server, last in found.positions.items() if server in servers}
+
+    def ask(gateway: Gateway) -> set[int]:
+        servers = parsed.stream.servers or find_servers(gateway, event_types=[ANY_TYPE])
+        known = servers & found.positions.keys()
+        for server in known:
+            _check_history(files, gateway, server, found.positions[server])
+        return set(known)
+
+    gateways = Gateways(parsed.gateways)
+    try:
+        servers = {server for known in gateways.ask(ask) for server in known}
+    finally:
+        gateways.close()
+    servers |= parsed.stream.servers or set()  # also where a gateway is away
+    return {
+        server: EventId(server, *last.place)
+        for server, last in found.positions.items()
+        if server in servers
+    }
+
+
+def _check_history(files: Files, gateway: Gateway, server: int, last: Position) -> None:
+    """Refuse a store that was made anew, or set back, and has come past the lake's last event.
+
+    Raises:
+        LakeError: the session of that event is another one there.
+    """
+    moment = session_time(gateway, server, last.session)
+    if moment is None or last.timestamp is None or times.to_us(moment) == last.timestamp:
+        return
+    raise LakeError(
+        f"{files}: {gateway} has other events of server {server} than the lake: its session"
+        f" {last.session} is of {_text(times.to_us(moment))}, in the lake of"
+        f" {_text(last.timestamp)}. It is another store, or one that was set back: ingest it into"
+        " a new lake"
+    )
+
+
+def _text(us: int) -> str:
+    return (times.EPOCH + datetime.timedelta(microseconds=us)).isoformat()
 
 
 def _rows(files: Files) -> int:

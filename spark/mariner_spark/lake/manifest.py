@@ -25,16 +25,24 @@ SegmentPath: TypeAlias = Annotated[
 ]
 
 
-class Position(msgspec.Struct, frozen=True, order=True):
-    """An event of a server, as offsets of streams tell it.
+class Position(msgspec.Struct, frozen=True):
+    """An event of a server.
 
     Attributes:
         session: of its id.
         instance: of its id.
+        timestamp: of it, microseconds since 1970, by which another store of a server with the
+            same id is known; None: a manifest of an earlier version does not tell.
     """
 
     session: int
     instance: int
+    timestamp: int | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What positions of a server are ordered by."""
+        return self.session, self.instance
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -213,18 +213,21 @@ def behind(batch: pa.RecordBatch, positions: Mapping[int, Position]) -> pa.Recor
 def advance(reached: dict[int, Position], batch: pa.RecordBatch) -> None:
     """Note the last events of a batch, by server."""
     servers, sessions, instances = _ids(batch)
+    moments = batch.column("timestamp").cast(pa.int64()).to_numpy()
     for server in _distinct(batch):
-        is_last = servers == server
-        session = int(sessions[is_last].max())
-        is_last &= sessions == session
-        merge(reached, {server: Position(session, int(instances[is_last].max()))})
+        [rows] = np.nonzero(servers == server)
+        rows = rows[sessions[rows] == sessions[rows].max()]
+        last = rows[instances[rows].argmax()]
+        numbers = (int(column[last]) for column in (sessions, instances, moments))
+        merge(reached, {server: Position(*numbers)})
 
 
 def merge(positions: dict[int, Position], others: Mapping[int, Position]) -> None:
     """Note positions that are further."""
     for server, position in others.items():
         known = positions.get(server)
-        positions[server] = position if known is None else max(known, position)
+        if known is None or known.place < position.place:
+            positions[server] = position
 
 
 def _discard(files: Files, written: list[Written]) -> None:

@@ -70,6 +70,9 @@ class Gateway:
             self._stop()
             raise
 
+    def __repr__(self) -> str:
+        return repr(self._options)
+
     @property
     def is_open(self) -> bool:
         """Whether the connection was not lost or closed."""

@@ -18,6 +18,7 @@ from eventer_bridge.model import (
     EventType,
     QueryLatestParams,
     QueryServerParams,
+    Timestamp,
 )
 from mariner_spark.source.gateway import Gateway
 
@@ -84,6 +85,12 @@ def find_last(gateway: Gateway, server: int, known: EventId | None) -> EventId |
     return (
         first.id if instance is None else EventId(server, session, _last(next_instance, instance))
     )
+
+
+def session_time(gateway: Gateway, server: int, session: int) -> Timestamp | None:
+    """Timestamp of a session, which all of its events have; None: none of them is there."""
+    first = gateway.first(after_session(server, session - 1))
+    return first.timestamp if first is not None and first.id.session == session else None
 
 
 def take(

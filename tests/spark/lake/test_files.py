@@ -169,7 +169,9 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_manifest_is_a_plain_json_object(tmp_path: Path) -> None:
     """What the README tells others to read."""
     files = Files(str(tmp_path))
-    manifest.update(files, lambda old: old.changed(added=(SEGMENT,), positions={1: Position(2, 3)}))
+    manifest.update(
+        files, lambda old: old.changed(added=(SEGMENT,), positions={1: Position(2, 3, 4)})
+    )
     assert msgspec.json.decode((tmp_path / "_manifest.json").read_bytes()) == {
         "format": 1,
         "version": 1,
@@ -177,7 +179,7 @@ def test_a_manifest_is_a_plain_json_object(tmp_path: Path) -> None:
         "segments": [
             {"path": SEGMENT.path, "rows": 1, "bytes": 2, "first": 3, "last": 4, "raw_bytes": 5}
         ],
-        "positions": {"1": {"session": 2, "instance": 3}},
+        "positions": {"1": {"session": 2, "instance": 3, "timestamp": 4}},
         "queries": {},
         "replaced": [],
     }

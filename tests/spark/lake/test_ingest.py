@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from eventer_bridge.model import Event
 from mariner.cli.spark import reason
+from mariner_spark import times
+from mariner_spark.errors import LakeError
 from mariner_spark.lake.info import info
 from mariner_spark.lake.ingest import ingest
 from tests.spark.lake.support import draw_events, stored, wait_until
@@ -102,6 +105,26 @@ def test_gateways_of_different_servers(spark: SparkSession, tmp_path: Path) -> N
         ingest(spark, str(root), one)
     assert values(root) == {"1", "2", "3"}
     assert info(str(root)).positions.keys() == {5, 6}
+
+
+def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Also when it has come past the last event that the lake has."""
+    root = tmp_path / "lake"
+    with registering(tmp_path) as (source, register):
+        register(1)
+        ingest(spark, str(root), source)
+        position = info(str(root)).positions[1]
+    before = stored(root)
+    assert position.timestamp == max(times.from_datetime(i["timestamp"]) for i in before)
+    shutil.rmtree(tmp_path / "events")
+    message = rf"has other events of server 1 than the lake: its session {position.session} is of"
+    with registering(tmp_path) as (source, register):
+        for value in range(10):
+            register(value)
+        for more in ({}, {"failOnDataLoss": "false"}, {"servers": "1"}):
+            with pytest.raises(LakeError, match=message):
+                ingest(spark, str(root), {**source, **more})
+    assert stored(root) == before
 
 
 @pytest.mark.timeout(120)  # it starts Java
