@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from eventer_bridge.model import Event, EventId
+from eventer_bridge.model import Event, EventId, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
 from mariner_spark import schema as schemas
@@ -39,7 +39,14 @@ from mariner_spark.source.gateway import Gateway
 from mariner_spark.source.gateways import Gateways, Patience
 from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
-from mariner_spark.source.server_events import ANY_TYPE, after, find_last, find_servers, take
+from mariner_spark.source.server_events import (
+    ANY_TYPE,
+    after,
+    find_last,
+    find_servers,
+    session_time,
+    take,
+)
 
 _ANNOUNCEMENTS: Final = Subscription(
     [("event", "communication", "*"), ("event", "?", "eventer", "*")]
@@ -60,13 +67,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gateways = Gateways(parsed.gateways)
         self._target: Offsets | None = None  # where the query ends
         self._servers = set(parsed.stream.servers or ())
+        self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
         self._is_idle = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
         """Where a new query begins.
 
         Raises:
-            OptionError: no gateway can be reached, or it declines us, or shows no servers.
+            OptionError: no gateway can be reached, or it declines us, or shows no servers, or
+                two have different events of one.
         """
         newest = self._survey_now()
         starting = self._options.stream.starting
@@ -101,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; ``start`` if there is nothing to read.
 
         Raises:
-            OptionError: a gateway declines us.
+            OptionError: a gateway declines us, or two have different events of a server.
             DataLossError: the gateways do not have what was read before.
         """
         if self._is_idle:
@@ -175,12 +184,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._servers |= find_servers(gateway) | begin.keys()
             return {i: find_last(gateway, i, begin.get(i)) for i in sorted(self._servers)}
 
-        newest: dict[int, EventId] = {}
+        ends: dict[int, list[EventId]] = {}
         for found in self._gateways.ask(find):
             for server, last in found.items():
                 if last is not None:
-                    newest[server] = max(last, newest.get(server, last))
-        return newest
+                    ends.setdefault(server, []).append(last)
+        for server, lasts in ends.items():
+            self._compare(server, lasts)
+        return {server: max(lasts) for server, lasts in ends.items()}
+
+    def _compare(self, server: int, lasts: Sequence[EventId]) -> None:
+        """Refuse gateways with different events of a server, once for as many of them.
+
+        Args:
+            server: the server.
+            lasts: last events of it, of the gateways that have some. What all of them should
+                have is the first of these.
+
+        Raises:
+            OptionError: the session of that one is not the same in all of them.
+        """
+        if len(lasts) <= self._compared.get(server, 1):
+            return
+        session = min(lasts).session
+
+        def find(gateway: Gateway) -> tuple[Gateway, Timestamp] | None:
+            moment = session_time(gateway, server, session)
+            return None if moment is None else (gateway, moment)
+
+        found = list(self._gateways.ask(find))
+        for gateway, moment in found[1:]:
+            if moment != found[0][1]:
+                names = " and ".join(sorted((repr(found[0][0]), repr(gateway))))
+                raise OptionError(
+                    "host",
+                    f"{names} have different events of server {server} (session {session}): they"
+                    " are not of one system, or one store was made anew",
+                )
+        if found:
+            self._compared[server] = len(found)
 
     def _check_known(self, begin: Offsets, newest: Offsets) -> None:
         """Refuse to wait where what was read before is not there."""

@@ -245,6 +245,27 @@ async def test_events_that_two_gateways_have_are_read_once(tmp_path: Path) -> No
         reader.stop()
 
 
+async def test_gateways_with_different_events_of_a_server_are_refused(tmp_path: Path) -> None:
+    """Not only when a query begins: one may have been away."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    async with gateway(tmp_path / "one") as one, gateway(tmp_path / "two") as two:
+        for value in range(3):
+            await register(one, event("a", value=value))
+            await register(two, event("a", value=value), event("b", value=value))
+        await register(two, event("a", value=3))
+        reader = make_reader(gateway_options(one, two))
+        message = r"^host: 127.* and 127.* have different events of server 1 \(session \d+\): "
+        for run in (reader.initialOffset, reader.prepareForTriggerAvailableNow):
+            with pytest.raises(OptionError, match=message):
+                run()
+        alone = make_reader(gateway_options(one))
+        with pytest.raises(OptionError, match=message):
+            next_offset(reader, {})
+        assert values(read_all(alone)[1]) == ["0", "1", "2"]
+        reader.stop()
+
+
 async def test_rights_bound_what_is_read(tmp_path: Path) -> None:
     clients: list[dict[str, Any]] = [
         {
