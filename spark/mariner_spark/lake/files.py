@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from mariner_spark.errors import LakeError
+from mariner_spark.local_path import local_path
 
 TEMPORARY: Final = "_tmp-"
 """What names begin with while a file is written."""
@@ -55,8 +56,7 @@ class Files:
         scheme, separator, rest = root.partition("://")
         self.is_local = not separator or scheme == "file"
         if self.is_local:
-            # tasks may run in another directory
-            folder = os.path.abspath(rest if separator else root)  # noqa: PTH100  # no links
+            folder = str(local_path(root))
             self.root = f"file://{folder}"
             self.arrow, self.base = fs.LocalFileSystem(), folder
         elif scheme in _OBJECT_SCHEMES:

@@ -30,7 +30,6 @@
 Files of TLS have to be on every machine that reads.
 """
 
-import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -45,6 +44,7 @@ from eventer_bridge.model import INT64_MAX, INT64_MIN, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, times, type_path
 from mariner_spark.errors import OptionError
+from mariner_spark.local_path import local_path
 from mariner_spark.source import offsets
 from mariner_spark.source.offsets import Offsets
 from mariner_spark.times import Interval
@@ -263,8 +263,7 @@ def _hosts(text: str) -> list[tuple[str, int | None]]:
 
 
 def _path(text: str) -> Path:
-    # tasks may run in another directory
-    return Path(os.path.abspath(_text(text).removeprefix("file://")))  # noqa: PTH100  # no links
+    return local_path(_text(text))
 
 
 def _number(first: int, last: int) -> Callable[[str], int]:
