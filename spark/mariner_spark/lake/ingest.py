@@ -76,6 +76,10 @@ def ingest(
                 on_progress(_rows(files) - before)
         finally:
             query.stop()
+    if manifest.find(files) is None:  # there were no events
+        manifest.update(
+            files, lambda old: manifest.with_values(files, old, value_path or DEFAULT_PATH)
+        )
     return _rows(files) - before
 
 
@@ -102,19 +106,10 @@ def start(
     files = Files(path)
     found = manifest.find(files)
     chosen = value_path or (DEFAULT_PATH if found is None else found.value_path)
+    manifest.with_values(files, found or Manifest(), chosen)  # a mistake is told at once
     rows = with_value(events, chosen).select(*segments.SCHEMA.names)
-
-    def use_value_path(old: Manifest) -> Manifest:
-        if old.value_path == chosen:
-            return old
-        if old.segments:
-            raise LakeError(f"{files}: its values are those of {old.value_path}, not of {chosen}")
-        return msgspec.structs.replace(old, value_path=chosen)
-
-    if found is None or found.value_path != chosen:
-        manifest.update(files, use_value_path)
     rows.sparkSession.dataSource.register(LakeSink)
-    writer = rows.writeStream.format(FORMAT).option("path", path)
+    writer = rows.writeStream.format(FORMAT).options(path=path, value_path=chosen)
     writer = writer.option("checkpointLocation", checkpoint.as_uri())
     if interval_s is None:
         return writer.trigger(availableNow=True).start()

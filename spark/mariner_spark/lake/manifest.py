@@ -128,6 +128,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def with_values(files: Files, old: Manifest, value_path: str) -> Manifest:
+    """The same with values of a path, as long as it holds none of another one.
+
+    Args:
+        files: the lake, for the text of the error.
+        old: the manifest.
+        value_path: the path.
+
+    Raises:
+        LakeError: it holds values of another one.
+    """
+    if old.value_path == value_path:
+        return old
+    if old.segments:
+        raise LakeError(f"{files}: its values are those of {old.value_path}, not of {value_path}")
+    return msgspec.structs.replace(old, value_path=value_path)
+
+
 _decode: Final = msgspec.json.Decoder(Manifest).decode
 _encode: Final = msgspec.json.Encoder().encode
 

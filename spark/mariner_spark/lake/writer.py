@@ -4,8 +4,9 @@ Tasks write segments, which nobody reads yet. When all of a batch are written, t
 them to the manifest, in one step. Killed before it, the batch is done again, and its first
 segments are swept later; killed after it, the batch is offered again, and is known.
 
-Options: ``path``, the lake. The stream has to give every server's events in the order of
-their ids, all of them: an event that is not behind the last one of its server in the lake is
+Options: ``path``, the lake; ``value_path``, where in JSON payloads the column ``value`` comes from
+(as before, ``$.value`` for a new lake). The stream has to give every server's events in the order
+of their ids, all of them: an event that is not behind the last one of its server in the lake is
 taken to be there already.
 
 :class:`LakeWriter` lives in a process beside the driver, and in the tasks.
@@ -68,7 +69,7 @@ class LakeSink(DataSource):
         if [(i.name, i.dataType.simpleString()) for i in schema] != expected:
             names = ", ".join(" ".join(i) for i in expected)
             raise SchemaError(f"columns: expected {names}; got {schema.simpleString()}")
-        return LakeWriter(path)
+        return LakeWriter(path, self.options.get("value_path"))
 
 
 @dataclass
@@ -93,10 +94,12 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     Args:
         path: the lake.
+        value_path: where the column ``value`` comes from; None: as the lake has it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, value_path: str | None = None) -> None:
         self._path = path
+        self._value_path = value_path
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the events of a task that are not in the lake; runs in the task.
@@ -114,8 +117,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
         """Make what the tasks wrote part of the lake, unless this batch is.
 
         Raises:
-            LakeError: another stream added events of the same servers meanwhile, or a segment
-                is gone; the lake is as before.
+            LakeError: another stream added events of the same servers meanwhile, or values of
+                another path, or a segment is gone; the lake is as before.
         """
         written = [i for i in messages if isinstance(i, Written)]
         files = Files(self._path)
@@ -129,6 +132,7 @@ class LakeWriter(DataSourceStreamArrowWriter):
             if not is_new:
                 return old
             check(files, old, written, added)
+            old = manifest.with_values(files, old, self._value_path or old.value_path)
             queries = {key: batch for key, batch in old.queries.items() if key != query_id}
             queries = dict([*queries.items(), (query_id, batchId)][-limits.LAKE_QUERIES :])
             positions = dict(old.positions)

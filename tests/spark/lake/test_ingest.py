@@ -51,6 +51,11 @@ def test_every_event_of_gateways_that_share_a_server(spark: SparkSession, tmp_pa
         assert ingest(spark, str(root), source) == len(in_store) - half
         with pytest.raises(StreamingQueryException) as caught:
             ingest(spark, str(tmp_path / "other"), {**source, "token": "wrong"})
+        assert not (tmp_path / "other").exists()  # it failed, and nothing is there
+        none, value_path = {**source, "servers": "77"}, "$.other"
+        assert ingest(spark, str(tmp_path / "none"), none, value_path=value_path) == 0
+        found = info(str(tmp_path / "none"))
+        assert (found.segments, found.value_path) == (0, value_path)
     assert stored(root) == rows_of(in_store)
     address = f"{source['host']}:{source['port']}"
     expected = f"client_name, token: {address} declined: invalid client name or token"

@@ -133,6 +133,10 @@ def test_values_are_of_one_path(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(i.value for i in read(spark, root).collect()) == list(map(float, range(10)))
     with pytest.raises(LakeError, match=r"values are those of \$\.value, not of \$\.other"):
         ingest.start(feed.stream(spark), root, tmp_path / "checkpoint", value_path="$.other")
+    # as a second stream that began when there was no lake
+    written = write(tmp_path / "lake", "second", plain_events(20))
+    with pytest.raises(LakeError, match=r"values are those of \$\.value, not of \$\.other"):
+        LakeWriter(root, "$.other").commit([written], 0)
 
 
 # --- the same without Spark: a driver and its tasks, with every accident -------------------
