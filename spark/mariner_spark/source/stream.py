@@ -68,6 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None  # where the query ends
         self._servers = set(parsed.stream.servers or ())
         self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
+        self._turn = -1  # which server comes first in a limited batch
         self._is_idle = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
@@ -250,8 +251,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _limit(self, begin: Offsets, newest: Offsets, max_events: int) -> dict[int, EventId]:
-        """Offsets with at most so many events before them, the same share of each server."""
+        """Offsets with at most so many events before them, the same share of each server.
+
+        Where it is not enough for all of them, another server comes first in each batch.
+        """
         pending = list(_pending(begin, newest))
+        if pending:
+            self._turn = (self._turn + 1) % len(pending)
+            pending = pending[self._turn :] + pending[: self._turn]
         patience = Patience()
         reached: dict[int, EventId] = {}
         n_left = max_events

@@ -121,6 +121,16 @@ async def test_limits_share_a_batch_among_servers(tmp_path: Path) -> None:
         reader.stop()
 
 
+async def test_a_limit_below_the_number_of_servers_starves_none(tmp_path: Path) -> None:
+    fill(tmp_path / "events", [i for n in (7, 8, 9) for i in plain_events(10, server=n)])
+    async with gateway(tmp_path) as running:
+        reader = make_reader(gateway_options(running), servers="7,8,9", maxEventsPerBatch="2")
+        batches = read_on(reader, reader.initialOffset())
+        rows = [row for _ in range(3) for row in next(batches)[1]]
+        assert sorted(row["server"] for row in rows) == [7, 7, 8, 8, 9, 9]
+        reader.stop()
+
+
 async def test_reading_does_not_bring_about_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
