@@ -84,6 +84,12 @@ def use(snapshot: Path) -> None:
     try:
         os.utime(snapshot)
     except FileNotFoundError:
+        if not snapshot.parent.exists():
+            raise SnapshotError(
+                f"{snapshot.parent}: is not on this machine ({owners.node_name()}), which is to"
+                " read it: every machine of a cluster needs the store there; or read from its"
+                " gateway (host)"
+            ) from None
         raise SnapshotError(
             f"{snapshot}: the snapshot of this read is gone: a driver keeps the"
             f" {limits.MAX_SNAPSHOTS} that it made last. Load the data frame anew."

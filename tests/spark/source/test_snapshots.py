@@ -10,6 +10,7 @@ import pytest
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from mariner_spark import limits
+from mariner_spark.errors import SnapshotError
 from mariner_spark.source import owner, snapshots
 from mariner_spark.source.owner import Owner
 from tests.spark.support import fill, plain_events
@@ -64,6 +65,14 @@ def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.Mon
     snapshots.use(made[0])
     last = snapshots.make(path, me)
     assert names(path) == {made[0].name, made[2].name, last.name}
+
+
+def test_a_machine_without_the_store_is_told(path: Path) -> None:
+    snapshot = snapshots.make(path, owner.of_this_process())
+    path.rename(path.parent / "elsewhere")
+    message = rf"^{path}: is not on this machine \(.+\), which is to read it: every machine of a"
+    with pytest.raises(SnapshotError, match=message):
+        snapshots.use(snapshot)
 
 
 def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
