@@ -57,7 +57,7 @@ def lake() -> None:
     "--batch",
     type=click.IntRange(1),
     help="Add at most so many events at once: those stay if it fails later. Counting them takes as"
-    " long as reading them.",
+    " long as reading them. Default: all that there are; if that fails, none of them stay.",
 )
 @click.option(
     "--allow-loss",

@@ -82,11 +82,15 @@ def test_by_plain_spark(spark: SparkSession, lake: Path, beside: None) -> None:
     assert rows_by_spark(names["events"]) == rows_of(EVENTS)
 
 
-def test_by_pyarrow(beside: None) -> None:
+def test_by_pyarrow_and_pandas(beside: None) -> None:
     names: dict[str, Any] = {}
     code = snippet("python", "pyarrow")
     exec(code, names)  # noqa: S102
     assert in_order(names["table"].select(COLUMNS).to_pylist()) == rows_of(EVENTS)
+    frame = names["frame"].sort_values(["server", "session", "instance"])
+    payloads = [i["payload_json"] for i in rows_of(EVENTS)]
+    assert frame["payload_json"].tolist() == payloads
+    assert frame["timestamp"].tolist() == [i["timestamp"] for i in rows_of(EVENTS)]
 
 
 def test_by_duckdb(beside: None) -> None:
