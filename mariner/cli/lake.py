@@ -1,8 +1,5 @@
 """``mariner lake``: events as Parquet files, for Spark and others."""
 
-import contextlib
-import signal
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -18,7 +15,7 @@ from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
 from mariner.cli.servers import Server, command_of
-from mariner.cli.spark import spark_errors
+from mariner.cli.spark import spark_errors, spark_session
 from mariner.cli.values import format_timestamp
 
 if TYPE_CHECKING:
@@ -90,7 +87,7 @@ def ingest(
     and then.
 
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
-    interrupted.
+    interrupted (SIGINT, SIGTERM).
     """
     source = _source_options(server)
     if server_ids:
@@ -115,38 +112,25 @@ def ingest(
 def _ingest(
     path: str, source: dict[str, str], value_path: str | None, interval_s: float | None
 ) -> int:
-    """Ingest with a session of our own, and tell how far it is; SIGINT ends it."""
-    from pyspark.errors import PySparkAttributeError  # noqa: PLC0415  # others need not import it
-
-    import mariner_spark  # noqa: PLC0415
+    """Ingest, and tell how far it is."""
     from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
     from mariner_spark.source import options  # noqa: PLC0415
 
     options.parse(source)  # a mistake is told before anything is started
-    with Console(stderr=True).status("Spark starts") as status:
-        spark = mariner_spark.get_session()
-        # between two calls of Spark, which do not take it well in the middle
-        interrupted = threading.Event()
-        signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    with Console(stderr=True).status("Spark starts") as status, spark_session() as (spark, check):
 
         def on_progress(rows: int) -> None:
             status.update(f"{rows} events added")
-            if interrupted.is_set():
-                raise KeyboardInterrupt
+            check()
 
-        try:
-            with contextlib.suppress(PySparkAttributeError):  # Spark Connect has none
-                spark.sparkContext.setLogLevel("OFF")  # the command tells what goes wrong
-            return ingestion.ingest(
-                spark,
-                path,
-                source,
-                value_path=value_path,
-                interval_s=interval_s,
-                on_progress=on_progress,
-            )
-        finally:
-            spark.stop()
+        return ingestion.ingest(
+            spark,
+            path,
+            source,
+            value_path=value_path,
+            interval_s=interval_s,
+            on_progress=on_progress,
+        )
 
 
 @lake.command()

@@ -20,7 +20,7 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.servers import read_token, server_options
-from mariner.cli.spark import spark_errors
+from mariner.cli.spark import spark_errors, spark_session
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
@@ -127,7 +127,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     --types does not apply to availability and runs, which need all events of a server.
 
     Exit code 0: the reports are made, also of no events; 1: Spark, the store, the lake or the
-    gateway failed; 2: wrong usage.
+    gateway failed; 2: wrong usage; 130: interrupted (SIGINT, SIGTERM).
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected one of --store, --lake and --gateway.")
@@ -150,10 +150,21 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             depth=depth,
             folder=out,
         )
-        try:
-            page = making.make(order, on_step)
-        except OSError as e:
-            raise CommandError(f"{e.filename}: {e.strerror}", EXIT_FAILED) from e
+        making.check(order)
+        on_step("starting Spark", None)
+        with spark_session() as (spark, check_interrupted):
+
+            def on_progress(what: str, n_steps: int) -> None:
+                check_interrupted()
+                on_step(what, n_steps + 1)
+
+            try:
+                page = making.make(spark, order, on_progress)
+            except ConnectionError:
+                raise  # Java is gone
+            except OSError as e:
+                text = str(e) if e.filename is None else f"{e.filename}: {e.strerror}"
+                raise CommandError(text, EXIT_FAILED) from e
     output.write_text(str(page))
 
 
@@ -186,7 +197,7 @@ def _access_options() -> list[click.Option]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
+def _progress() -> Iterator[Callable[[str, int | None], None]]:
     """What is done, on standard error, if that is a terminal: a step and its number of all."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
@@ -196,7 +207,7 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
         task = progress.add_task("", total=None)
         steps = itertools.count()
 
-        def on_step(what: str, n_steps: int) -> None:
+        def on_step(what: str, n_steps: int | None) -> None:
             progress.update(task, description=what, completed=next(steps), total=n_steps)
 
         yield on_step

@@ -1,6 +1,6 @@
 """What ``mariner report`` does: files of each report, and the page, of events read once.
 
-Belongs to the driver. A session that was not there before stays until the process ends.
+Belongs to the driver.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from mariner_spark import session, values
+from mariner_spark import values
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.catalogue import REPORTS, Report, Settings
 from mariner_spark.reports.events import Span, prepare, to_datetime
@@ -55,10 +55,21 @@ class Overview(NamedTuple):
     span: Span
 
 
-def make(order: Order, on_step: Callable[[str, int], None]) -> Path:
+def check(order: Order) -> None:
+    """Find mistakes before anything is started.
+
+    Raises:
+        MarinerSparkError: an option is wrong.
+    """
+    reading.check(order.source, order.selection)
+    values.parse(order.value_path)
+
+
+def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None]) -> Path:
     """Make reports.
 
     Args:
+        spark: the session, with the data source ``mariner``.
         order: what.
         on_step: told of what begins, and how many such steps there are in all.
 
@@ -66,20 +77,16 @@ def make(order: Order, on_step: Callable[[str, int], None]) -> Path:
         The page.
 
     Raises:
-        MarinerSparkError: an option is wrong, there is no Java, no lake.
+        MarinerSparkError: there is no lake, or it cannot be read.
         PySparkException: Spark failed, as it does if the source does.
         OSError: a file cannot be written.
     """
-    reading.check(order.source, order.selection)
-    values.parse(order.value_path)
     reports = [REPORTS[name] for name in order.names or REPORTS]
     order.folder.mkdir(parents=True, exist_ok=True)
 
     def step(what: str) -> None:
-        on_step(what, len(reports) + 3)
+        on_step(what, len(reports) + 2)
 
-    step("starting Spark")
-    spark = session.get_session()
     step("reading events")
     overview, sections = _make_files(spark, order, reports, step)
     step("making the page")

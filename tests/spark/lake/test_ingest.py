@@ -134,14 +134,15 @@ def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path)
 
 @pytest.mark.timeout(120)  # it starts Java
 def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
-    root = tmp_path / "lake"
+    root, temporary = tmp_path / "lake", tmp_path / "temporary"
+    temporary.mkdir()
     with registering(tmp_path) as (options, register):
         register(1)
         command = [sys.executable, "-m", "mariner", "lake", "ingest", str(root), "--follow"]
         arguments = ("--interval", "0.1", "--port", options["port"], "--name", "app")
         process = subprocess.Popen(
             [*command, *arguments],
-            env={**os.environ, "MARINER_TOKEN": "secret"},
+            env={**os.environ, "MARINER_TOKEN": "secret", "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -149,9 +150,10 @@ def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
             wait_until(lambda: values(root) == {"1"})
             register(2)
             wait_until(lambda: values(root) == {"1", "2"})
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # as SIGINT, see tests/spark/test_command_session
             assert process.communicate() == (b"", b"")
             assert process.returncode == 128 + signal.SIGINT
+            assert list(temporary.glob("mariner-*")) == []
         finally:
             process.kill()
             process.communicate()
