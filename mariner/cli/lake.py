@@ -114,9 +114,8 @@ def _ingest(
 ) -> int:
     """Ingest, and tell how far it is."""
     from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
-    from mariner_spark.source import options  # noqa: PLC0415
 
-    options.parse(source)  # a mistake is told before anything is started
+    ingestion.check(path, source, value_path)
     with Console(stderr=True).status("Spark starts") as status, spark_session() as (spark, check):
 
         def on_progress(rows: int) -> None:
@@ -147,7 +146,8 @@ def compact(path: str, grace_hours: float) -> None:
 
     Others may read LAKE and add to it meanwhile.
 
-    Exit code 0: done; 1: it failed, and the lake is whole; 2: wrong usage; 130: interrupted.
+    Exit code 0: done; 1: it failed, and the lake is whole; 2: there is no lake, or wrong usage;
+    130: interrupted.
     """
     started = time.monotonic()
     with spark_errors():
@@ -167,7 +167,7 @@ def compact(path: str, grace_hours: float) -> None:
 def info(path: str, is_json: bool) -> None:
     """Show what is in LAKE: events, files, times, and how far each server is.
 
-    Exit code 0: shown; 1: there is no lake, or it cannot be read; 2: wrong usage.
+    Exit code 0: shown; 1: it cannot be read; 2: there is no lake, or wrong usage.
     """
     with spark_errors():
         from mariner_spark.lake.info import info as read_info  # noqa: PLC0415

@@ -47,7 +47,11 @@ def spark_errors() -> Iterator[None]:
         text = f"this needs the extra 'spark': pip install 'mariner-gateway[spark]' ({e})"
         raise CommandError(text, EXIT_USAGE) from None
 
-    from mariner_spark.errors import MarinerSparkError, OptionError  # noqa: PLC0415
+    from mariner_spark.errors import (  # noqa: PLC0415
+        MarinerSparkError,
+        NoLakeError,
+        OptionError,
+    )
 
     # what goes wrong is told here, once
     logging.basicConfig(handlers=[logging.NullHandler()])
@@ -57,6 +61,8 @@ def spark_errors() -> Iterator[None]:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except OptionError as e:
         raise CommandError(str(e), EXIT_FAILED if e.option in _OTHER_SIDE else EXIT_USAGE) from e
+    except NoLakeError as e:
+        raise CommandError(str(e), EXIT_USAGE) from e
     except (MarinerSparkError, MarinerError) as e:
         raise CommandError(str(e), EXIT_FAILED) from e
     except PySparkException as e:

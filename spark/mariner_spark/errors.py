@@ -5,6 +5,7 @@
     MarinerSparkError
     ├── JavaError                no Java that Spark could run on
     ├── LakeError                a lake, or its file system
+    │   └── NoLakeError          there is no lake
     ├── OptionError              an option of the data source; the text begins with its name
     │   └── GatewayAwayError     the gateway cannot be reached (host, port)
     ├── SchemaError              a schema that the user gave
@@ -30,6 +31,10 @@ class JavaError(MarinerSparkError):
 
 class LakeError(MarinerSparkError):
     """A lake is not there, is damaged, or cannot be written; the text names it."""
+
+
+class NoLakeError(LakeError):
+    """There is no lake; the text names where."""
 
 
 class OptionError(MarinerSparkError):

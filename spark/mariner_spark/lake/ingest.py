@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from eventer_bridge.model import EventId
-from mariner_spark import limits, times
+from mariner_spark import limits, times, values
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
@@ -81,6 +81,21 @@ def ingest(
             files, lambda old: manifest.with_values(files, old, value_path or DEFAULT_PATH)
         )
     return _rows(files) - before
+
+
+def check(path: str, source: Mapping[str, str], value_path: str | None) -> None:
+    """Find mistakes in what :func:`ingest` is given, before anything is started.
+
+    Raises:
+        LakeError: the lake cannot be read, or its values are of another path.
+        OptionError: an option is wrong.
+    """
+    options.parse(source)
+    files = Files(path)
+    found = manifest.find(files)
+    if value_path is not None:
+        values.parse(value_path)
+        manifest.with_values(files, found or Manifest(), value_path)
 
 
 def start(

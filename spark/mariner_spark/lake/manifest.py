@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from mariner_spark import limits
-from mariner_spark.errors import LakeError
+from mariner_spark.errors import LakeError, NoLakeError
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.lock import locked
 from mariner_spark.values import DEFAULT_PATH
@@ -174,11 +174,12 @@ def load(files: Files) -> Manifest:
     """The manifest.
 
     Raises:
-        LakeError: there is no lake, or as :func:`find`.
+        NoLakeError: there is no lake.
+        LakeError: as :func:`find`.
     """
     manifest = find(files)
     if manifest is None:
-        raise LakeError(f"{files}: no lake: it has no {MANIFEST}")
+        raise NoLakeError(f"{files}: no lake: it has no {MANIFEST}")
     return manifest
 
 

@@ -59,10 +59,10 @@ def check(order: Order) -> None:
     """Find mistakes before anything is started.
 
     Raises:
-        MarinerSparkError: an option is wrong.
+        MarinerSparkError: an option is wrong, or there is no store or lake.
     """
-    reading.check(order.source, order.selection)
     values.parse(order.value_path)
+    reading.check(order.source, order.selection)
 
 
 def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None]) -> Path:
@@ -82,7 +82,6 @@ def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None])
         OSError: a file cannot be written.
     """
     reports = [REPORTS[name] for name in order.names or REPORTS]
-    order.folder.mkdir(parents=True, exist_ok=True)
 
     def step(what: str) -> None:
         on_step(what, len(reports) + 2)
@@ -113,6 +112,7 @@ def _make_files(
             selection = order.selection._replace(types=None)
             everything = stack.enter_context(_read(spark, order, selection))
         overview = _overview(events)
+        order.folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(span=overview.span, depth=order.depth)
         for report in reports:
             step(report.name)

