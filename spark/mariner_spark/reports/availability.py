@@ -130,27 +130,16 @@ def _runs(events: DataFrame) -> DataFrame:
 
 
 def _engine_runs(events: DataFrame) -> DataFrame:
-    """Runs of engines, with ``run`` and ``next_run``: first sessions of it and the next one.
-
-    ``run`` is null where that was not seen, ``next_run`` where there is no next one.
-    """
-    is_of_engine = sf.col("type_path").rlike(_ENGINE_TYPE) & _is_of_its_server()
-    is_start = is_of_engine & (_state() == "STARTED")
-    is_stop = is_of_engine & (_state() == "STOPPED")
+    """Runs of engines, with ``run``: its first session, null where that was not seen."""
+    is_stop = _is_of_engine() & (_state() == "STOPPED")
     of_server = Window.partitionBy("server").orderBy(sf.asc_nulls_first("run"))
-    starts = (
-        events.where(sf.col("type_path").startswith("event/") & is_start)
-        .select(sf.col("server").alias("of"), sf.col("session").alias("run"))
-        .distinct()
-        .select("*", sf.lead("run").over(Window.partitionBy("of").orderBy("run")).alias("next_run"))
-    )
     return (
-        events.join(sf.broadcast(starts), on=_is_in_run(), how="left")
+        _with_runs(events.select("*", is_stop.alias("is_stop")))
         .groupBy("server", "run")
         .agg(
             sf.min("timestamp").alias("begin"),
             sf.max("timestamp").alias("last"),
-            sf.max(sf.when(is_stop, sf.col("timestamp"))).alias("stopped"),
+            sf.max(sf.when(sf.col("is_stop"), sf.col("timestamp"))).alias("stopped"),
         )
         .select("*", sf.lead("run").over(of_server).alias("next_run"))
         .select(
@@ -164,17 +153,27 @@ def _engine_runs(events: DataFrame) -> DataFrame:
             .when(sf.isnotnull("next_run"), "killed")
             .alias("ended_by"),
             "run",
-            "next_run",
         )
     )
 
 
-def _is_in_run() -> Column:
-    """Whether a session of ``server`` is of the run ``run`` of the server ``of``."""
-    session = sf.col("session")
-    is_after = sf.isnull("run") | (session >= sf.col("run"))
-    is_before = sf.isnull("next_run") | (session < sf.col("next_run"))
-    return (sf.col("server") == sf.col("of")) & is_after & is_before
+def _with_runs(events: DataFrame) -> DataFrame:
+    """Events with ``run``: the first session of the run that they are in, null before the first.
+
+    However many runs there are, each event is looked at once.
+    """
+    is_start = _is_of_engine() & (_state() == "STARTED")
+    until_now = (
+        Window.partitionBy("server").orderBy("session").rangeBetween(Window.unboundedPreceding, 0)
+    )
+    run = sf.max(sf.when(sf.col("is_start"), sf.col("session"))).over(until_now)
+    # what a task gets has a flag in the place of texts
+    return events.select("*", is_start.alias("is_start")).select("*", run.alias("run"))
+
+
+def _is_of_engine() -> Column:
+    is_about_engine = sf.col("type_path").rlike(_ENGINE_TYPE)
+    return sf.col("type_path").startswith("event/") & is_about_engine & _is_of_its_server()
 
 
 def _is_of_its_server() -> Column:
@@ -190,11 +189,12 @@ def _state() -> Column:
 
 
 def _connections(events: DataFrame) -> DataFrame:
-    """Events about connections: who, and ``change``: 1 more, or 1 less."""
-    of_core = events.where(sf.col("type_path").startswith("event/"))
+    """Events about connections: who, in which ``run``, and ``change``: 1 more, or 1 less."""
+    of_core = _with_runs(events.where(sf.col("type_path").startswith("event/")))
     name = sf.regexp_extract("type_path", _CLIENT_TYPE, 2)
     of_all = of_core.select(
         *ORDER,
+        "run",
         sf.lit(ALL_CLIENTS).alias("kind"),
         sf.lit(None).cast("string").alias("name"),
         sf.when(sf.col("type_path") == "event/communication/connected", 1)
@@ -203,6 +203,7 @@ def _connections(events: DataFrame) -> DataFrame:
     )
     of_one = of_core.where(sf.col("type_path").rlike(_CLIENT_TYPE) & _is_of_its_server()).select(
         *ORDER,
+        "run",
         sf.regexp_extract("type_path", _CLIENT_TYPE, 1).alias("kind"),
         sf.replace(sf.replace(name, sf.lit("~1"), sf.lit("/")), sf.lit("~0"), sf.lit("~")).alias(
             "name"
@@ -216,8 +217,7 @@ def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
     """Times in which clients had a connection, within the runs of their server's engine."""
     limits_of_runs = engines.select(
         sf.col("server").alias("of"),
-        "run",
-        "next_run",
+        sf.col("run").alias("this_run"),
         sf.col("begin").alias("run_begin"),
         sf.col("end").alias("run_end"),
         sf.col("ended_by").alias("run_ended_by"),
@@ -235,8 +235,9 @@ def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
             sf.when((sf.col("open") == 0), _mark("timestamp", False, True)),
         )
     )
+    is_in_run = (sf.col("server") == sf.col("of")) & sf.col("run").eqNullSafe(sf.col("this_run"))
     return (
-        connections.join(sf.broadcast(limits_of_runs), on=_is_in_run())
+        connections.join(sf.broadcast(limits_of_runs), on=is_in_run)
         .select(
             "*",
             sf.sum("change").over(in_order.rowsBetween(Window.unboundedPreceding, 0)).alias("sum"),
