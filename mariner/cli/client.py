@@ -26,6 +26,7 @@ from mariner.cli.servers import Server
 from mariner.cli.values import (
     event_types_option,
     parse_event_id,
+    parse_last_timestamp,
     parse_payload,
     parse_timestamp,
     value_option,
@@ -55,6 +56,8 @@ _types = click.option(
 
 
 _TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
+_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_last_timestamp)}
+_LAST_HELP: Final = "at or before this; of a date, its whole day."
 
 
 @click.command()
@@ -138,9 +141,9 @@ async def _register(server: Server, batch: int, quiet: bool, arguments: Sequence
 @click.argument("kind", type=click.Choice(["latest", "timeseries", "server"]), default="timeseries")
 @_types
 @click.option("--from", **_TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
-@click.option("--to", **_TIME, help=f"Timestamp at or before this. {_TIME_HELP}")
+@click.option("--to", **_LAST, help=f"Timestamp {_LAST_HELP}")
 @click.option("--source-from", **_TIME, help=f"Source timestamp at or after this. {_TIME_HELP}")
-@click.option("--source-to", **_TIME, help=f"Source timestamp at or before this. {_TIME_HELP}")
+@click.option("--source-to", **_LAST, help=f"Source timestamp {_LAST_HELP}")
 @click.option("--order", type=click.Choice(["asc", "desc"]), help="Default: desc.")
 @click.option("--order-by", type=click.Choice(["timestamp", "source"]), help="Default: timestamp.")
 @click.option(

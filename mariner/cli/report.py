@@ -24,6 +24,7 @@ from mariner.cli.spark import spark_errors, spark_session
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
+    parse_last_timestamp,
     parse_timestamp,
     value_option,
 )
@@ -38,7 +39,8 @@ _ALL: Final = "all"
 _PORT: Final = 23014
 _ADDRESS: Final = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _TIME_HELP: Final = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
-_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
+_FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
+_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_last_timestamp)}
 # option of the command: option of the data source
 _GATEWAY: Final = {
     "name": "client_name",
@@ -63,8 +65,10 @@ _GATEWAY: Final = {
     metavar="HOST[:PORT]",
     help=f"Events of the gateway there (port {_PORT}), as far as --name may query them.",
 )
-@click.option("--from", "first", **_TIME, help=f"Timestamp at or after this. {_TIME_HELP}")
-@click.option("--to", "last", **_TIME, help=f"Timestamp at or before this. {_TIME_HELP}")
+@click.option("--from", "first", **_FIRST, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option(
+    "--to", "last", **_LAST, help="Timestamp at or before this; of a date, its whole day."
+)
 @click.option(
     "--types",
     metavar="TYPE",

@@ -8,7 +8,7 @@ ISO 8601 (UTC where it names no zone) or seconds since 1970-01-01.
 import math
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
 
 import click
@@ -32,6 +32,7 @@ from eventer_bridge.subscription import Subscription
 T = TypeVar("T")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_S: Final = 86_400
 _NULL: Final = msgspec.Raw(b"null")
 _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
 
@@ -104,6 +105,22 @@ def parse_timestamp(value: str | float) -> Timestamp:
         raise InvalidEventError(
             f"{value!r}: expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
         ) from e
+
+
+def parse_last_timestamp(text: str) -> Timestamp:
+    """As :func:`parse_timestamp`, of a moment that is the last one: a date is the end of its day.
+
+    Raises:
+        InvalidEventError: as there.
+    """
+    moment = parse_timestamp(text)
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return moment
+    if _is_number(text):
+        return moment
+    return Timestamp(moment.s + _DAY_S - 1, 999_999)
 
 
 def format_timestamp(timestamp: Timestamp) -> str:

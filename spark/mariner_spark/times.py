@@ -5,7 +5,7 @@ hundred billion years further. What lies outside is shown as the nearest moment 
 has, and is found by filters as that moment.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,6 +66,15 @@ def parse(text: str) -> int:
             raise
         return us
     return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def parse_last(text: str) -> int:
+    """As :func:`parse`, of a moment that is the last one: a date is the end of its day."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return parse(text)
+    return min(parse(text) + timedelta(days=1) // _US - 1, MAX_US)
 
 
 class Interval(NamedTuple):

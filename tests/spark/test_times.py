@@ -1,6 +1,6 @@
 """Moments: the calendar of Spark is shorter than that of events."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -54,6 +54,19 @@ def test_extremes() -> None:
 def test_moments_as_people_write_them(text: str, expected: datetime) -> None:
     assert times.parse(text) == times.from_datetime(expected)
     assert (expected - EPOCH).total_seconds() * 1e6 == pytest.approx(times.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-05-01", datetime(2024, 5, 1, 23, 59, 59, 999_999, tzinfo=UTC)),
+        ("9999-12-31", datetime.max.replace(tzinfo=UTC)),
+        ("2024-05-01T00:00", datetime(2024, 5, 1, tzinfo=UTC)),
+        ("2024", EPOCH + timedelta(seconds=2024)),
+    ],
+)
+def test_a_last_moment_that_is_a_date_is_the_end_of_its_day(text: str, expected: datetime) -> None:
+    assert times.parse_last(text) == times.from_datetime(expected)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "nan", "inf", "1e300", "2024-13-01"])

@@ -16,7 +16,7 @@
                       array of type paths or of arrays of segments (all)
 ``from``              first moment: ISO 8601 (UTC where it names no zone) or seconds since 1970;
                       only batch
-``to``                last moment, included; only batch
+``to``                last moment, included: of a date its whole day; only batch
 ``partitions``        number of tasks (from a store one for each processor, from a gateway 2)
 ``servers``           stream: ids of the servers whose events are read, separated by commas (all
                       that a gateway knows of)
@@ -30,6 +30,7 @@
 Files of TLS have to be on every machine that reads.
 """
 
+import difflib
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -168,14 +169,15 @@ def parse(given: Mapping[str, str]) -> Options:
     for name, text in given.items():
         known_name = _NAMES.get(name.lower())
         if known_name is None:
-            known = ", ".join(sorted(_NAMES.values(), key=str.lower))
-            raise OptionError(name, f"no such option, expected some of {known}")
+            raise OptionError(name, f"no such option, {_what_there_is(name)}")
         options[known_name] = text
     if ("path" in options) == ("host" in options):
         raise OptionError("path, host", "expected one of them: a store, or a gateway")
     if "path" in options and (wrong := sorted(GATEWAY_OPTIONS & options.keys())):
         raise OptionError(wrong[0], "is for a gateway (host), but path names a store")
-    interval = Interval(_parse("from", options, times.parse), _parse("to", options, times.parse))
+    interval = Interval(
+        _parse("from", options, times.parse), _parse("to", options, times.parse_last)
+    )
     if interval.is_empty:
         raise OptionError("from", "is later than to")
     return Options(
@@ -187,6 +189,13 @@ def parse(given: Mapping[str, str]) -> Options:
         stream=_stream(options),
         given=frozenset(options),
     )
+
+
+def _what_there_is(name: str) -> str:
+    """What may be meant by an option that there is not."""
+    if close := difflib.get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5):
+        return f"maybe {_NAMES[close[0]]}?"
+    return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"
 
 
 def _stream(options: Mapping[str, str]) -> StreamOptions:

@@ -22,6 +22,7 @@ from mariner.cli.values import (
     format_timestamp,
     parse_event_id,
     parse_event_type,
+    parse_last_timestamp,
     parse_payload,
     parse_register_event,
     parse_timestamp,
@@ -76,6 +77,20 @@ def test_wrong_event_type(text: str, reason: str) -> None:
 )
 def test_moment(value: str | float, timestamp: Timestamp) -> None:
     assert parse_timestamp(value) == timestamp
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp"),
+    [
+        ("2024-05-01", Timestamp(1_714_607_999, 999_999)),
+        ("2024-05-01T00:00", Timestamp(1_714_521_600, 0)),
+        ("20240501", Timestamp(20_240_501, 0)),
+    ],
+)
+def test_a_last_moment_that_is_a_date_is_the_end_of_its_day(
+    text: str, timestamp: Timestamp
+) -> None:
+    assert parse_last_timestamp(text) == timestamp
 
 
 @pytest.mark.parametrize("value", ["", "noon", "2024-13-01", "nan", "inf", math.inf, math.nan])

@@ -9,6 +9,7 @@ from eventer_bridge.model import EventId
 from mariner_spark import times
 from mariner_spark.errors import OptionError
 from mariner_spark.source import offsets, options
+from mariner_spark.times import Interval
 from tests.support.certificates import Certificates, make_certificates
 
 GATEWAY = {"host": "gateway", "client_name": "app"}
@@ -136,9 +137,22 @@ def test_all_options_of_a_stream() -> None:
     assert offsets.encode(parsed.stream.starting or {}) == msgspec.json.decode(starting)
 
 
+def test_the_last_day_is_a_whole_one() -> None:
+    time = options.parse({"path": "p", "from": "1970-01-02", "to": "1970-01-02"}).time
+    assert time == Interval(86_400_000_000, 2 * 86_400_000_000 - 1)
+
+
 def test_an_unknown_option_and_what_there_is() -> None:
-    with pytest.raises(OptionError, match=r"^typ: no such option, expected some of cert, client"):
-        options.parse({"path": "p", "typ": "a"})
+    with pytest.raises(OptionError, match=r"^x: no such option, expected some of cert, client_n"):
+        options.parse({"path": "p", "x": "a"})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("name", "client_name"), ("Typ", "types"), ("TLSCA", "tls_ca")]
+)
+def test_an_unknown_option_and_what_may_be_meant(name: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"^{name}: no such option, maybe {meant}\?"):
+        options.parse({"path": "p", name: "a"})
 
 
 def test_a_wrong_file_is_named(tmp_path: Path) -> None:
