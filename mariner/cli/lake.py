@@ -15,7 +15,7 @@ from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
 from mariner.cli.servers import Server, command_of
-from mariner.cli.spark import spark_errors, spark_session
+from mariner.cli.spark import spark_errors, spark_session, without_secrets
 from mariner.cli.values import format_timestamp
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def ingest(
         found = info(path)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{path}: {added} events added, {found.rows} events in {found.segments} files,"
-        f" {seconds:.1f} s"
+        f"{without_secrets(path)}: {added} events added, {found.rows} events in"
+        f" {found.segments} files, {seconds:.1f} s"
     )
 
 
@@ -157,7 +157,8 @@ def compact(path: str, grace_hours: float) -> None:
             done = compaction.compact(path, grace_s=3600 * grace_hours, on_progress=on_progress)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{path}: {done.replaced} files became {done.made}, {done.deleted} deleted, {seconds:.1f} s"
+        f"{without_secrets(path)}: {done.replaced} files became {done.made},"
+        f" {done.deleted} deleted, {seconds:.1f} s"
     )
 
 
@@ -199,7 +200,7 @@ def _source_options(server: Server) -> dict[str, str]:
 
 def _write_info(path: str, found: "LakeInfo") -> None:
     rows = [
-        ("lake", path),
+        ("lake", without_secrets(path)),
         ("events", str(found.rows)),
         ("files", f"{found.segments}, {found.small_segments} of them small, {found.bytes} bytes"),
         ("days", str(found.days)),

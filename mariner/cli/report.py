@@ -20,7 +20,7 @@ from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
 from mariner.cli.servers import read_token, server_options
-from mariner.cli.spark import spark_errors, spark_session
+from mariner.cli.spark import spark_errors, spark_session, without_secrets
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
@@ -143,9 +143,10 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
         if store is not None:
             options = {"path": str(store)}
+        title = without_secrets(str(store or lake or gateway))
         order = making.Order(
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            source=reading.Source(str(store or lake or gateway), options=options, lake=lake),
+            source=reading.Source(title, options=options, lake=lake),
             selection=reading.Selection(
                 types=types,
                 first=None if first is None else format_timestamp(first),

@@ -27,6 +27,7 @@ _OURS: Final = re.compile(
 _OTHER_SIDE: Final = frozenset(("host, port", "client_name, token"))
 """Options that a gateway did not like."""
 
+_SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 _CANCEL_PERIOD_S: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -60,13 +61,15 @@ def spark_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except OptionError as e:
-        raise CommandError(str(e), EXIT_FAILED if e.option in _OTHER_SIDE else EXIT_USAGE) from e
+        raise CommandError(
+            without_secrets(str(e)), EXIT_FAILED if e.option in _OTHER_SIDE else EXIT_USAGE
+        ) from e
     except NoLakeError as e:
-        raise CommandError(str(e), EXIT_USAGE) from e
+        raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
     except (MarinerSparkError, MarinerError) as e:
-        raise CommandError(str(e), EXIT_FAILED) from e
+        raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
     except PySparkException as e:
-        told = reason(str(e))
+        told = without_secrets(reason(str(e)))
         is_usage = isinstance(e, AnalysisException) and told.partition(":")[0] not in _OTHER_SIDE
         raise CommandError(told, EXIT_USAGE if is_usage else EXIT_FAILED) from e
     except Py4JJavaError as e:
@@ -163,6 +166,11 @@ def _stop(spark: "SparkSession") -> None:
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         spark.stop()
+
+
+def without_secrets(text: str) -> str:
+    """Text without what precedes the bucket in ``s3://key:secret@bucket/lake``."""
+    return _SECRETS.sub("", text)
 
 
 def reason(text: str) -> str:

@@ -23,10 +23,12 @@ class Settings(NamedTuple):
     Attributes:
         span: of the events.
         depth: number of segments of a type prefix.
+        with_core: whether the core's own types were asked for by name.
     """
 
     span: Span
     depth: int
+    with_core: bool
 
 
 class Column(NamedTuple):
@@ -115,7 +117,7 @@ _ALL: Final = (
         "Gaps",
         "Types that were silent for longer than expected: for more than three times the median"
         " of their intervals.",
-        _make(gaps, "span"),
+        _make(gaps, "span", "with_core"),
         views.gaps,
         _columns(type_path="Type: path", begin="Silent from: moment", end="Until: moment",
                  silence_s="Silence: duration", expected_s="Expected: duration",

@@ -107,7 +107,12 @@ def durations_axis(field: str, seconds: Sequence[float]) -> Spec:
 
 def numbers_axis(field: str, *, zero: bool = True, format_: str = ".6~s") -> Spec:
     """Axis of numbers."""
-    axis = {"title": None, "format": format_, "tickCount": {"signal": "max(2, height / 40)"}}
+    # beyond these there are no prefixes of units
+    label = (
+        f"datum.value != 0 && (abs(datum.value) >= 1e15 || abs(datum.value) < 1e-15)"
+        f" ? format(datum.value, '.4~g') : format(datum.value, '{format_}')"
+    )
+    axis = {"title": None, "labelExpr": label, "tickCount": {"signal": "max(2, height / 40)"}}
     return {"field": field, "type": "quantitative", "scale": {"zero": zero}, "axis": axis}
 
 

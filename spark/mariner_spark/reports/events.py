@@ -18,6 +18,10 @@ ID: Final = ("server", "session", "instance")
 ORDER: Final = ("timestamp", *ID)
 SECOND_US: Final = 1_000_000
 
+_CORE_TYPE: Final = (
+    r"^event/(communication/(connected|disconnected)|[^/]+/(engine|(eventer|mariner)/[^/]+))$"
+)
+
 
 def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
     """What reports need of events: numbers about payloads in the place of payloads.
@@ -62,6 +66,11 @@ def span_of(events: DataFrame) -> Span:
         sf.unix_micros(sf.min("timestamp")), sf.unix_micros(sf.max("timestamp"))
     ).first()
     return Span() if row is None or row[0] is None else Span(row[0], row[1])
+
+
+def is_of_core() -> Column:
+    """Whether an event has a type by which servers tell of themselves and their clients."""
+    return sf.col("type_path").rlike(_CORE_TYPE)
 
 
 def prefix(depth: int) -> Column:

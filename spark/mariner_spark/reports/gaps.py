@@ -7,7 +7,16 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
-from mariner_spark.reports.events import Span, moment, prepare, seconds, span_of, to_us, us
+from mariner_spark.reports.events import (
+    Span,
+    is_of_core,
+    moment,
+    prepare,
+    seconds,
+    span_of,
+    to_us,
+    us,
+)
 
 FACTOR: Final = 3.0
 """Medians of the intervals of a type after which it is called silent: twice is a lost event."""
@@ -19,6 +28,7 @@ def gaps(
     expected: timedelta | None = None,
     factor: float = FACTOR,
     span: Span | None = None,
+    with_core: bool = True,
 ) -> DataFrame:
     """Silences of types.
 
@@ -38,12 +48,16 @@ def gaps(
         expected: interval that is expected of every type; a longer one is a gap.
         factor: without ``expected``: medians that make a gap.
         span: of the events, where it is known.
+        with_core: whether types count by which servers tell of themselves and their clients:
+            these come when something happens, and are silent otherwise.
 
     Returns:
         The ``limits.REPORT_ROWS`` gaps with the largest ratios, the largest first.
     """
     events = prepare(events)
     end = moment((span or span_of(events)).last)
+    if not with_core:
+        events = events.where(~is_of_core())
     of_type = Window.partitionBy("type_path")
     in_order = of_type.orderBy("timestamp")
     silence = (us("end") - us("begin")).alias("silence_us")

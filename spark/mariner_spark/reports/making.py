@@ -113,7 +113,8 @@ def _make_files(
             everything = stack.enter_context(_read(spark, order, selection))
         overview = _overview(events)
         order.folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(span=overview.span, depth=order.depth)
+        with_core = order.selection.types is not None
+        settings = Settings(span=overview.span, depth=order.depth, with_core=with_core)
         for report in reports:
             step(report.name)
             made = report.make(everything if report.is_about_servers else events, settings)

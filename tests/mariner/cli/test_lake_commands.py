@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mariner.cli import main
-from mariner.cli.spark import reason
+from mariner.cli.spark import reason, without_secrets
 from mariner_spark.lake import manifest
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Position
@@ -104,6 +104,12 @@ def test_another_value_path_is_told_before_spark_is_started(
     result = run("lake", "ingest", lake, "--name", "app", "--value-path", "$.other")
     expected = f"mariner: error: {lake}: its values are those of $.value, not of $.other\n"
     assert result == Result(1, "", expected)
+
+
+def test_secrets_in_a_place_are_not_told() -> None:
+    result = run("lake", "info", "hdfs://key:secret@name/lake")
+    assert result.stderr.startswith("mariner: error: hdfs://name/lake: a lake is on a local path")
+    assert without_secrets("abfss://box@account.host/a:b@c") == "abfss://box@account.host/a:b@c"
 
 
 def test_a_lake_that_cannot_be_there(tmp_path: Path) -> None:

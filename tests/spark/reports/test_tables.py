@@ -48,7 +48,7 @@ def shape(schema: StructType) -> str:
 def test_nothing_is_reported_of_no_events_in_the_same_columns(
     spark: SparkSession, name: str
 ) -> None:
-    settings = Settings(span=Span(), depth=2)
+    settings = Settings(span=Span(), depth=2, with_core=False)
     none = REPORTS[name].make(frame(spark, []), settings)
     assert rows(none) == []
     some = REPORTS[name].make(prepare(frame(spark, [E("a", T0)])), settings)
@@ -121,6 +121,16 @@ def test_gaps_are_silences_of_three_medians(spark: SparkSession) -> None:
         ("quiet", at(T0 + 5 * S), at(T0 + 20 * S), 15.0, 1.0, 15.0, True),
         ("torn", at(T0 + 3 * S), at(T0 + 13 * S), 10.0, 1.0, 10.0, False),
     ]
+
+
+def test_gaps_without_what_servers_tell_of_themselves(spark: SparkSession) -> None:
+    core = ["event/1/engine", "event/1/eventer/a", "event/communication/connected"]
+    other = ["event/1/engine/a", "event/communication", "a/event/1/engine"]
+    events = [E(name, T0 + i * S) for name in core + other for i in (0, 5)]
+    interval = timedelta(seconds=2)
+    assert len(rows(gaps(frame(spark, events), expected=interval))) == len(core + other)
+    found = rows(gaps(frame(spark, events), expected=interval, with_core=False))
+    assert {row[0] for row in found} == set(other)
 
 
 def test_gaps_of_a_given_interval(spark: SparkSession) -> None:
