@@ -98,11 +98,13 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         KeyboardInterrupt: there was a signal.
         JavaError: there is no Java.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # others need not import it
+    from pyspark import SparkContext  # noqa: PLC0415  # others need not import it
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
     import mariner_spark  # noqa: PLC0415
 
-    is_ours = SparkSession.getActiveSession() is None
+    # an active session is one of this thread, a context is one of the process
+    is_ours = SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
     interrupted, ended = threading.Event(), threading.Event()
     with _handled(signal.default_int_handler):
         spark = mariner_spark.get_session()
