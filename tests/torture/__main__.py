@@ -22,6 +22,7 @@ from tests.torture import (
     full_disk,
     fuzz,
     kill,
+    lake_kill,
     stream_kill,
     sync_order,
 )
@@ -58,6 +59,7 @@ SCENARIOS: Final = {
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
+    "lake-kill": Scenario(lake_kill.run, 10),
 }
 
 
