@@ -1,7 +1,7 @@
-"""The durable backend: group commit and queries on the event loop.
+"""The durable backend: group commit, on the event loop.
 
 While one group of sessions is being synced on the storage thread, the next one gathers.
-Queries run on ``limits.READER_THREADS`` reader threads, which never wait for a commit
+Queries run on threads of their own (``query_runner``), which never wait for a commit
 (other than what the contract says) and never delay one. What need not be kept is chosen
 by a thread of its own (``retention``), and deleted as a commit among the others::
 
@@ -21,23 +21,22 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
 
 from hat import aio, util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
-from eventer_bridge.backends.common import check_ids, failed, take, visible_types
+from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open
-from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
+from eventer_bridge.backends.rocksdb.query_runner import QueryRunner
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.store import Commit
 from eventer_bridge.errors import (
@@ -50,11 +49,9 @@ from eventer_bridge.errors import (
 from eventer_bridge.model import (
     Event,
     EventType,
-    QueryLatestParams,
     QueryParams,
     QueryResult,
     QueryServerParams,
-    QueryTimeseriesParams,
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
@@ -63,9 +60,6 @@ mlog = logging.getLogger(__name__)
 
 CommitCb = Callable[[int, float], None]
 """Called on the loop after a commit: events in it, seconds until it was durable."""
-
-QUICK_TYPES: Final = 64
-"""Types whose latest events are looked up on the loop; more would hold up others."""
 
 
 async def create(
@@ -137,7 +131,7 @@ class RocksDbBackend(Backend):
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
         self._stats = StoreStats(0, 0, 0)
-        self._readers = readers
+        self._queries = QueryRunner(self._store, self._types, self._latest, readers)
         self._on_commit = on_commit
         self._rules, self._clock = rules, clock
         self._control: control.ControlServer | None = None
@@ -219,30 +213,15 @@ class RocksDbBackend(Backend):
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
-        check_ids(params)
-        types = visible_types(params, subscription)
-        if not (isinstance(params, QueryServerParams) and params.persisted):
+        is_persisted = isinstance(params, QueryServerParams) and params.persisted
+        if not is_persisted:
             with contextlib.suppress(StorageError):  # what failed is not to be found
                 await self.flush()
-        while (result := await self._answer(params, types)) is None:
-            pass
+            self._check_open()
+        result = await self._queries.run(params, subscription)
+        if is_persisted:
+            await self._ensure_durable()
         return result
-
-    async def _answer(self, params: QueryParams, types: Subscription | None) -> QueryResult | None:
-        """Answer a query; None: a new type came meanwhile, and may belong to the answer."""
-        ids = None if types is None or types.is_everything else self._types.resolve(types)
-        if ids is not None and not ids:
-            return QueryResult([], False)
-        match params:
-            case QueryLatestParams():
-                return await self._query_latest(ids)
-            case QueryTimeseriesParams():
-                return await self._read(Reader.ext_timeseries, params, ids)
-            case QueryServerParams():
-                result = await self._read(Reader.ext_server, params, ids)
-                if params.persisted:
-                    await self._ensure_durable()
-                return result
 
     async def flush(self) -> None:
         """See :class:`Backend`."""
@@ -353,6 +332,7 @@ class RocksDbBackend(Backend):
             self._retry(opened)
             return
         _, self._types, self._latest = opened
+        self._queries.use(self._types, self._latest)
         if self.is_open:
             self._retention = self._start_retention()
         self._set_failure(None)
@@ -366,36 +346,6 @@ class RocksDbBackend(Backend):
         else:
             mlog.error("event store cannot be written", extra={"reason": failure})
         self._failure_cbs.notify()
-
-    async def _query_latest(self, ids: list[TypeId] | None) -> QueryResult | None:
-        names = self._types.names
-        if ids is None:
-            ids = list(islice(names, limits.MAX_LATEST_RESULTS + 1))
-        if len(ids) <= QUICK_TYPES:
-            rows = [row for type_id in ids if (row := self._latest.get(type_id))]
-            if len(rows) == len(ids):
-                return take(decode_rows(rows, names), limits.MAX_LATEST_RESULTS)
-        return await self._read(Reader.ext_latest, ids)
-
-    async def _read(self, ext_fn: Callable[..., QueryResult], *args: Any) -> QueryResult | None:
-        """Read on a reader thread; None: the types among the arguments are not all any more."""
-        self._check_open()
-        return await self._loop.run_in_executor(
-            self._readers, self._ext_read, self._types.names, len(self._types), ext_fn, *args
-        )
-
-    def _ext_read(
-        self,
-        names: Mapping[TypeId, EventType],
-        n_types: int,
-        ext_fn: Callable[..., QueryResult],
-        *args: Any,
-    ) -> QueryResult | None:
-        with self._store.in_use():
-            reader = Reader(self._store.snapshot(), names)
-            if len(names) != n_types:
-                return None  # of a session with a new type the other events would be seen only
-            return ext_call(ext_fn, reader, *args)
 
     async def _stop(self) -> None:
         with contextlib.suppress(StorageError):  # those who wait for a commit are told
@@ -415,7 +365,7 @@ class RocksDbBackend(Backend):
                 self._loop.call_soon_threadsafe(self._on_synced, self._ext_sync())
             else:
                 self._loop.call_soon_threadsafe(self._on_reopened, self._ext_reopen())
-        self._readers.shutdown()
+        self._queries.ext_close()
         try:
             self._store.ext_close()
         except StorageError as e:
