@@ -3,6 +3,7 @@
 import asyncio
 import math
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -257,20 +258,46 @@ async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_a_half_open_peer_is_pinged_and_closed(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
-    settings: dict[str, Any] = {"ping_delay_s": 0.1, "ping_timeout_s": 0.2}
-    async with listening(**settings) as there, await RawPeer.connect(there.address) as raw:
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 1e6)  # this test sweeps
+    async with listening() as there, await RawPeer.connect(there.address) as raw:
         raw.dialect = dialect
         raw.send(HELLO)
-        ping = await raw.receive()
-        expected = {Dialect.CURRENT: "HatChatter.Ping", Dialect.CLASSIC: "HatPing.MsgPing"}
-        assert ping == Msg(1, 1, True, True, False, expected[dialect], b"")
         handler = await there.handlers.get()
+        await handler.messages.get()
+        connection = handler.connection
+        expected = {Dialect.CURRENT: "HatChatter.Ping", Dialect.CLASSIC: "HatPing.MsgPing"}
+        now = time.monotonic()
+        for i in (0, 30, 31):  # 003: after 30 s
+            connection.sweep(now + i)
+        assert await raw.receive() == Msg(1, 1, True, True, False, expected[dialect], b"")
         # anything is a sign of life
         raw.send(Msg(2, 2, True, True, True, "T.A", b""))
         await handler.messages.get()
+        for i in (62, 93, 123, 124):
+            assert not handler.closed.done()
+            connection.sweep(now + i)
         assert await raw.is_closed_by_peer()
         assert await handler.closed == "ping timeout"
+
+
+async def test_who_connects_pings_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 1e6)  # this test sweeps
+    peers: asyncio.Queue[RawPeer] = asyncio.Queue()
+    server = await asyncio.start_server(
+        lambda reader, writer: peers.put_nowait(RawPeer(reader, writer)), "127.0.0.1", 0
+    )
+    port = server.sockets[0].getsockname()[1]
+    async with server, connected(ANY._replace(port=port)) as here:
+        now = time.monotonic()
+        for i in (0, 30, 31):
+            here.connection.sweep(now + i)
+        async with await peers.get() as raw:
+            assert await raw.receive() == Msg(1, 1, True, True, False, "HatChatter.Ping", b"")
+            for i in (61, 62):
+                assert not here.closed.done()
+                here.connection.sweep(now + i)
+            assert await raw.is_closed_by_peer()
+        assert await here.closed == "ping timeout"
 
 
 async def test_a_conversation_times_out(monkeypatch: pytest.MonkeyPatch) -> None:

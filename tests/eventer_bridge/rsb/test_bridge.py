@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge.engine import Engine
-from eventer_bridge.rsb.event import RsbEvent
+from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.introspection import RSB_SCOPE
 from mariner.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import TIMEOUT_S, RawPeer, raw_server, until
@@ -89,6 +89,7 @@ async def until_registered(gateway: Gateway, count: int) -> None:
 
 
 async def test_events_of_the_bus_are_registered_with_everything(tmp_path: Path) -> None:
+    begin_us = now_us()
     async with bridging(path=tmp_path / "events") as gateway:
         async with (
             await MarinerPeer.init(gateway.mariner.port, subscriptions=[["rsb", "*"]]) as watcher,
@@ -103,7 +104,8 @@ async def test_events_of_the_bus_are_registered_with_everything(tmp_path: Path) 
         assert first["source_timestamp"] == {"s": 1_700_000_000, "us": 123_456}
         rsb = first["payload"]["data"]["rsb"]
         assert (rsb["id"], rsb["sequence"]) == (str(sample(378).id), 378)
-        assert rsb["meta"]["receive_time"] <= rsb["meta"]["deliver_time"]
+        times = [begin_us, rsb["meta"]["receive_time"], rsb["meta"]["deliver_time"], now_us()]
+        assert times == sorted(times)
         assert first["payload"]["data"]["value"] == "hello"
         assert second["payload"]["data_type"] == ".x.Image"
 

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryParams, QueryResult
 from eventer_bridge.subscription import Subscription
 from mariner import limits
@@ -65,6 +67,38 @@ async def test_a_slow_query_does_not_hold_back_a_ping(
         assert (await peer.request(register_req(1, event("a"))))["success"]
         release.set()
         assert (await peer.receive())["msg_type"] == "query_res"
+
+
+async def test_what_is_not_durable_yet_is_told_to_who_does_not_mind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    ext_sync = Store.ext_sync
+
+    def ext_slow_sync(self: Store) -> None:
+        release.wait()
+        ext_sync(self)
+
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["a"]]) as at_once,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["a"]], persisted=True) as durable,
+        await RawPeer.init(gateway.mariner.port) as writer,
+    ):
+        monkeypatch.setattr(Store, "ext_sync", ext_slow_sync)
+        try:
+            writer.send(register_req(1, event("a")))
+            assert (await at_once.receive())["msg_type"] == "events"
+            for peer in (durable, writer):  # an answer comes after what was told before
+                pong = await peer.request({"msg_type": "ping_req", "ping_id": 1})
+                assert pong["msg_type"] == "ping_res"
+        finally:
+            release.set()
+        assert (await durable.receive())["msg_type"] == "events"
+        assert (await writer.receive())["success"]
+        for peer in (at_once, durable):  # nobody hears of it twice
+            pong = await peer.request({"msg_type": "ping_req", "ping_id": 2})
+            assert pong["msg_type"] == "ping_res"
 
 
 async def test_too_many_waiting_queries_stop_the_reading_not_the_server(
@@ -165,15 +199,24 @@ async def test_a_full_engine_stops_reading_and_goes_on(
 async def test_an_idle_peer_is_pinged_and_a_dead_one_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
-    monkeypatch.setattr(limits, "PING_DELAY_S", 0.05)
-    monkeypatch.setattr(limits, "PING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 1e6)  # this test sweeps
     async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
-        for _ in range(2):
-            ping = await peer.receive()
-            assert ping["msg_type"] == "ping_req"
-            peer.send({"msg_type": "ping_res", "ping_id": ping["ping_id"]})
-        assert (await peer.receive())["msg_type"] == "ping_req"
+        [connection] = gateway.mariner._context.connections
+        now = time.monotonic()
+        for ping_id in (1, 2):
+            connection.sweep(now)  # it was heard, or written to
+            connection.sweep(now + 60)
+            connection.sweep(now := now + 61)  # twice the 30 s after which clients ping
+            assert await peer.receive() == {"msg_type": "ping_req", "ping_id": ping_id}
+            peer.send({"msg_type": "ping_res", "ping_id": ping_id})
+            # this answer comes after that one was taken in
+            await peer.request({"msg_type": "ping_req", "ping_id": 1})
+        connection.sweep(now)
+        connection.sweep(now := now + 61)
+        assert (await peer.receive())["ping_id"] == 3
+        connection.sweep(now + 30)
+        assert not gateway.mariner.stats.closed
+        connection.sweep(now + 31)
         assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["ping timeout"] == 1
 

@@ -9,7 +9,8 @@ from hat.drivers import net
 from hat.event import common
 from hat.mariner import client as hat_client
 
-from eventer_bridge.model import Status
+from eventer_bridge.engine import Engine
+from eventer_bridge.model import Event, EventId, Status, Timestamp
 from tests.support.inprocess import APP, running_gateway
 
 READER = {
@@ -119,21 +120,31 @@ async def test_events_that_satisfy_subscription_and_rights(persisted: bool) -> N
 
 
 async def test_server_id_filters_notifications() -> None:
-    heard: asyncio.Queue[Collection[common.Event]] = asyncio.Queue()
-
-    def on_events(_: object, events: Collection[common.Event]) -> None:
-        heard.put_nowait(events)
+    wanted: dict[int | None, list[int]] = {None: [1, 2, 1, 2], 1: [1, 1], 2: [2, 2]}
+    heard: dict[int | None, asyncio.Queue[int]] = {i: asyncio.Queue() for i in wanted}
 
     async with running_gateway() as gateway:
-        port = gateway.mariner.port
-        deaf = await hat_connect(
-            port, subscriptions=[("*",)], server_id=2, events_cb=lambda *_: pytest.fail("heard")
-        )
-        hears = await hat_connect(port, subscriptions=[("a",)], server_id=1, events_cb=on_events)
-        await hears.register([hat_event("a")])
-        assert len(await heard.get()) == 1
-        await deaf.async_close()
-        await hears.async_close()
+        core = gateway.core
+        assert isinstance(core, Engine)
+        connections = []
+        for server_id, servers in heard.items():
+
+            def on_events(
+                _: object, events: Collection[common.Event], servers: asyncio.Queue[int] = servers
+            ) -> None:
+                for event in events:
+                    servers.put_nowait(event.id.server)
+
+            options = {"subscriptions": [("a",)], "server_id": server_id, "events_cb": on_events}
+            connections.append(await hat_connect(gateway.mariner.port, **options))
+        for session in (1, 2):
+            await connections[0].register([hat_event("a")])
+            event_id = EventId(2, session, 1)
+            await core.replicate([Event(event_id, ("a",), Timestamp(session, 0), None, None)])
+        for server_id, servers in heard.items():
+            assert [await servers.get() for _ in wanted[server_id]] == wanted[server_id]
+        for connection in connections:
+            await connection.async_close()
 
 
 async def test_what_may_not_be_registered_is_refused() -> None:
