@@ -165,10 +165,10 @@ def test_many_small_frames_in_one_piece_are_as_cheap_as_one_by_one() -> None:
         stream = encode_frame(b"x" * 20) * n_frames
         for _ in range(3):
             decoder = make_decoder(100)
-            begin = time.perf_counter()
+            begin = time.thread_time()
             decoder.feed(stream)
             assert len(take_all(decoder)) == n_frames
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
     # quadratic cost would make it 32 times 32

@@ -88,6 +88,6 @@ def test_what_is_not_looked_at_keeps_the_bounds(value: Any) -> None:
     ids=["many strings", "escapes", "zigzag", "rows of digits"],
 )
 def test_two_megabytes_made_to_be_slow_are_not(payload: str) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert payload_bounds.exceeded(payload.encode()) is None
-    assert time.perf_counter() - begin < 1  # about 0.03 s
+    assert time.thread_time() - begin < 1  # about 0.03 s

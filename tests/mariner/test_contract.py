@@ -172,7 +172,7 @@ def test_a_wrong_message_as_large_as_a_frame_is_explained_at_once() -> None:
     wrong = {"type": ["a"], "source_timestamp": None}
     value = registration()
     value["register_events"] = [REGISTER_EVENT] * 200_000 + [wrong]
-    begin = time.perf_counter()
+    begin = time.thread_time()
     explained = contract.explain(value)
-    assert time.perf_counter() - begin < 5  # about 0.1 s
+    assert time.thread_time() - begin < 5  # about 0.1 s
     assert explained == ("/register_events/200000", "required property is missing: payload")

@@ -72,7 +72,7 @@ async def test_all_three_modules_in_a_gateway(tmp_path: Path) -> None:
 
         seen: dict[str, list[Any]] = {"alarm": [], "rate": [], "audit": []}
         notifications = watcher.events()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sum(i["count"] for i in seen["rate"]) < 3 or seen["rate"][-1]["count"] != 0:
                 for found in await anext(notifications):
                     seen[found.type[0]].append(value_of(found))

@@ -139,7 +139,7 @@ async def test_while_the_server_is_away(tmp_path: Path) -> None:
         async with running_gateway(event_core={**core, "eventer_server": listen}) as second:
             async with await RawPeer.init(second.mariner.port) as other:
                 assert (await other.request(register_req(1, event("a", value=2))))["success"]
-            messages = [await asyncio.wait_for(peer.receive(), 20) for _ in range(2)]
+            messages = [await peer.receive() for _ in range(2)]
             kinds = {m["msg_type"]: m for m in messages}
             assert kinds["status"]["status"] == "OPERATIONAL"
             # registered while it was not connected, or just after
@@ -160,14 +160,15 @@ async def test_registrations_do_not_wait_for_slow_queries(tmp_path: Path) -> Non
         port = await stack.enter_async_context(relaying_to(server.port))
         peers = [await stack.enter_async_context(await RawPeer.init(port)) for _ in range(9)]
         registering = peers.pop()
-        queries = [asyncio.ensure_future(peer.request(absent)) for peer in peers]
-        await asyncio.wait(queries, return_when=asyncio.FIRST_COMPLETED)
-        # all of them are at the server by now, which answers one after the other
-        assert (await registering.request(register_req(1, event("a"))))["success"]
-        n_unanswered = sum(not query.done() for query in queries)
-        answers = await asyncio.gather(*queries)
-        assert n_unanswered > 1
-        assert all(answer["events"] == [] for answer in answers)
+        n_unanswered = 0
+        while n_unanswered < 2:  # this process may have to wait for a processor meanwhile
+            queries = [asyncio.ensure_future(peer.request(absent)) for peer in peers]
+            await asyncio.wait(queries, return_when=asyncio.FIRST_COMPLETED)
+            # all of them are at the server by now, which answers one after the other
+            assert (await registering.request(register_req(1, event("a"))))["success"]
+            n_unanswered = sum(not query.done() for query in queries)
+            answers = await asyncio.gather(*queries)
+            assert all(answer["events"] == [] for answer in answers)
 
 
 def reasons(caplog: pytest.LogCaptureFixture, level: int, server: str) -> list[str]:

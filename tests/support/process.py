@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 import psutil
 
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 90.0
 """Until a child is ready. They need about 1 s; a loaded machine more."""
 
-STOP_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 60.0
 """From SIGTERM to the end of a child; after that it is killed."""
 
 POLL_INTERVAL_S: Final = 0.02

@@ -9,20 +9,25 @@ from tests.torture import cut_links
 from tests.torture.report import no_progress
 
 
+def check(outcome: str) -> None:
+    """What was asked for was done, or more: a connection may be cut while the replica stops."""
+    n_cuts, _, rest = outcome.partition(" cuts, the replica started 2 times: ")
+    assert rest, outcome
+    assert int(n_cuts) >= 20
+
+
 async def test_replication_over_cut_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cut_links, "RESTART_EVERY", 10)
-    outcome = await cut_links.run_replication(tmp_path, 20, random.Random(1), no_progress)
-    assert outcome.startswith("20 cuts, the replica started 2 times: ")
+    check(await cut_links.run_replication(tmp_path, 20, random.Random(1), no_progress))
 
 
 async def test_replication_of_hat_event_server_over_cut_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cut_links, "RESTART_EVERY", 10)
-    outcome = await cut_links.run_replication_hat(tmp_path, 20, random.Random(4), no_progress)
-    assert outcome.startswith("20 cuts, the replica started 2 times: ")
+    check(await cut_links.run_replication_hat(tmp_path, 20, random.Random(4), no_progress))
 
 
 async def test_relay_over_cut_connections(tmp_path: Path) -> None:

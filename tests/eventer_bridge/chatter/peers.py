@@ -34,7 +34,7 @@ class Recorder(chatter.Handler):
 
     async def ask(self, data: bytes = b"what") -> bytes:
         asked = self.connection.send("Test.MsgAsk", data, last=False)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             message = await self.messages.get()
         assert message.conversation is asked
         return message.data

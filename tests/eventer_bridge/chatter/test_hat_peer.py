@@ -130,13 +130,13 @@ async def test_pings_in_both_directions(
     timeouts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         (
             "received ping request",
-            {"ping_delay_s": 0.1, "ping_timeout_s": 0.1},
+            {"ping_delay_s": 0.1, "ping_timeout_s": 30},
             {"ping_delay": None},
         ),
         (
             "received ping response",
             {"ping_delay_s": None},
-            {"ping_delay": 0.1, "ping_timeout": 0.1},
+            {"ping_delay": 0.1, "ping_timeout": 30},
         ),
     ]
     for record, ours, theirs in timeouts:

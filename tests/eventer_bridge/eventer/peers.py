@@ -25,7 +25,7 @@ from tests.eventer_bridge.chatter.peers import Recorder
 
 M = TypeVar("M")
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Serving(NamedTuple):

@@ -303,9 +303,9 @@ MEGABYTES: Final = 4 << 20
 )
 def test_megabytes_made_to_be_costly_are_not(name: str, data: bytes) -> None:
     name = f"HatEventer.{name}"
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert is_refused(name, data)
-    assert time.perf_counter() - begin < 1  # about 0.1 s at most
+    assert time.thread_time() - begin < 1  # about 0.1 s at most
     tracemalloc.start()
     try:
         assert is_refused(name, data)

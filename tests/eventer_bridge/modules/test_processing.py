@@ -238,15 +238,16 @@ async def test_a_module_that_takes_too_long(
             await asyncio.Event().wait()
         return []
 
-    monkeypatch.setattr(limits, "MODULE_TIMEOUT_S", 0.05)
     async with running(EVERYTHING, EVERYTHING) as (core, modules):
         modules[1].on_process = on_process
-        with pytest.raises(
-            ModuleError,
-            match=r"^modules took too long for a session \(at most 0\.05 s, less while the server"
-            r" stops\): interrupted tests\.eventer_bridge\.modules\.scripted$",
-        ):
-            await register(core, register_event("slow"))
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "MODULE_TIMEOUT_S", 0.05)
+            with pytest.raises(
+                ModuleError,
+                match=r"^modules took too long for a session \(at most 0\.05 s, less while the"
+                r" server stops\): interrupted tests\.eventer_bridge\.modules\.scripted$",
+            ):
+                await register(core, register_event("slow"))
         assert types(await register(core, register_event("a"))) == ["a"]
         assert modules[0].closed[1] == (2, False)
     assert "modules take too long" in caplog.text
@@ -255,13 +256,16 @@ async def test_a_module_that_takes_too_long(
 async def test_a_module_that_takes_too_long_to_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def on_process(module: Scripted, events: Sequence[ProcessEvent]) -> list[Any]:
+        monkeypatch.setattr(limits, "MODULE_TIMEOUT_S", 0.05)  # of what comes next: closing
+        return []
+
     async def on_close(module: Scripted, is_committed: bool) -> None:
         if is_committed:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(limits, "MODULE_TIMEOUT_S", 0.05)
     async with running(EVERYTHING, EVERYTHING) as (core, modules):
-        modules[0].on_close = on_close
+        modules[0].on_process, modules[0].on_close = on_process, on_close
         await register(core, register_event("a"))
         await core.stop()
         assert (2, True) in modules[1].closed

@@ -8,7 +8,7 @@ from typing import Final, Self
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 
 
 class RawPeer:
