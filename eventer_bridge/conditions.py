@@ -10,15 +10,16 @@ Belongs to the event loop's thread. Payloads are decoded only of events that hav
 condition.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 from hat import json
 
-from eventer_bridge import limits
 from eventer_bridge.errors import ConditionError
 from eventer_bridge.model import EventType, JsonPayload, Payload, ProcessEvent, RegisterEvent
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import Subscription
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -44,7 +45,7 @@ class Conditions:
             (index, Subscription(tuple(map(tuple, conf["subscriptions"]))), conf["condition"])
             for index, conf in enumerate(confs)
         ]
-        self._by_type: dict[EventType, list[tuple[int, Mapping[str, Any]]]] = {}
+        self._by_type: Remembered[EventType, list[tuple[int, Mapping[str, Any]]]] = Remembered()
 
     def __bool__(self) -> bool:
         return bool(self._conditions)
@@ -76,9 +77,8 @@ class Conditions:
                 for index, subscription, condition in self._conditions
                 if subscription.matches(event_type)
             ]
-            if len(self._by_type) >= limits.CHECKED_TYPES:
-                self._by_type.clear()
-            self._by_type[event_type] = found
+            n_bytes = type_bytes(event_type) + sys.getsizeof(found)
+            self._by_type.remember(event_type, found, n_bytes)
         return found
 
 

@@ -58,6 +58,7 @@ from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.numbering import Numbering
 from eventer_bridge.registrable import check_count, check_type
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
 
@@ -123,7 +124,7 @@ class Engine(EventCore):
         self._async_group = aio.Group()
         self._phase = Status.STANDBY
         self._numbering = Numbering(backend, server_id)
-        self._checked_types: set[EventType] = set()
+        self._checked_types: Remembered[EventType, None] = Remembered()
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
@@ -292,9 +293,8 @@ class Engine(EventCore):
         for event_type in new_types:
             check_type(event_type)
         self._backend.check_types(new_types)
-        if len(checked) > limits.CHECKED_TYPES:
-            checked.clear()
-        checked |= new_types
+        for event_type in new_types:
+            checked.remember(event_type, None, type_bytes(event_type))
 
     async def _close(self) -> None:
         await self.stop()

@@ -5,14 +5,18 @@ groups a type reaches is remembered per type until a group comes or goes. Groups
 to hear of the same events share one message; what it looks like is up to the wire, which
 encodes a session's events once (``Session.encodings``).
 
+Filters are compared when clients come and go only: they may have a thousand query types. For
+an event, a group is told from others by its identity.
+
 Runs on the event loop's thread.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from eventer_bridge import limits
 from eventer_bridge.model import EventType
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 
@@ -35,6 +39,19 @@ class Receiver(Protocol):
         """Send a message that ``EncodeCb`` made; must not block or raise."""
 
 
+class _Group:
+    """Clients with the same filter; equal to no other."""
+
+    __slots__ = ("filter", "receivers")
+
+    def __init__(self, group_filter: Filter) -> None:
+        self.filter = group_filter
+        self.receivers: set[Receiver] = set()
+
+
+_GroupsByType: TypeAlias = Remembered[EventType, tuple[_Group, ...]]
+
+
 class Fanout:
     """All clients of a wire that wait for events.
 
@@ -44,8 +61,9 @@ class Fanout:
 
     def __init__(self, encode: EncodeCb) -> None:
         self._encode = encode
-        self._groups: dict[Filter, set[Receiver]] = {}
-        self._groups_by_type: dict[tuple[EventType, bool], tuple[Filter, ...]] = {}
+        self._groups: dict[Filter, _Group] = {}
+        self._registered: _GroupsByType = Remembered()
+        self._persisted: _GroupsByType = Remembered()
 
     def add(self, receiver: Receiver, receiver_filter: Filter) -> None:
         """Notify ``receiver`` from now on."""
@@ -53,28 +71,33 @@ class Fanout:
             return
         group = self._groups.get(receiver_filter)
         if group is None:
-            group = self._groups[receiver_filter] = set()
-            self._groups_by_type.clear()
-        group.add(receiver)
+            group = self._groups[receiver_filter] = _Group(receiver_filter)
+            self._forget(receiver_filter.persisted)
+        group.receivers.add(receiver)
 
     def remove(self, receiver: Receiver, receiver_filter: Filter) -> None:
         """Notify ``receiver`` no longer."""
         group = self._groups.get(receiver_filter)
         if group is None:
             return
-        group.discard(receiver)
-        if not group:
+        group.receivers.discard(receiver)
+        if not group.receivers:
             del self._groups[receiver_filter]
-            self._groups_by_type.clear()
+            self._forget(receiver_filter.persisted)
 
     def notify(self, session: Session, persisted: bool) -> None:
         """Tell of a session all who want to hear of it at this moment."""
         if not self._groups:
             return
-        indices_by_group: dict[Filter, list[int]] = {}
+        indices_by_group: dict[_Group, list[int]] = {}
+        groups_by_type = self._persisted if persisted else self._registered
         for index, event in enumerate(session.events):
-            for group in self._groups_of(event.type, persisted):
-                if group.server_id is None or group.server_id == event.id.server:
+            groups = groups_by_type.get(event.type)
+            if groups is None:
+                groups = self._groups_of(event.type, persisted)
+            for group in groups:
+                server_id = group.filter.server_id
+                if server_id is None or server_id == event.id.server:
                     indices_by_group.setdefault(group, []).append(index)
         if not indices_by_group:
             return
@@ -86,19 +109,20 @@ class Fanout:
             if message is None:
                 message = messages[key] = self._encode(session, indices)
             # a copy: a receiver that is closed by its notification leaves the group
-            for receiver in tuple(self._groups.get(group, ())):
+            for receiver in tuple(group.receivers):
                 receiver.notify(message, len(key))
 
-    def _groups_of(self, event_type: EventType, persisted: bool) -> Iterable[Filter]:
-        key = event_type, persisted
-        groups = self._groups_by_type.get(key)
-        if groups is None:
-            groups = tuple(
-                i
-                for i in self._groups
-                if i.persisted is persisted and i.subscription.matches(event_type)
-            )
-            if len(self._groups_by_type) >= limits.REMEMBERED_TYPES:
-                self._groups_by_type.clear()
-            self._groups_by_type[key] = groups
+    def _groups_of(self, event_type: EventType, persisted: bool) -> tuple[_Group, ...]:
+        """Groups that a type reaches, from now on remembered."""
+        groups = tuple(
+            group
+            for key, group in self._groups.items()
+            if key.persisted is persisted and key.subscription.matches(event_type)
+        )
+        n_bytes = type_bytes(event_type) + sys.getsizeof(groups)
+        remembered = self._persisted if persisted else self._registered
+        remembered.remember(event_type, groups, n_bytes)
         return groups
+
+    def _forget(self, persisted: bool) -> None:
+        (self._persisted if persisted else self._registered).forget()

@@ -43,8 +43,8 @@ MAX_RECEIVED_EVENTS: Final = 1_000_000
 """Events of one message of a remote server. Decoded, an event without payload takes 30 times the
 memory of its 8 bytes in a message; a server of another make may not limit its answers."""
 
-REMEMBERED_ENCODINGS: Final = 20_000
-"""Event types (and seconds) whose encoding is remembered before it begins anew."""
+REMEMBERED_SECONDS: Final = 20_000
+"""Seconds whose encoding is remembered before it begins anew."""
 
 MAX_REMEMBERED_BYTES: Final = 256
 """Bytes of an encoded event type that is remembered: nobody fills the memory with long ones."""
@@ -82,8 +82,13 @@ assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     " that are already reserved on disk"
 )
 
-REMEMBERED_TYPES: Final = 50_000
-"""Event types whose rights or receivers are remembered before it begins anew."""
+REMEMBERED_BYTES: Final = 20 << 20
+"""Memory for what is remembered of event types (a client's rights, receivers, conditions, …)
+before it begins anew, each by itself: 50,000 types of four short segments. Peers make types up,
+of which the longest take ten times as much as ordinary ones."""
+
+MAX_REASON_CHARACTERS: Final = 500
+"""Of a reason that is answered: a peer's data may be part of it."""
 
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one Eventer client that are under way; then it is not read from."""
@@ -162,9 +167,6 @@ their end, then to close. Three times this is below what a gateway has to stop."
 
 MAX_UNCLOSED_SESSIONS: Final = 1_024
 """Ended sessions that slow modules were not told of yet; with more, nothing is processed."""
-
-CHECKED_TYPES: Final = 100_000
-"""Event types that the engine remembers as checked before it begins anew."""
 
 MAX_CONTROL_LINE_BYTES: Final = 32 << 10
 """A request to the process that has a store open: a path (4 kB) with every byte escaped."""
@@ -298,9 +300,6 @@ MAX_NOTIFICATION_BYTES: Final = 16 << 20
 MAX_NOTIFICATION_ITEMS: Final = 1_024
 """Causes, user times or user infos of one event. Each is an object in memory, of which the
 bytes of a notification could announce a million."""
-
-REMEMBERED_SCOPES: Final = 20_000
-"""Scopes that are remembered as parsed."""
 
 MAX_RSB_CONNECTIONS: Final = 1_024
 """Participants' connections to the bus; every event is relayed to all of them."""

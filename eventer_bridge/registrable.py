@@ -23,14 +23,17 @@ def check_type(event_type: EventType) -> None:
     Raises:
         InvalidEventError: it has wildcards, or is too long.
     """
-    check_registrable(event_type)
+    # sizes first: what is said of it, and remembered, is bounded
     if len(event_type) > limits.MAX_TYPE_SEGMENTS:
         raise InvalidEventError(
             f"event type has {len(event_type)} segments, at most {limits.MAX_TYPE_SEGMENTS}"
             " are allowed"
         )
-    size_bytes = sum(len(segment.encode()) for segment in event_type)
+    size_bytes = sum(map(len, event_type))
+    if size_bytes <= limits.MAX_TYPE_BYTES:
+        size_bytes = sum([len(segment.encode("utf-8", "surrogatepass")) for segment in event_type])
     if size_bytes > limits.MAX_TYPE_BYTES:
         raise InvalidEventError(
             f"event type has {size_bytes} bytes, at most {limits.MAX_TYPE_BYTES} are allowed"
         )
+    check_registrable(event_type)

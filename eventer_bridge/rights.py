@@ -8,15 +8,18 @@ must be satisfied.
 """
 
 import hmac
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
-from eventer_bridge import limits
-from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.errors import ConfigurationError, InvalidEventError
+from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.registrable import check_type
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import Subscription
 
 _DECLINED = "invalid client name or token"
@@ -60,30 +63,43 @@ class Rights:
             )
             for rule in config.register_events
         ]
-        self._checks_by_type: dict[EventType, Sequence[Any] | None] = {}
+        # the engine refuses what nobody may register
+        self._may_register_everything = all(i is None for _, i in self._rules) and any(
+            rule.is_everything for rule, _ in self._rules
+        )
+        self._checks_by_type: Remembered[EventType, Sequence[Any]] = Remembered()
 
     def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
-        """Why these events may not be registered; None if they may."""
+        """Why these events may not be registered, cut; None if they may."""
+        if self._may_register_everything:
+            return None
         checks_by_type = self._checks_by_type
         for index, event in enumerate(register_events):
             try:
                 validators = checks_by_type[event.type]
             except KeyError:
-                validators = self._checks(event.type)
-            if validators is None:
-                return f"register_events[{index}]: no right to register {_text(event.type)}"
+                try:
+                    validators = self._checks(event.type)
+                except InvalidEventError as e:
+                    return f"register_events[{index}]: {cut(str(e))}"
             for validator in validators:
                 if reason := _payload_refusal(event, validator):
-                    return f"register_events[{index}]: {_text(event.type)}: {reason}"
+                    return cut(f"register_events[{index}]: {quoted_type(event.type)}: {reason}")
         return None
 
-    def _checks(self, event_type: EventType) -> Sequence[Any] | None:
-        """Validators of a type, None where no rule allows it. Remembered per type."""
+    def _checks(self, event_type: EventType) -> Sequence[Any]:
+        """Validators of a type. What is allowed is remembered, and nothing else.
+
+        Raises:
+            InvalidEventError: the type cannot be registered, or no rule allows it.
+        """
+        check_type(event_type)
         matching = [validator for rule, validator in self._rules if rule.matches(event_type)]
-        checks = [i for i in matching if i is not None] if matching else None
-        if len(self._checks_by_type) >= limits.REMEMBERED_TYPES:
-            self._checks_by_type.clear()
-        self._checks_by_type[event_type] = checks
+        if not matching:
+            raise InvalidEventError(f"no right to register {quoted_type(event_type)}")
+        checks = tuple(i for i in matching if i is not None)
+        n_bytes = type_bytes(event_type) + sys.getsizeof(checks)
+        self._checks_by_type.remember(event_type, checks, n_bytes)
         return checks
 
 
@@ -155,7 +171,3 @@ def _payload_refusal(event: RegisterEvent, validator: Any) -> str | None:
 def _token_bytes(token: str | None) -> bytes:
     # told apart by a first byte: no token is not the same as an empty token
     return b"0" if token is None else b"1" + token.encode()
-
-
-def _text(event_type: EventType) -> str:
-    return repr("/".join(event_type))

@@ -16,6 +16,7 @@ from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.errors import InvalidSubscriptionError
+from eventer_bridge.excerpts import quoted_type
 from eventer_bridge.model import EventType
 
 
@@ -132,7 +133,8 @@ def _checked(query_types: Iterable[Sequence[str]]) -> Iterator[EventType]:
     for number, query_type in enumerate(query_types, 1):
         if "*" in query_type[:-1]:
             raise InvalidSubscriptionError(
-                f"query type {'/'.join(query_type)!r}: '*' is allowed only as the last segment"
+                f"query type {quoted_type(tuple(query_type))}: '*' is allowed only as the last"
+                " segment"
             )
         if len(query_type) > limits.MAX_TYPE_SEGMENTS + 1:
             raise InvalidSubscriptionError(

@@ -14,6 +14,7 @@ what is well-formed, but no event: a timestamp out of range, a payload that is n
 Sans I/O; any thread.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,6 +33,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.remembered import Remembered, type_bytes
 
 _MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals
 _MIN_REGISTER_EVENT_BYTES: Final = 3
@@ -48,8 +50,8 @@ _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
-_types: Final[dict[bytes, EventType]] = {}
-_encoded_types: Final[dict[EventType, bytes]] = {}
+_types: Final[Remembered[bytes, EventType]] = Remembered()
+_encoded_types: Final[Remembered[EventType, bytes]] = Remembered()
 _seconds: Final[dict[bytes, int]] = {}
 _encoded_seconds: Final[dict[int, bytes]] = {}
 
@@ -102,9 +104,8 @@ def _encode_type(event_type: EventType) -> bytes:
     segments = [sbs.encode_string(i) for i in event_type]
     encoded = sbs.encode_length(len(segments)) + b"".join(segments)
     if len(encoded) <= limits.MAX_REMEMBERED_BYTES:
-        if len(_encoded_types) >= limits.REMEMBERED_ENCODINGS:
-            _encoded_types.clear()
-        _encoded_types[event_type] = encoded
+        n_bytes = type_bytes(event_type) + sys.getsizeof(encoded)
+        _encoded_types.remember(event_type, encoded, n_bytes)
     return encoded
 
 
@@ -112,7 +113,7 @@ def _encode_timestamp(timestamp: Timestamp) -> bytes:
     s = timestamp.s
     seconds = _encoded_seconds.get(s)
     if seconds is None:
-        if len(_encoded_seconds) >= limits.REMEMBERED_ENCODINGS:
+        if len(_encoded_seconds) >= limits.REMEMBERED_SECONDS:
             _encoded_seconds.clear()
         seconds = _encoded_seconds[s] = sbs.encode_integer(s)
     us = timestamp.us
@@ -236,9 +237,8 @@ def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
         segments.append(segment)
     event_type = tuple(segments)
     if pos - begin <= limits.MAX_REMEMBERED_BYTES:
-        if len(_types) >= limits.REMEMBERED_ENCODINGS:
-            _types.clear()
-        _types[data[begin:pos]] = event_type
+        encoded = data[begin:pos]
+        _types.remember(encoded, event_type, sys.getsizeof(encoded) + type_bytes(event_type))
     return event_type, pos
 
 
@@ -249,7 +249,7 @@ def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
     if s is None:
         s, end = sbs.read_integer(data, pos)
         if end - pos == _SECONDS_BYTES:
-            if len(_seconds) >= limits.REMEMBERED_ENCODINGS:
+            if len(_seconds) >= limits.REMEMBERED_SECONDS:
                 _seconds.clear()
             _seconds[data[pos:end]] = s
     # inlined for speed: an integer of three bytes

@@ -44,6 +44,7 @@ from eventer_bridge.eventer.messages import (
     MsgStatusNotify,
     RefusedReq,
 )
+from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, SourceType, Status
 from eventer_bridge.rights import DeclinedError, Rights, everything
@@ -75,13 +76,14 @@ def by_token(token: str | None) -> AuthenticateCb:
     A wrong token and a missing one are declined alike. 001 recommends to accept who gives
     none in any case; a token would protect nothing then.
     """
+    rights = everything("everybody")  # one for all: what it remembers is bounded
 
     def authenticate(name: str, given: str | None, certificate: str | None) -> Rights:
         expected = b"" if token is None else token.encode()
         same = hmac.compare_digest(b"" if given is None else given.encode(), expected)
         if not same or (given is None) is not (token is None):
             raise DeclinedError("invalid client token")
-        return everything(name)
+        return rights
 
     return authenticate
 
@@ -302,13 +304,14 @@ class _Client(chatter.Handler):
 
     def _decline(self, message: chatter.Message, reason: str, name: str | None = None) -> None:
         self._server.stats.declined += 1
+        reason = cut(reason)
         if not message.is_last:
             response = codec.encode(MsgInitRes(None, reason))
             self._send(*response, conversation=message.conversation)
         # the client gets time to read why, and to close first (001)
         self._connection.close(
             "declined",
-            detail=f"{name!r}: {reason}" if name is not None else reason,
+            detail=f"{cut(name)!r}: {reason}" if name is not None else reason,
             level=logging.WARNING,
             linger_s=limits.DECLINED_LINGER_S,
         )
@@ -340,7 +343,7 @@ class _Client(chatter.Handler):
     def _refuse(self, message: chatter.Message, reason: str, kind: str) -> None:
         """Refuse a registration; the protocol does not say why, so the log does."""
         self._server.stats.rejected[kind] += 1
-        extra = {"peer": self._connection.peer, "client": self._name, "reason": reason}
+        extra = {"peer": self._connection.peer, "client": self._name, "reason": cut(reason)}
         mlog.info("registration refused", extra=extra)
         if not message.is_last:
             self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=message.conversation)
@@ -365,7 +368,7 @@ class _Client(chatter.Handler):
 
     def _on_failed(self, error: BaseException, conversation: chatter.Conversation | None) -> None:
         self._server.stats.rejected[type(error).__name__] += 1
-        extra = {"peer": self._connection.peer, "client": self._name, "reason": str(error)}
+        extra = {"peer": self._connection.peer, "client": self._name, "reason": cut(str(error))}
         mlog.info("registration failed", extra=extra)
         if conversation is not None:
             self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=conversation)

@@ -10,13 +10,14 @@ fails, and the traceback in the log has a note that says which.
 """
 
 import logging
+import sys
 from collections.abc import Sequence
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import NOTHING, Subscription
 
 mlog = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class SpecializedModule(Module):
         self._sub_modules = list(sub_modules)
         self._subscriptions = [i.subscription for i in sub_modules]
         self._subscription = NOTHING.union(*self._subscriptions)
-        self._wanted_by: dict[EventType, list[int]] = {}
+        self._wanted_by: Remembered[EventType, list[int]] = Remembered()
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._close)
         for index, sub_module in enumerate(self._sub_modules):
@@ -70,9 +71,8 @@ class SpecializedModule(Module):
         indices = self._wanted_by.get(event_type)
         if indices is None:
             indices = [i for i, j in enumerate(self._subscriptions) if j.matches(event_type)]
-            if len(self._wanted_by) >= limits.CHECKED_TYPES:
-                self._wanted_by.clear()
-            self._wanted_by[event_type] = indices
+            n_bytes = type_bytes(event_type) + sys.getsizeof(indices)
+            self._wanted_by.remember(event_type, indices, n_bytes)
         return indices
 
     async def _watch(self, index: int, sub_module: Module) -> None:

@@ -31,7 +31,9 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError, ModuleError
+from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
+from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
@@ -109,7 +111,7 @@ class Bridge(aio.Resource):
         self._observe_times = observe_times
         self._source = core.create_source(SourceType.CONNECTION)
         self._informers = [Informer(scope) for scope in settings.scopes_out]
-        self._routes: dict[EventType, _Route | None] = {}
+        self._routes: Remembered[EventType, _Route | None] = Remembered()
         self._seen: dict[EventId, None] = {}
         participants = [Participant("informer", i.sender, i.scope) for i in self._informers]
         participants += [Participant("listener", uuid4(), scope) for scope in settings.scopes_in]
@@ -201,8 +203,8 @@ class Bridge(aio.Resource):
         count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)
         # the first time, and then ever more seldom: it may be every event
         level = logging.WARNING if count.bit_count() == 1 else logging.DEBUG
-        event_type = "/".join(events[0].type)
-        extra = {"type": event_type, "reason": str(error), "count": count}
+        event_type = quoted_type(events[0].type)
+        extra = {"type": event_type, "reason": cut(str(error)), "count": count}
         mlog.log(level, "RSB event is not registered", extra=extra)
 
     # --- to the bus -----------------------------------------------------------------------
@@ -210,14 +212,13 @@ class Bridge(aio.Resource):
     def _route_of(self, event_type: EventType) -> "_Route | None":
         if event_type in self._routes:
             return self._routes[event_type]
-        if len(self._routes) >= limits.REMEMBERED_TYPES:
-            self._routes.clear()
         scope = payloads.scope_of(event_type, self._settings.prefix)
         route = None
         if scope is not None and not RSB_SCOPE.includes(scope):
             informers = (i for i in self._informers if i.scope.includes(scope))
             route = next((_Route(scope, informer) for informer in informers), None)
-        self._routes[event_type] = route
+        # its scope has the same segments, or most of them
+        self._routes.remember(event_type, route, 2 * type_bytes(event_type))
         return route
 
     def _send_event(self, event: Event, route: "_Route") -> None:

@@ -6,11 +6,11 @@ its sender and sequence number, when it is asked for.
 Strings are bytes on the wire. What is not UTF-8 in them is kept by ``surrogateescape``, as
 Python keeps file names, so that an event is encoded again to what was decoded.
 
-Sans I/O; any thread.
+Sans I/O; values may be used on any thread, scopes are parsed on one.
 """
 
-import functools
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, NamedTuple, Self
@@ -20,7 +20,9 @@ import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Int64
+from eventer_bridge.remembered import Remembered, type_bytes
 
 MAX_SEQUENCE: Final = (1 << 32) - 1
 
@@ -49,27 +51,29 @@ class Scope(NamedTuple):
             yield Scope(self.segments[:size])
 
 
+_scopes: Final[Remembered[str, Scope]] = Remembered()
+
+
 def parse_scope(text: str) -> Scope:
     """Scope of its text.
 
     Raises:
         InvalidEventError: it has another form.
     """
-    # the size first: what is remembered is bounded
+    scope = _scopes.get(text)
+    if scope is not None:
+        return scope
     if len(text) > limits.MAX_TYPE_BYTES:
         raise InvalidEventError(
             f"scope has {len(text)} characters, at most {limits.MAX_TYPE_BYTES} are allowed"
         )
-    return _parse_scope(text)
-
-
-@functools.lru_cache(limits.REMEMBERED_SCOPES)
-def _parse_scope(text: str) -> Scope:
     if not _SCOPE.fullmatch(text):
         raise InvalidEventError(
-            f"scope {text!r}: expected '/', or '/a/b/' of letters, digits, '-' and '_'"
+            f"scope {cut(text)!r}: expected '/', or '/a/b/' of letters, digits, '-' and '_'"
         )
-    return Scope(tuple(text.split("/")[1:-1]))
+    scope = Scope(tuple(text.split("/")[1:-1]))
+    _scopes.remember(text, scope, sys.getsizeof(text) + type_bytes(scope.segments))
+    return scope
 
 
 class EventId(msgspec.Struct, frozen=True, gc=False):

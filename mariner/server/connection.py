@@ -34,6 +34,7 @@ from hat import aio
 from eventer_bridge import framing, tls
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
@@ -321,7 +322,7 @@ class ClientConnection(asyncio.Protocol):
     def _on_refused_register(self, message: RefusedRegister) -> None:
         mlog.warning(
             "invalid registration",
-            extra={"peer": self._peer, "client": self._name, "reason": message.error},
+            extra={"peer": self._peer, "client": self._name, "reason": cut(message.error)},
         )
         self._context.stats.rejected["invalid message"] += 1
         self._respond(message.register_id, message.error)
@@ -356,7 +357,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _decline(self, reason: str, client: str | None) -> None:
         self._context.stats.declined += 1
-        message = codec.encode(InitRes(False, error=reason))
+        message = codec.encode(InitRes(False, error=cut(reason)))
         self._write(framing.encode_frame(message))
         self._close("declined", detail=reason, level=logging.WARNING, client=client)
 
@@ -364,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _respond(self, register_id: int, error: str) -> None:
         """Refuse a registration, after those that came before it were answered."""
-        self._responses.append((register_id, error))
+        self._responses.append((register_id, cut(error)))
         self._send_responses()
 
     def _send_responses(self, _: object = None) -> None:
@@ -395,7 +396,7 @@ class ClientConnection(asyncio.Protocol):
             return codec.encode_register_success(register_id, (encoded_requested(session),))
         self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
-        return codec.encode(RegisterRes(register_id, False, error=text))
+        return codec.encode(RegisterRes(register_id, False, error=cut(text)))
 
     def _start_queries(self) -> None:
         if self._queries and not self._is_querying and not self._paused & _WRITE_BLOCKED:

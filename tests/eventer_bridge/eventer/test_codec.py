@@ -181,7 +181,8 @@ def test_messages_are_joined_of_events_that_are_encoded_once() -> None:
 
 
 def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_ENCODINGS", 3)
+    monkeypatch.setattr(limits, "REMEMBERED_SECONDS", 3)
+    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 1_000)
     monkeypatch.setattr(limits, "MAX_REMEMBERED_BYTES", 5)
     many = [
         RegisterEvent((str(i % 7), "x" * (i % 5)), Timestamp(1_600_000_000 + i % 6, i), None)

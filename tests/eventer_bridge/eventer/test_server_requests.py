@@ -15,6 +15,8 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import (
     MsgEventsNotify,
+    MsgInitReq,
+    MsgInitRes,
     MsgQueryReq,
     MsgQueryRes,
     MsgRegisterReq,
@@ -39,6 +41,7 @@ from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,
     initialised,
+    raw,
     register_event,
     serving,
 )
@@ -115,6 +118,30 @@ async def test_a_wrong_registration_fails_and_the_connection_goes_on(
         peer.connection.send(REGISTER_REQ, data)
         assert await peer.register(register_event("a"))
         assert server.stats.rejected.total() == 2
+
+
+async def test_lines_of_the_log_do_not_grow_with_what_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "eventer_bridge")
+    long = "x" * 1_000_000
+    client = ClientConfig("app", None, (("*",),), (RegisterRule((("app", "*"),)),))
+    authenticate = Authenticator([client], []).authenticate
+    async with serving(authenticate=authenticate) as (server, _):
+        async with initialised(server, name="app") as peer:
+            for event_type in ("other", long), ("app", long), ("app", "?", *["y"] * 63):
+                assert await peer.register(RegisterEvent(event_type, None, None)) is None
+        for name, query_type in ("n" * 60_000, ()), ("app", ("*", long[:60_000])):
+            async with raw(server) as peer:
+                request = MsgInitReq(name, None, (query_type,), None, False)
+                response = await peer.request(request, MsgInitRes)
+                assert response.error is not None
+                assert len(response.error) <= limits.MAX_REASON_CHARACTERS
+                assert await peer.close_reason() == "peer closed"
+    refused = [i for i in caplog.records if i.message == "registration refused"]
+    assert len(refused) == 3
+    for record in caplog.records:
+        assert len(str(record.__dict__)) < 5_000
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import msgspec
 import psutil
 import pytest
 
+from eventer_bridge import limits as core_limits
 from mariner import limits
 from mariner.gateway import Gateway
-from tests.support.inprocess import running_gateway
+from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, frame, register_req
 
 QUERY = {
@@ -287,3 +288,41 @@ async def test_binary_payloads_come_back_as_they_were() -> None:
         assert response["events"][0]["payload"]["data"] == data
         result = await peer.request({**QUERY, "event_types": [["a"]]})
         assert result["events"] == response["events"]
+
+
+LONG = '\\"ü' * 200_000
+LONG_EVENTS = [
+    event("other", LONG),
+    event("other", *["x"] * 100_000),
+    event("app", LONG),
+    event("app", LONG[:300], value=LONG),
+    {**event("app", "n"), "payload": {"payload_type": LONG, "data": 1}},
+    {**event("app", "n"), LONG: 1, "type": LONG},
+]
+
+
+async def test_answers_and_log_do_not_grow_with_what_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = {
+        **APP,
+        "register_events": [
+            {"subscriptions": [["app", "*"]], "schema_id": "test://integers"},
+        ],
+    }
+    schemas = [{"$id": "test://integers", "type": "integer"}]
+    async with running_gateway([client], schemas=schemas) as gateway:
+        port = gateway.mariner.port
+        async with await RawPeer.init(port) as peer:
+            for message in LONG_EVENTS:
+                response = await peer.request(register_req(5, message))
+                assert response["success"] is False
+                assert len(response["error"]) <= core_limits.MAX_REASON_CHARACTERS
+            assert (await peer.request(register_req(6, event("app", "n"))))["success"]
+        for subscriptions in [["*", LONG[:20_000]]], [["a"] * 10_000], [LONG[:20_000]]:
+            async with await RawPeer.connect(port) as peer:
+                response = await peer.request({**INIT, "subscriptions": subscriptions})
+                assert response["success"] is False
+                assert len(response["error"]) <= core_limits.MAX_REASON_CHARACTERS
+    assert caplog.records
+    assert max(len(str(record.__dict__)) for record in caplog.records) < 5_000

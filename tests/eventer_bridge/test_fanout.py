@@ -1,0 +1,130 @@
+"""Fan-out: who hears of which events, and what finding that out costs."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventer_bridge import limits
+from eventer_bridge.fanout import Fanout, Filter
+from eventer_bridge.model import Event, EventId, EventType, Timestamp
+from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.subscription import Subscription
+
+TYPES: list[EventType] = [("a",), ("a", "b"), ("b",), ("c", "d")]
+QUERY_TYPES: list[EventType] = [("*",), ("a", "*"), ("?",), ("b",), ("x",)]
+
+
+class Recorder:
+    """A receiver that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[bytes, int]] = []
+
+    def notify(self, message: bytes, event_count: int) -> None:
+        self.told.append((message, event_count))
+
+
+class Hashed(Subscription):
+    """A subscription that counts how often it is hashed."""
+
+    n_hashed = 0
+
+    def __hash__(self) -> int:
+        Hashed.n_hashed += 1
+        return super().__hash__()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def session_of(loop: asyncio.AbstractEventLoop, *events: tuple[int, EventType]) -> Session:
+    """A session of events, each given by its server and its type."""
+    made = [
+        Event(EventId(server, 1, number), event_type, Timestamp(0, 0), None, None)
+        for number, (server, event_type) in enumerate(events, 1)
+    ]
+    return Session(REMOTE_SOURCE, len(made), 0, loop.create_future(), made)
+
+
+def encode(session: Session, indices: Sequence[int]) -> bytes:
+    return bytes(indices)
+
+
+filters = st.builds(
+    lambda types, server_id, persisted: Filter(Subscription(types), server_id, persisted),
+    st.lists(st.sampled_from(QUERY_TYPES), max_size=2),
+    st.sampled_from([None, 1, 2]),
+    st.booleans(),
+)
+events = st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from(TYPES)), max_size=8)
+
+
+@given(st.lists(st.tuples(filters, st.booleans()), max_size=8), st.lists(events, max_size=4))
+def test_everybody_hears_of_what_passes_its_filter(
+    joining: list[tuple[Filter, bool]], sessions: list[list[tuple[int, EventType]]]
+) -> None:
+    loop = asyncio.new_event_loop()
+    fanout = Fanout(encode)
+    receivers: list[tuple[Recorder, Filter, bool]] = []
+    for one_filter, leaves in joining:
+        receivers.append((Recorder(), one_filter, leaves))
+        fanout.add(receivers[-1][0], one_filter)
+    expected: dict[Recorder, list[tuple[bytes, int]]] = {i: [] for i, _, _ in receivers}
+    for turn in range(2):
+        for each in sessions:
+            for persisted in False, True:
+                fanout.notify(session_of(loop, *each), persisted)
+                for receiver, one_filter, leaves in receivers:
+                    indices = [
+                        index
+                        for index, (server, event_type) in enumerate(each)
+                        if one_filter.persisted is persisted
+                        and one_filter.subscription.matches(event_type)
+                        and one_filter.server_id in (None, server)
+                    ]
+                    if indices and not (turn and leaves):
+                        expected[receiver].append((bytes(indices), len(indices)))
+        for receiver, one_filter, leaves in receivers:
+            if leaves:
+                fanout.remove(receiver, one_filter)
+    for receiver, told in expected.items():
+        assert receiver.told == told
+    loop.close()
+
+
+def test_subscriptions_are_not_hashed_for_an_event(loop: asyncio.AbstractEventLoop) -> None:
+    fanout = Fanout(encode)
+    receivers = [Recorder() for _ in range(10)]
+    for number, receiver in enumerate(receivers):
+        query_types = [(f"{number}", f"{i}") for i in range(limits.MAX_SUBSCRIPTION_TYPES - 1)]
+        fanout.add(receiver, Filter(Hashed([("a",), *query_types]), None, False))
+    before = Hashed.n_hashed
+    assert before > 0
+    for _ in range(3):
+        fanout.notify(session_of(loop, *[(1, ("a",))] * 50), False)
+    assert all(len(receiver.told) == 3 for receiver in receivers)
+    assert Hashed.n_hashed == before
+
+
+def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -> None:
+    fanout = Fanout(encode)
+    one_filter = Filter(Subscription([("a",)]), None, False)
+
+    class Leaving(Recorder):
+        def notify(self, message: bytes, event_count: int) -> None:
+            super().notify(message, event_count)
+            fanout.remove(self, one_filter)
+
+    receivers = [Leaving() for _ in range(3)]
+    for receiver in receivers:
+        fanout.add(receiver, one_filter)
+    for _ in range(2):
+        fanout.notify(session_of(loop, (1, ("a",))), False)
+    assert [len(receiver.told) for receiver in receivers] == [1, 1, 1]
