@@ -67,7 +67,8 @@ class Gateway(aio.Resource):
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._async_group = aio.Group()
-        self._parts: list[aio.Resource] = []
+        self._parts: list[tuple[str, aio.Resource]] = []
+        self._waits_for = "nothing"
         self._replications: list[replication.Replication] = []
         self._failed_part: str | None = None
         self._backend: Backend | None = None
@@ -89,6 +90,11 @@ class Gateway(aio.Resource):
     def failed(self) -> str | None:
         """The part that closed by itself and took the gateway with it, if one did."""
         return self._failed_part
+
+    @property
+    def waits_for(self) -> str:
+        """The part that closing waits for now; may be asked on any thread."""
+        return self._waits_for
 
     async def _start(self) -> None:
         config = self._config
@@ -195,7 +201,7 @@ class Gateway(aio.Resource):
         return [*self._replications, *of_group]
 
     def _own(self, part: aio.Resource, name: str) -> None:
-        self._parts.append(part)
+        self._parts.append((name, part))
         self.async_group.spawn(self._watch, part, name)
 
     async def _watch(self, part: aio.Resource, name: str) -> None:
@@ -211,12 +217,16 @@ class Gateway(aio.Resource):
             try:
                 async with asyncio.timeout(limits.STOP_TIMEOUT_S):
                     if self._monitor is not None:  # which would start it again
+                        self._waits_for = "monitor"
                         await self._monitor.async_close()
+                    self._waits_for = "engine"
                     await self._engine.stop()
             except TimeoutError:
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
-        for part in reversed(self._parts):
+        for name, part in reversed(self._parts):
+            self._waits_for = name
             await part.async_close()
+        self._waits_for = "threads"
 
 
 async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:

@@ -62,6 +62,13 @@ DRAIN_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 20.0
 """What sessions that are under way get to end (modules, commit) when the gateway stops."""
 
+MAX_STOP_S: Final = 25.0
+"""From SIGTERM to the end of the process, whatever hangs. After 30 s systemd (TimeoutStopSec of
+deploy/mariner.service) and Kubernetes (terminationGracePeriodSeconds) would kill it, and nobody
+would be told why."""
+
+assert STOP_TIMEOUT_S < MAX_STOP_S
+
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 

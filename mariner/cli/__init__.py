@@ -5,6 +5,7 @@ Exit codes of every command:
 * 0: success
 * 1: the other side, or the gateway itself, failed (refused, unreachable, damaged store)
 * 2: wrong usage, configuration or input
+* 3: ``serve`` only: it did not stop in time
 """
 
 import click

@@ -1,7 +1,6 @@
 """``mariner serve`` and ``mariner check``."""
 
 import asyncio
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +11,7 @@ from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from mariner import config, gateway, logs
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from mariner.stopping import Stopper, block_signals
 
 _CONF = click.option(
     "--conf",
@@ -41,9 +39,11 @@ def serve(path: Path) -> None:
     """Run the gateway until SIGTERM or SIGINT.
 
     Exit code 0: stopped by a signal, with everything that was accepted on disk; 1: it
-    could not start or failed; 2: the configuration cannot be used.
+    could not start or failed; 2: the configuration cannot be used; 3: it did not stop within
+    25 s of the signal (what was acknowledged is on disk, the log says what hangs).
     """
     conf = _load(path)
+    block_signals()
     logs.configure(conf.log)
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
@@ -53,18 +53,20 @@ def serve(path: Path) -> None:
         _fail(str(e), 2)
     except (EventerBridgeError, OSError) as e:
         _fail(str(e), 1)
-    for number in _STOP_SIGNALS:  # a second one must not spoil the exit code any more
-        signal.signal(number, signal.SIG_IGN)
     if failed:
         _fail(f"{failed} failed, see the log", 1)
 
 
 async def _serve(conf: config.GatewayConfig) -> str | None:
+    """Run the gateway; returns what failed, if something did."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
+    running: gateway.Gateway | None = None
 
+    def ask_to_stop() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    stopper = Stopper(ask_to_stop, lambda: "start" if running is None else running.waits_for)
     running = await gateway.create(conf)
     try:
         _tell(conf, running)
@@ -74,8 +76,9 @@ async def _serve(conf: config.GatewayConfig) -> str | None:
         stopping.cancel()
         closing.cancel()
     finally:
+        stopper.stop()  # from here on, time runs
         await aio.uncancellable(running.async_close())
-    return running.failed
+    return running.failed or stopper.failure
 
 
 def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:

@@ -49,6 +49,7 @@ SCENARIOS: Final = {
     "kill": Scenario(kill.run, 200),
     "full-disk": Scenario(full_disk.run, 20),
     "sync-errors": Scenario(failing_disk.run_errors, 20),
+    "outages": Scenario(failing_disk.run_outages, 10),
     "sync-delays": Scenario(failing_disk.run_delays, 20),
     "sync-order": Scenario(sync_order.run, 20),
     "damage": Scenario(damage.run, 20),

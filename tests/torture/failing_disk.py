@@ -1,4 +1,4 @@
-"""Syncs that fail (EIO), and syncs that take long, injected by strace."""
+"""Syncs that fail (EIO), all of the disk that fails, and syncs that take long, by strace."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from tests.support.gateway import Gateway, gateway
 from tests.torture.clients import Load, connected, loaded
 from tests.torture.ledger import Ledger, ViolationError, read_store
 from tests.torture.report import Progress
-from tests.torture.strace import require_strace, strace
+from tests.torture.strace import attached, require_strace, strace
 
 DELAY_S: Final = 0.1
 """Of every sync, in the second scenario."""
@@ -20,6 +20,9 @@ _NOT_DELAYED: Final = 30
 
 _FAILS_EVERY: Final = 60
 """Every so many syncs of a thread, two fail: the commit's, and the first try to go on."""
+
+_TRIED: Final = "the event store cannot be written"
+"""What a client is told after the first try to go on failed."""
 
 
 async def run_errors(
@@ -51,6 +54,42 @@ async def run_errors(
         f"failed and went on {rounds} times without a restart: {len(load.refusals)} requests"
         f" refused, {len(ledger.acknowledged)} events acknowledged, all of them stored"
     )
+
+
+async def run_outages(
+    directory: Path, rounds: int, chance: random.Random, progress: Progress
+) -> str:
+    """Let every sync and every opening of a file or directory fail for a while, again and again.
+
+    Raises:
+        ViolationError: something acknowledged was lost, or whatever else must not happen.
+        UnavailableError: there is no strace.
+    """
+    require_strace()
+    ledger = Ledger()
+    failing = ("-e", "trace=fdatasync,openat", "-e", "inject=fdatasync,openat:error=EIO")
+    began = time.perf_counter()
+    async with gateway(directory) as running:
+        async with loaded(running, ledger) as load:
+            for n in range(1, rounds + 1):
+                async with attached(running.pid, *failing):
+                    await _failed_and_failed_again(load)
+                await load.until_acknowledged(1)
+                progress(n, rounds)
+        async with connected(running) as client:
+            ledger.check(await read_store(client))
+    await _check_again(directory, ledger)
+    return (
+        f"went on after {rounds} outages without a restart, {time.perf_counter() - began:.0f} s:"
+        f" {len(load.refusals)} requests refused, {len(ledger.acknowledged)} events"
+        " acknowledged, all of them stored"
+    )
+
+
+async def _failed_and_failed_again(load: Load) -> None:
+    """A commit, and then the first try to go on."""
+    n_refused = len(load.refusals)
+    await load.until(lambda: any(_TRIED in i for i in load.refusals[n_refused:]))
 
 
 async def _failed_and_went_on(load: Load) -> None:

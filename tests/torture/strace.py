@@ -1,9 +1,13 @@
 """A gateway under strace: system calls that fail or are slow, and a record of them."""
 
+import asyncio
+import contextlib
 import functools
+import os
 import re
+import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -57,6 +61,33 @@ def strace(output: Path, *arguments: str) -> Sequence[str]:
         arguments: of strace.
     """
     return ("strace", "-D", "-f", "-o", str(output), *arguments, "--")
+
+
+@contextlib.asynccontextmanager
+async def attached(pid: int, *arguments: str) -> AsyncIterator[None]:
+    """Trace a process that runs already, while the body runs.
+
+    Args:
+        pid: the process.
+        arguments: of strace.
+
+    Raises:
+        UnavailableError: it cannot be traced; says why.
+    """
+    tracer = await asyncio.create_subprocess_exec(
+        *("strace", "-f", "-o", os.devnull, *arguments, "-p", str(pid)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert tracer.stderr is not None
+    told = await tracer.stderr.readline()
+    try:
+        if b"attached" not in told:
+            raise UnavailableError(f"strace cannot trace here: {told.decode().strip()}")
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            tracer.send_signal(signal.SIGINT)  # it lets go of the process
+        await tracer.communicate()
 
 
 def read_record(output: Path) -> Iterator[Call]:

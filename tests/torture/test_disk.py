@@ -34,6 +34,15 @@ async def test_syncs_that_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("strace")
+async def test_a_disk_that_is_gone_for_a_while(tmp_path: Path) -> None:
+    try:
+        outcome = await failing_disk.run_outages(tmp_path, 1, random.Random(1), no_progress)
+    except UnavailableError as e:
+        pytest.skip(str(e))
+    assert outcome.startswith("went on after 1 outages without a restart, ")
+
+
+@pytest.mark.usefixtures("strace")
 async def test_syncs_that_take_long(tmp_path: Path) -> None:
     outcome = await failing_disk.run_delays(tmp_path, 1, random.Random(1), no_progress)
     assert outcome.startswith("syncs of 0.1 s: ")

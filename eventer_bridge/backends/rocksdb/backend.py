@@ -10,7 +10,8 @@ by a thread of its own (``retention``), and deleted as a commit among the others
 
 When a commit fails, everything that waits for one fails with it, and the storage thread
 opens the database again, every ``limits.STORE_RETRY_PERIOD_S``, until it can be written.
-What is known in memory (types, latest events) is then read anew.
+What is known in memory (types, latest events) is then read anew. Whatever the storage thread
+raises is such a failure; should it end all the same, the backend closes.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hat import aio, util
 
@@ -35,7 +37,13 @@ from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load, ext_open
+from eventer_bridge.backends.rocksdb.opening import (
+    Opened,
+    ext_call,
+    ext_load,
+    ext_open,
+    unexpected,
+)
 from eventer_bridge.backends.rocksdb.query_runner import QueryRunner
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.store import Commit
@@ -57,6 +65,8 @@ from eventer_bridge.model import (
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CommitCb = Callable[[int, float], None]
 """Called on the loop after a commit: events in it, seconds until it was durable."""
@@ -312,12 +322,17 @@ class RocksDbBackend(Backend):
             self._on_commit(group.commit.n_events, seconds)
 
     def _on_failure(self, group: _Group, error: StorageError) -> None:
+        self._groups.appendleft(group)
+        self._fail_groups(error)
+        self._retry(error)
+
+    def _fail_groups(self, error: StorageError) -> None:
+        """Nothing can be stored; tell all who wait for a commit."""
         self._set_failure(str(error))
-        for unsaved in (group, *self._groups):
+        for unsaved in self._groups:
             if not unsaved.future.done():
                 failed(unsaved.future, StorageError(str(error)))
         self._groups.clear()
-        self._retry(error)
 
     def _retry(self, error: StorageError) -> None:
         if isinstance(error, (StoreDamagedError, StoreFormatError)):
@@ -334,7 +349,11 @@ class RocksDbBackend(Backend):
         _, self._types, self._latest = opened
         self._queries.use(self._types, self._latest)
         if self.is_open:
-            self._retention = self._start_retention()
+            try:
+                self._retention = self._start_retention()
+            except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
+                self._on_reopened(StorageError(f"{self._store.path}: retention: {e}"))
+                return
         self._set_failure(None)
 
     def _set_failure(self, failure: str | None) -> None:
@@ -352,38 +371,55 @@ class RocksDbBackend(Backend):
             await self.flush()
         if self._control is not None:
             await self._control.async_close()
-        if self._retention is not None:
-            await asyncio.to_thread(self._retention.ext_close)
         self._store.is_closing = True
         self._jobs.put(_Job.STOP)
         await self._stopped
         self._thread.join()
 
+    def _on_thread_ended(self) -> None:
+        self._stopped.set_result(None)
+        if self.is_open or self._groups:  # it was not told to
+            self._fail_groups(StorageError(f"{self._store.path}: the storage thread ended"))
+            self.close()
+
     def _ext_run(self) -> None:
-        while (job := self._jobs.get()) is not _Job.STOP:
-            if job is _Job.SYNC:
-                self._loop.call_soon_threadsafe(self._on_synced, self._ext_sync())
-            else:
-                self._loop.call_soon_threadsafe(self._on_reopened, self._ext_reopen())
+        try:
+            while (job := self._jobs.get()) is not _Job.STOP:
+                match job:
+                    case _Job.SYNC:
+                        outcome = self._ext_try(self._store.ext_sync)
+                        self._ext_tell(self._on_synced, outcome)
+                    case _Job.REOPEN:
+                        reopened = self._ext_try(self._ext_reopen)
+                        self._ext_tell(self._on_reopened, reopened)
+            self._ext_try(self._ext_end)
+        finally:
+            self._ext_tell(self._on_thread_ended)
+
+    def _ext_tell(self, callback: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _ext_try(self, ext_fn: Callable[[], T]) -> T | StorageError:
+        """Call it; whatever it raises becomes an error that the loop handles."""
+        try:
+            return ext_fn()
+        except StorageError as e:
+            return e
+        except BaseException as e:
+            return unexpected(e)
+
+    def _ext_reopen(self) -> Opened:
+        if self._retention is not None:
+            self._retention.ext_close()
+        self._store.ext_reopen()
+        return ext_call(ext_load, self._store)
+
+    def _ext_end(self) -> None:
+        if self._retention is not None:
+            self._retention.ext_close()
         self._queries.ext_close()
         try:
             self._store.ext_close()
         except StorageError as e:
             mlog.error("event store failed while it closed", extra={"reason": str(e)})
-        self._loop.call_soon_threadsafe(self._stopped.set_result, None)
-
-    def _ext_sync(self) -> StorageError | None:
-        try:
-            self._store.ext_sync()
-        except StorageError as e:
-            return e
-        return None
-
-    def _ext_reopen(self) -> Opened | StorageError:
-        if self._retention is not None:
-            self._retention.ext_close()
-        try:
-            self._store.ext_reopen()
-            return ext_call(ext_load, self._store)
-        except StorageError as e:
-            return e

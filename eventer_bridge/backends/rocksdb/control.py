@@ -264,5 +264,8 @@ class ControlServer(aio.Resource):
             await asyncio.get_running_loop().run_in_executor(self._thread, make)
         except EventerBridgeError as e:
             return str(e)
+        except Exception as e:  # who asked is told, whatever it was
+            mlog.exception("checkpoint failed", extra={"path": str(target)})
+            return f"{target}: the checkpoint failed: {e}"
         mlog.info("checkpoint made", extra={"path": str(target)})
         return None

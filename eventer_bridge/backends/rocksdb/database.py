@@ -193,7 +193,7 @@ def check_exists(path: Path) -> None:
         raise StoreDamagedError(f"{path}: damaged, or not an event store: no file CURRENT")
 
 
-def explain(path: Path, what: str, error: Exception) -> StorageError:
+def explain(path: Path, what: str, error: BaseException) -> StorageError:
     """What an exception of RocksDB stands for: it has but one class, and a text.
 
     Args:

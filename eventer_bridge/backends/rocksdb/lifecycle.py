@@ -124,10 +124,12 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self, what: str = "read failed") -> Iterator[None]:
-        """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
+        """Turn what RocksDB raises (bare exceptions, panics) into ``StorageError``."""
         try:
             yield
-        except Exception as e:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:  # a panic of the binding is no Exception
             raise explain(self.path, what, e) from None
 
     def _take(self, db: Rdict) -> None:

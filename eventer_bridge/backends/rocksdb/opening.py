@@ -1,5 +1,6 @@
 """What a backend knows of its store from the start, read when it is opened, and opened again."""
 
+import logging
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,9 @@ from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
-from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.errors import EventerBridgeError, StorageError
+
+mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,9 +49,25 @@ def ext_load(store: Store) -> Opened:
 
 
 def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
-    """Call it; what it raises does not keep its iterators, and so the database, alive."""
+    """Call it; what it raises does not keep its iterators, and so the database, alive.
+
+    Raises:
+        EventerBridgeError: what it raised.
+        StorageError: it raised something else, a mistake of ours or of RocksDB's binding; the
+            log has it.
+    """
     try:
         return ext_fn(*args)
     except EventerBridgeError as e:
         e.__context__ = e.__cause__ = None
         raise e.with_traceback(None) from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as e:
+        raise unexpected(e) from None
+
+
+def unexpected(error: BaseException) -> StorageError:
+    """What nobody thought of, as an error that callers handle; called where it was caught."""
+    mlog.error("event store failed unexpectedly", exc_info=error)
+    return StorageError(f"the event store failed unexpectedly: {type(error).__name__}: {error}")

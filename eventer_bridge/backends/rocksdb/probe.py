@@ -23,20 +23,25 @@ def probe_disk(path: Path) -> None:
     Raises:
         StorageError: it cannot; the text says why.
     """
-    file = path / _NAME
-    if not (path / "CURRENT").exists():  # an unmounted file system, for example
-        raise StorageError(f"{path}: the event store is not there any more")
+    n_bytes = MARGIN_BYTES
     try:
-        n_bytes = MARGIN_BYTES + sum(i.stat().st_size for i in path.glob("*.log"))
-        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, n_bytes)
-            os.write(descriptor, bytes(4096))
-            os.fdatasync(descriptor)
-        finally:
-            os.close(descriptor)
-            file.unlink()
+        if not (path / "CURRENT").exists():  # an unmounted file system, for example
+            raise StorageError(f"{path}: the event store is not there any more")
+        n_bytes += sum(i.stat().st_size for i in path.glob("*.log"))
+        _ext_write(path / _NAME, n_bytes)
     except OSError as e:
         raise StorageError(
             f"{path}: the event store cannot be written: {e.strerror} ({n_bytes} bytes tried)"
         ) from e
+
+
+def _ext_write(file: Path, n_bytes: int) -> None:
+    """Write a file that is gone afterwards."""
+    descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, n_bytes)
+        os.write(descriptor, bytes(4096))
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+        file.unlink(missing_ok=True)

@@ -109,7 +109,11 @@ class Retention:
             self._using.enter_context(store.in_use())
             self._before = store.snapshot()
         self._thread = threading.Thread(target=self._ext_run, name="store-retention", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads
+            self._using.close()
+            raise
 
     def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
         """Types that were not known before; call it before their events are staged."""

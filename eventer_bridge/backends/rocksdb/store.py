@@ -33,7 +33,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 
 FEW_ROWS: Final = 4_000
@@ -280,11 +280,19 @@ class Store(Database):
         return self._family(family).property_int_value("rocksdb.total-sst-files-size") or 0
 
     def disk_bytes(self) -> int:
-        """Bytes of the disk that the store's files take."""
+        """Bytes of the disk that the store's files take.
+
+        Raises:
+            StorageError: they cannot be looked at.
+        """
         size = 0
-        for entry in os.scandir(self.path):
-            with contextlib.suppress(FileNotFoundError):  # a compaction removed it meanwhile
-                size += entry.stat().st_blocks * 512
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                        size += entry.stat().st_blocks * 512
+        except OSError as e:
+            raise StorageError(f"{self.path}: cannot be looked at: {e.strerror}") from e
         return size
 
     def _n_unflushed(self, family: Rdict) -> int:

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import resource
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 
 from eventer_bridge import engine, limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.query import Reader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import ClosedError, CoreError, LimitError, StorageError
 from eventer_bridge.model import (
@@ -25,6 +29,7 @@ from eventer_bridge.model import (
     Source,
     SourceType,
     Status,
+    Timestamp,
 )
 from eventer_bridge.session import Session
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
@@ -65,6 +70,28 @@ def failing_sync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "ext_sync", ext_sync)
         yield
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let the kernel refuse this process every further file descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(i.name) for i in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+    eaten: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                eaten.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in eaten:
+            os.close(descriptor)
+
+
+class Panic(BaseException):
+    """What RocksDB's binding raises for its own mistakes is no Exception either."""
 
 
 async def changed(backend: RocksDbBackend) -> str | None:
@@ -193,6 +220,143 @@ async def test_it_fails_again_and_again(backend: RocksDbBackend, tmp_path: Path)
     await backend.async_close()
     async with await rocksdb.create(tmp_path / "store") as again:
         assert (await again.query(QueryServerParams(1))).events == writer.events
+
+
+async def test_it_goes_on_after_there_were_no_descriptors(
+    backend: RocksDbBackend, tmp_path: Path
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+    with failing_sync(), no_descriptors():
+        await refused(backend, writer, "a")
+        while "Too many open files" not in str(backend.failure):
+            await changed(backend)
+        backend.stats()  # metrics are told all the same
+    await recovered(backend)
+    await writer.session(draft(), time=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [("ext_sync", Panic), ("ext_reopen", UnboundLocalError), ("ext_types", MemoryError)],
+)
+async def test_whatever_the_storage_thread_raises_it_goes_on(
+    backend: RocksDbBackend,
+    method: str,
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+
+    def broken(store: Store) -> None:
+        raise error("what nobody thought of")
+
+    with failing_sync(), monkeypatch.context() as patch:
+        patch.setattr(Store, method, broken)
+        await refused(backend, writer, "a")
+        while "what nobody thought of" not in str(backend.failure):
+            await changed(backend)
+    await recovered(backend)
+    await writer.session(draft(), time=5)
+    unexpected = [i for i in caplog.records if i.message == "event store failed unexpectedly"]
+    assert unexpected[0].exc_info
+
+
+async def test_a_panic_in_a_query_fails_that_query(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+
+    def panic(reader: Reader, *_: object) -> None:
+        raise Panic("what nobody thought of")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "ext_timeseries", panic)
+        with pytest.raises(StorageError, match="Panic: what nobody thought of"):
+            await backend.query(UPWARDS)
+    assert (await backend.query(UPWARDS)).events == writer.events
+
+
+async def test_a_panic_in_a_write_is_a_failed_commit(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(backend)
+    await writer.session(draft())
+
+    class BrokenDb:
+        def write(self, batch: object) -> None:
+            raise Panic("what nobody thought of")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend._store, "_db", BrokenDb())
+        assert "commit failed: what nobody thought of" in await refused(backend, writer, "a")
+    await recovered(backend)
+    await writer.session(draft(), time=5)
+
+
+async def test_a_storage_thread_that_ends_closes_the_backend(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    def die(self: RocksDbBackend, ext_fn: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(RocksDbBackend, "_ext_try", die)
+    writer = Writer(backend)
+    committed = backend.register(writer.make(draft()))
+    with pytest.raises(StorageError, match="the storage thread ended"):
+        await committed
+    await backend.wait_closed()
+    assert [i.exc_type for i in ended] == [MemoryError]
+    with pytest.raises(ClosedError):
+        await backend.register(writer.make(draft()))
+
+
+async def test_retention_goes_on_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.02)
+    monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.02)
+    asked = 0
+
+    def clock() -> Timestamp:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise Panic("what nobody thought of")
+        return Timestamp(1_000, 0)
+
+    rule = RetentionRule((("*",),), duration_s=1)
+    async with await rocksdb.create(tmp_path / "kept", retention=[rule], clock=clock) as backend:
+        writer = Writer(backend)
+        await writer.session(*numbered("a", "a"))
+        while len((await backend.query(UPWARDS)).events) > 1:  # the latest stays
+            await asyncio.sleep(0.01)
+
+
+async def test_retention_that_gets_no_thread_is_another_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = RetentionRule((("*",),), max_entries=1)
+    async with await rocksdb.create(tmp_path / "kept", retention=[rule]) as backend:
+        writer = Writer(backend)
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            with failing_sync():
+                await refused(backend, writer, "a")
+            while "can't start new thread" not in str(backend.failure):
+                await changed(backend)
+        await recovered(backend)
+        await writer.session(draft(), time=5)
 
 
 async def test_queries_under_way_do_not_keep_it_from_going_on(backend: RocksDbBackend) -> None:
