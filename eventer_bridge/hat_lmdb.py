@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 import lmdb
 import msgspec
 
-from eventer_bridge import limits
+from eventer_bridge import limits, payload_bounds
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -297,9 +297,11 @@ class _Reader:
             return BinaryPayload(self.text(), self.data())
         data = self.data()
         data.decode()
+        if payload_bounds.is_too_deep(data):
+            raise ValueError("its payload is nested too deeply")
         try:
             return JsonPayload(_check_json(data))
-        except (msgspec.DecodeError, RecursionError) as e:
+        except msgspec.DecodeError as e:
             raise ValueError(f"its payload is no JSON that can be read: {e}") from e
 
 

@@ -53,6 +53,10 @@ MAX_JSON_DEPTH: Final = 128
 """Arrays and objects inside each other in a payload. Peers decode with recursive parsers;
 1,000 levels end Python's."""
 
+MAX_RECEIVED_DEPTH: Final = 512
+"""Arrays and objects inside each other in whatever is received, payloads that another server
+stored included. Half of what the decoder of Python 3.11 follows, at the least."""
+
 MAX_NUMBER_DIGITS: Final = 1_000
 """Digits in a row in a number of a payload. Python's JSON decoder refuses 4,300 of them, so
 that one registration could cut off all its subscribers."""

@@ -1,7 +1,9 @@
 """Bounds that a registered JSON payload must keep beyond the contract (``limits``).
 
 The core never decodes a payload, but everybody who is notified of it does: what breaks their
-parsers (nesting, numbers of thousands of digits) is refused where it would come in.
+parsers (nesting, numbers of thousands of digits) is refused where it would come in. How deep
+msgspec follows depends on the interpreter (1,000 levels for 3.11, more for later ones, less
+within other calls), so that nesting is looked at before it decodes.
 
 Sans I/O; any thread. Exact, and of linear cost; what cannot exceed a bound is told by its
 length or by a few passes at the speed of memory.
@@ -15,6 +17,9 @@ from eventer_bridge import limits
 HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
 """A valid JSON value that is not longer keeps all bounds."""
 
+HARMLESS_RECEIVED_BYTES: Final = 2 * limits.MAX_RECEIVED_DEPTH
+"""JSON that is not longer is not nested deeper than anybody may send it."""
+
 _DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
 """A row of digits that is too long contains a whole block of this size, aligned to it."""
 
@@ -22,7 +27,7 @@ _DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
 _BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(i for i in range(256) if i not in b"[]{}")
-_CHUNK_BRACKETS: Final = limits.MAX_JSON_DEPTH // 2
+_NO_OPENING: Final = bytes(i for i in range(256) if i not in b"[{")
 
 
 def exceeded(data: bytes) -> str | None:
@@ -41,9 +46,22 @@ def exceeded(data: bytes) -> str | None:
     data = _without_strings(data)
     if may_be_long and _LONG_NUMBER.search(data):
         return f"a number of more than {limits.MAX_NUMBER_DIGITS} digits in a row"
-    if may_be_deep and _is_deep(data.translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)):
+    if may_be_deep and _is_deep(data, limits.MAX_JSON_DEPTH):
         return f"nested deeper than {limits.MAX_JSON_DEPTH} levels"
     return None
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether JSON is nested deeper than anybody may send it (``limits.MAX_RECEIVED_DEPTH``).
+
+    Args:
+        data: a JSON value; what is no JSON may be taken for one that is too deep.
+    """
+    if len(data) <= HARMLESS_RECEIVED_BYTES:
+        return False
+    if len(data.translate(None, _NO_OPENING)) <= limits.MAX_RECEIVED_DEPTH:
+        return False
+    return _is_deep(_without_strings(data), limits.MAX_RECEIVED_DEPTH)
 
 
 def _without_strings(data: bytes) -> bytes:
@@ -54,17 +72,18 @@ def _without_strings(data: bytes) -> bytes:
     return b"".join(data.split(b'"')[::2])
 
 
-def _is_deep(brackets: bytes) -> bool:
-    """Whether ``[`` and ``]``, each in its turn, nest deeper than is allowed."""
+def _is_deep(data: bytes, max_depth: int) -> bool:
+    """Whether the brackets and braces of JSON without strings nest deeper than is allowed."""
+    brackets = data.translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)
     depth = 0
-    for begin in range(0, len(brackets), _CHUNK_BRACKETS):
-        chunk = brackets[begin : begin + _CHUNK_BRACKETS]
+    for begin in range(0, len(brackets), max_depth // 2):
+        chunk = brackets[begin : begin + max_depth // 2]
         n_open = chunk.count(b"[")
-        if depth + n_open > limits.MAX_JSON_DEPTH:
+        if depth + n_open > max_depth:
             # only here one by one: flat data of any size never comes so far
             for bracket in chunk:
                 depth += 1 if bracket == 0x5B else -1
-                if depth > limits.MAX_JSON_DEPTH:
+                if depth > max_depth:
                     return True
         else:
             depth += 2 * n_open - len(chunk)

@@ -156,7 +156,8 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Wait until everything that was handed to :meth:`register` is durable.
+        """Wait until everything that was handed to :meth:`register` is durable, and the
+        callbacks of its futures were called.
 
         Raises:
             StorageError: it could not be made durable.

@@ -63,7 +63,8 @@ class VolatileBackend(Backend):
         return self._done()
 
     async def flush(self) -> None:
-        """See :class:`Backend`; nothing is ever pending."""
+        """See :class:`Backend`; nothing is ever pending but callbacks."""
+        await asyncio.sleep(0)
 
     def _check_open(self) -> None:
         if not self.is_open:

@@ -155,7 +155,7 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
             if event_type is None:
                 event_type, end = read_type(data, pos)
                 type_bytes = end - pos
-            source_timestamp, payload, pos = _read_content(data, end, payload_bounds.HARMLESS_BYTES)
+            source_timestamp, payload, pos = _read_content(data, end, is_registered=True)
             events.append(RegisterEvent(event_type, source_timestamp, payload))
     except InvalidEventError as e:
         raise InvalidEventError(f"event {len(events)}: {e}") from None
@@ -165,7 +165,7 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
 def read_events(
     data: bytes, pos: int, refused: list[RefusedEvent] | None = None
 ) -> tuple[list[Event], int]:
-    """An Array of Event. Their payloads are JSON, but need not keep ``payload_bounds``.
+    """An Array of Event. Of ``payload_bounds``, their payloads keep that for what is received.
 
     Args:
         data: the message.
@@ -201,7 +201,7 @@ def read_events(
             else:
                 timestamp, pos = read_timestamp(data, end)
                 time = data[end:pos]
-            source_timestamp, payload, pos = _read_content(data, pos, len(data))
+            source_timestamp, payload, pos = _read_content(data, pos, is_registered=False)
             event_id = EventId(server, session, instance)
             events.append(Event(event_id, event_type, timestamp, source_timestamp, payload))
         except InvalidEventError as e:
@@ -289,14 +289,14 @@ def _skip_timestamp(data: bytes, pos: int) -> tuple[None, int]:
 
 
 def _read_content(
-    data: bytes, pos: int, harmless_bytes: int
+    data: bytes, pos: int, is_registered: bool
 ) -> tuple[Timestamp | None, Payload | None, int]:
     """What Event and RegisterEvent have in common at their end.
 
     Args:
         data: the message.
         pos: where to read.
-        harmless_bytes: a longer JSON payload is to keep ``payload_bounds``.
+        is_registered: whether a JSON payload is to keep all of ``payload_bounds``.
 
     Returns:
         Source timestamp, payload, position after them.
@@ -312,7 +312,7 @@ def _read_content(
     if data[pos] == sbs.FIRST:
         return source_timestamp, None, pos + 1
     if data[pos] != sbs.SECOND or data[pos + 1] != sbs.SECOND:
-        return source_timestamp, *_read_payload(data, pos, harmless_bytes)
+        return source_timestamp, *_read_payload(data, pos, is_registered)
     # inlined for speed: JSON text with a length of one or two bytes
     first = data[pos + 2]
     if 0x80 <= first < 0xC0:
@@ -322,13 +322,13 @@ def _read_content(
         pos += 4
         end = pos + (first << 7) + second - 0x80
     else:
-        return source_timestamp, *_read_payload(data, pos, harmless_bytes)
+        return source_timestamp, *_read_payload(data, pos, is_registered)
     if end > len(data):
         raise IndexError
-    return source_timestamp, _json_payload(data[pos:end], end, harmless_bytes), end
+    return source_timestamp, _json_payload(data[pos:end], end, is_registered), end
 
 
-def _read_payload(data: bytes, pos: int, harmless_bytes: int) -> tuple[Payload | None, int]:
+def _read_payload(data: bytes, pos: int, is_registered: bool) -> tuple[Payload | None, int]:
     """Any Optional(EventPayload)."""
     has_payload, pos = sbs.read_choice(data, pos, 2)
     if not has_payload:
@@ -336,22 +336,26 @@ def _read_payload(data: bytes, pos: int, harmless_bytes: int) -> tuple[Payload |
     is_json, pos = sbs.read_choice(data, pos, 2)
     if is_json:
         text, pos = sbs.read_bytes(data, pos)
-        return _json_payload(text, pos, harmless_bytes), pos
+        return _json_payload(text, pos, is_registered), pos
     data_type, pos = sbs.read_string(data, pos)
     content, pos = sbs.read_bytes(data, pos)
     return BinaryPayload(data_type, content), pos
 
 
-def _json_payload(text: bytes, end: int, harmless_bytes: int) -> JsonPayload:
+def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     """The payload that a String is, which ends at a position of a message."""
     if not text.isascii():
         sbs.decode_utf8(text, end)  # msgspec does not look at what it leaves raw
+    if len(text) > payload_bounds.HARMLESS_BYTES and payload_bounds.is_too_deep(text):
+        raise InvalidEventError("payload is nested too deeply")
     try:
         payload = JsonPayload(_decode_json(text))
     except msgspec.DecodeError as e:
         raise InvalidEventError(f"payload is not JSON: {e}") from None
-    except RecursionError:
-        raise InvalidEventError("payload is nested too deeply") from None
-    if len(text) > harmless_bytes and (reason := payload_bounds.exceeded(text)):
+    if (
+        is_registered
+        and len(text) > payload_bounds.HARMLESS_BYTES
+        and (reason := payload_bounds.exceeded(text))
+    ):
         raise InvalidEventError(f"payload: {reason}")
     return payload

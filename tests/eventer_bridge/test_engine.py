@@ -156,12 +156,13 @@ async def test_refusals_store_nothing(core: Engine) -> None:
     assert [e.type for e in result.events] == [("event", "7", "engine")]
 
 
-async def test_observers_hear_twice_in_order(core: Engine) -> None:
+async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> None:
     recorder = Recorder()
     core.add_observer(recorder)
     futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(3)]
     assert recorder.sessions == [(2, False), (3, False), (4, False)]
-    await asyncio.gather(*futures)
+    await backend.flush()
+    assert all(future.done() for future in futures)
     assert recorder.sessions[3:] == [(2, True), (3, True), (4, True)]
     core.remove_observer(recorder)
     await register(core, register_event("a"))

@@ -240,6 +240,8 @@ class RocksDbBackend(Backend):
         if self._groups:
             # shared with others: who gives up waiting must not cancel it for them
             await asyncio.shield(self._groups[-1].future)
+        else:
+            await asyncio.sleep(0)  # callbacks of the last commit may still be due
 
     async def _ensure_durable(self) -> None:
         """Rows can be read before the log that holds them is synced, or if that failed."""

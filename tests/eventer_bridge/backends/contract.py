@@ -111,6 +111,16 @@ class BackendContract:
         assert all(i.done() and i.exception() is None for i in futures)
         await backend.flush()
 
+    async def test_flush_waits_for_callbacks_too(self, backend: Backend, writer: Writer) -> None:
+        for _ in range(20):
+            told: list[asyncio.Future[None]] = []
+            future = backend.register(writer.make(draft()))
+            future.add_done_callback(told.append)
+            while not future.done():
+                await asyncio.sleep(0)
+            await backend.flush()
+            assert told == [future]
+
     async def test_types_that_are_few_pass(self, backend: Backend, writer: Writer) -> None:
         backend.check_types([])
         backend.check_types([("a",), (), ("a", "b")])
