@@ -6,6 +6,8 @@ All records are frozen ``msgspec.Struct`` values whose field names are those of 
 Mariner JSON Schema (002), so that the Mariner codec decodes into them directly. A JSON
 payload is kept as the raw bytes that came in (``msgspec.Raw``): the core does not decode
 it (000: "Event server doesn't decode payload"), unless it is asked to compare it (``payloads``).
+Decoding into a record refuses properties that it has not, which may hide anything (JSON that is
+nested without end); the Mariner codec takes them off then.
 
 Values are immutable and may be handed between threads. They are not tracked by the
 cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
@@ -56,7 +58,7 @@ class OrderBy(enum.Enum):
     SOURCE_TIMESTAMP = "SOURCE_TIMESTAMP"
 
 
-class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False):
+class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):
     """A moment in UTC.
 
     Attributes:
@@ -95,7 +97,7 @@ class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False):
         return self.s + self.us / 1_000_000
 
 
-class EventId(msgspec.Struct, frozen=True, order=True, gc=False):
+class EventId(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):
     """Identifier of an event: server, session of that server, instance from 1."""
 
     server: Int64
@@ -103,7 +105,14 @@ class EventId(msgspec.Struct, frozen=True, order=True, gc=False):
     instance: Int64
 
 
-class JsonPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_type", tag="json"):
+class JsonPayload(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    tag_field="payload_type",
+    tag="json",
+):
     """Payload that is a JSON value, kept as the bytes of its encoding (UTF-8)."""
 
     data: msgspec.Raw
@@ -122,7 +131,14 @@ class JsonPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_type
         return msgspec.json.decode(self.data)
 
 
-class BinaryPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_type", tag="binary"):
+class BinaryPayload(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    tag_field="payload_type",
+    tag="binary",
+):
     """Payload that is bytes with a type label that only its users understand."""
 
     data_type: str
@@ -132,7 +148,7 @@ class BinaryPayload(msgspec.Struct, frozen=True, gc=False, tag_field="payload_ty
 Payload: TypeAlias = JsonPayload | BinaryPayload
 
 
-class RegisterEvent(msgspec.Struct, frozen=True, gc=False):
+class RegisterEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """An event that somebody wishes to be registered."""
 
     type: EventType
@@ -140,7 +156,7 @@ class RegisterEvent(msgspec.Struct, frozen=True, gc=False):
     payload: Payload | None
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A registered event; never changes."""
 
     id: EventId

@@ -2,24 +2,24 @@
 
 ``schemas/mariner.yaml`` is the contract: what it accepts is accepted, what it rejects is
 rejected. Decoding does not ask it, but decodes into typed structs, which gives the same
-verdict much faster (a differential test holds the two together). Only when that refuses is
-the schema asked: to tell the reason, and because it accepts what typed decoding does not:
-integers written as ``1.0`` or ``1e3``, and keys given twice where only the last value counts.
+verdict much faster (a differential test holds the two together). Only when that refuses, what
+the contract accepts all the same is looked for (``lenient``), and then the reason: the schema
+tells it for messages of up to ``limits.MAX_EXPLAINED_BYTES``, typed decoding for larger ones.
 
 Beyond the contract:
 
 - a message is UTF-8 and valid JSON (no NaN, no lone surrogates), nested no deeper than
-  Python's recursion limit allows (about 1,000 levels);
+  ``MAX_RECEIVED_DEPTH`` levels;
+- one of more than ``limits.MAX_LENIENT_BYTES`` has no additional properties, no integers with
+  a point or an exponent, and no key twice where only the last value is good;
 - a registered JSON payload keeps the bounds of ``payload_bounds``.
 
 Sans I/O; any thread.
 """
 
-import math
 import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -36,7 +36,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Status,
 )
-from mariner import contract
+from mariner import contract, lenient, limits
 from mariner import wire_types as wire
 from mariner.errors import InvalidMessageError
 from mariner.messages import (
@@ -60,8 +60,13 @@ _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
 
+_decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
+_decode_head: Final = msgspec.json.Decoder(wire.Head).decode
+
 # what may be wrong with a message: its JSON, its types, its nesting, its encoding
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeError)
+
+_TOO_DEEP: Final = "JSON is nested too deeply"
 
 _CUT_SURROGATE: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
 """First half of a pair at the end of a string: msgspec only says "truncated"."""
@@ -83,8 +88,8 @@ def decode(message: bytes) -> Message:
         if not message.isascii():
             message.decode()  # raw parts are not checked by msgspec
         return _decode(message)
-    except _DECODE_ERRORS:
-        return _decode_again(message)
+    except _DECODE_ERRORS as e:
+        return _decode_again(message, e)
 
 
 def _decode(message: bytes) -> Message:
@@ -98,8 +103,24 @@ def _decode(message: bytes) -> Message:
                 break
         return RegisterReq(decoded.register_id, decoded.register_events)
     if isinstance(decoded, wire.QueryReq):
+        # of which additional properties are not known to be none
+        _check_depth(message)
         return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
     return _FROM_WIRE[type(decoded)](decoded)
+
+
+def _check_depth(data: bytes) -> None:
+    if len(data) > payload_bounds.HARMLESS_RECEIVED_BYTES and payload_bounds.is_too_deep(data):
+        raise InvalidMessageError(_TOO_DEEP)
+
+
+def _received(events: list[Event]) -> list[Event]:
+    """What a server tells: of the bounds of payloads only that of depth, they are stored."""
+    for event in events:
+        payload = event.payload
+        if type(payload) is JsonPayload and len(payload.data) > payload_bounds.HARMLESS_BYTES:
+            _check_depth(bytes(payload.data))
+    return events
 
 
 def _check_payloads(request: wire.RegisterReq) -> None:
@@ -116,16 +137,24 @@ def _check_payloads(request: wire.RegisterReq) -> None:
             )
 
 
-def _decode_again(message: bytes) -> Message:
+def _decode_again(message: bytes, error: Exception) -> Message:
     """Decode what typed decoding refused, if the contract accepts it; else tell why not."""
     try:
         message.decode()
+        if len(message) > limits.MAX_LENIENT_BYTES:
+            _refuse_unexplained(message, error)
+        _check_depth(message)
+        try:
+            return _decode(lenient.plain_message(message))
+        except msgspec.ValidationError:
+            if len(message) > limits.MAX_EXPLAINED_BYTES:
+                _refuse_unexplained(message, error)
         value = _decode_any(message)
         if explained := contract.explain(value):
             _refuse(value, *explained)
-        return _decode(_encode(_with_integers(msgspec.Raw(message), _MESSAGE)))
+        raise InvalidMessageError(str(error))
     except RecursionError:
-        raise InvalidMessageError("JSON is nested too deeply") from None
+        raise InvalidMessageError(_TOO_DEEP) from None
     except UnicodeDecodeError as e:
         raise InvalidMessageError(f"not UTF-8: {e.reason} at byte {e.start}") from None
     except msgspec.ValidationError as e:  # JSON that Python cannot hold
@@ -133,6 +162,17 @@ def _decode_again(message: bytes) -> Message:
     except msgspec.DecodeError as e:
         reason = "lone surrogate" if _CUT_SURROGATE.search(message) else str(e)
         raise InvalidMessageError(f"not JSON: {reason}") from None
+
+
+def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
+    """Refuse a message that is so large that decoding it for the schema would take long."""
+    head = _decode_head(message)
+    value = {
+        key: _decode_any(raw)
+        for key in head.__struct_fields__
+        if (raw := getattr(head, key)) is not msgspec.UNSET and len(raw) <= limits.MAX_REASON_BYTES
+    }
+    _refuse(value, "", str(error)[: limits.MAX_REASON_BYTES])
 
 
 def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
@@ -151,56 +191,6 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
         msg_type=msg_type if isinstance(msg_type, str) else None,
         register_id=register_id,
     )
-
-
-def _number(text: str) -> int | float:
-    """A number with a point or an exponent; JSON Schema takes ``1.0`` for an integer."""
-    value = float(text)
-    if math.isinf(value):
-        value = math.copysign(sys.float_info.max, value)
-    return int(value) if value.is_integer() else value
-
-
-_decode_any: Final = msgspec.json.Decoder(float_hook=_number).decode
-_decode_shallow: Final = msgspec.json.Decoder(
-    dict[str, msgspec.Raw] | list[msgspec.Raw] | str | int | float | bool | None
-).decode
-
-_Shape: TypeAlias = Mapping[str, "_Shape | None"]
-"""Objects of a message by property, and in them the properties that are integers (None).
-Elements of an array have the shape of the array."""
-
-_TIMESTAMP: Final[_Shape] = {"s": None, "us": None}
-_EVENT_ID: Final[_Shape] = {"server": None, "session": None, "instance": None}
-_EVENT: Final[_Shape] = {
-    "id": _EVENT_ID,
-    "timestamp": _TIMESTAMP,
-    "source_timestamp": _TIMESTAMP,
-    "payload": {},
-}
-_MESSAGE: Final[_Shape] = {
-    **dict.fromkeys(("register_id", "query_id", "ping_id", "server_id", "max_results")),
-    **dict.fromkeys(("t_from", "t_to", "source_t_from", "source_t_to"), _TIMESTAMP),
-    **dict.fromkeys(("events", "register_events"), _EVENT),
-    **dict.fromkeys(("last_event_id", "ids"), _EVENT_ID),
-    "payload": {},
-}
-
-
-def _with_integers(raw: msgspec.Raw, shape: _Shape | None) -> Any:
-    """The same JSON with integers written as such and keys given once; the rest as it came."""
-    if shape is None:
-        text = bytes(raw)
-        is_decimal = text[:1] in b"-0123456789" and not text.lstrip(b"-").isdigit()
-        return _number(text.decode()) if is_decimal else raw
-    value = _decode_shallow(raw)
-    if isinstance(value, dict):
-        return {
-            key: _with_integers(i, shape[key]) if key in shape else i for key, i in value.items()
-        }
-    if isinstance(value, list):
-        return [_with_integers(i, shape) for i in value]
-    return raw
 
 
 # --- encoding -----------------------------------------------------------------------------
@@ -311,7 +301,14 @@ def _required(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
     return value
 
 
+def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
+    for raw in raws:
+        if not isinstance(raw, msgspec.UnsetType):
+            _check_depth(bytes(raw))
+
+
 def _init_res(res: wire.InitRes) -> InitRes:
+    _check_unused(res.status, res.error)
     if res.success:
         return InitRes(True, status=_decode_status(_required(res.status)))
     return InitRes(False, error=_decode_str(_required(res.error)))
@@ -326,7 +323,10 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
 
 def _register_res(res: wire.RegisterRes) -> RegisterRes:
     if res.success:
-        return RegisterRes(res.register_id, True, events=_decode_events(_required(res.events)))
+        _check_unused(res.error)
+        events = _decode_events(_required(res.events))
+        return RegisterRes(res.register_id, True, events=_received(events))
+    _check_unused(res.events, res.error)
     error = None if isinstance(res.error, msgspec.UnsetType) else _decode_str(res.error)
     return RegisterRes(res.register_id, False, error=error)
 
@@ -352,9 +352,9 @@ _FROM_WIRE: Final[dict[type[wire.Wire], Callable[[Any], Message]]] = {
     ),
     wire.InitRes: _init_res,
     wire.StatusMsg: lambda i: StatusMsg(i.status),
-    wire.EventsMsg: lambda i: EventsMsg(i.events),
+    wire.EventsMsg: lambda i: EventsMsg(_received(i.events)),
     wire.RegisterRes: _register_res,
-    wire.QueryRes: lambda i: QueryRes(i.query_id, i.events, i.more_follows),
+    wire.QueryRes: lambda i: QueryRes(i.query_id, _received(i.events), i.more_follows),
     wire.PingReq: lambda i: PingReq(i.ping_id),
     wire.PingRes: lambda i: PingRes(i.ping_id),
 }

@@ -14,6 +14,17 @@ MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """What a client accepts: a server of another make may answer a query in one message of any
 size."""
 
+MAX_EXPLAINED_BYTES: Final = 32 << 10
+"""A refused message that is decoded without types and shown to the schema, so that the reason
+names the place and what was found there: 5 ms at the most. Of larger ones typed decoding tells
+the place only."""
+
+MAX_LENIENT_BYTES: Final = 1 << 20
+"""A message that typed decoding refused and that is written anew for it, at up to 0.2 s."""
+
+MAX_REASON_BYTES: Final = 200
+"""Of a reason that typed decoding gives, and of the parts of a message that go with it."""
+
 # --- server -------------------------------------------------------------------------------
 
 MAX_CONNECTIONS: Final = 10_000

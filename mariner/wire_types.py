@@ -2,8 +2,8 @@
 
 Structs that ``codec`` decodes into, one for each ``msg_type``. Where the type of a property
 depends on another one (``success``, ``query_type``), it is kept raw here or is a property of
-one of the ``Query`` structs, which are decoded in a second step. Unknown properties are
-ignored, as the schema allows additional ones everywhere.
+one of the ``Query`` structs, which are decoded in a second step. Additional properties, which the
+schema allows everywhere, are refused here: ``lenient`` takes them off.
 """
 
 from typing import Annotated, TypeAlias
@@ -29,7 +29,7 @@ EventTypes: TypeAlias = tuple[EventType, ...]
 EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=limits.MAX_QUERY_IDS)]
 
 
-class Wire(msgspec.Struct, gc=False, tag_field="msg_type"):
+class Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="msg_type"):
     """Any message."""
 
 
@@ -79,7 +79,7 @@ class RegisterRes(Wire, tag="register_res"):
     error: Raw | UnsetType = UNSET
 
 
-class QueryReq(Wire, tag="query_req"):
+class QueryReq(Wire, tag="query_req", forbid_unknown_fields=False):
     """What the three kinds of query have in common; the rest is in a :class:`Query`."""
 
     query_id: Int64
@@ -118,6 +118,13 @@ WireMessage: TypeAlias = (
     | PingReq
     | PingRes
 )
+
+
+class Head(msgspec.Struct, gc=False):
+    """What a refusal tells of any message."""
+
+    msg_type: Raw | UnsetType = UNSET
+    register_id: Raw | UnsetType = UNSET
 
 
 class Query(msgspec.Struct, gc=False, tag_field="query_type"):

@@ -156,8 +156,9 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Wait until everything that was handed to :meth:`register` is durable, and the
-        callbacks of its futures were called.
+        """Wait until everything that was handed to :meth:`register` is durable.
+
+        The callbacks of its futures were called then.
 
         Raises:
             StorageError: it could not be made durable.

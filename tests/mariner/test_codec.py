@@ -22,7 +22,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from mariner import codec, contract
+from mariner import codec, contract, limits
 from mariner.errors import InvalidMessageError
 from mariner.messages import (
     EventsMsg,
@@ -460,6 +460,45 @@ def test_depth_and_digits_of_what_is_notified_are_not_bounded() -> None:
         payload = decoded.events[0].payload
         assert isinstance(payload, JsonPayload)
         assert bytes(payload.data) == data.encode()
+
+
+DEEP = "[" * 513 + "]" * 513
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ping("1", f',"x":{DEEP}'),
+        register(register_id="7.0", payload=f'null,"x":{DEEP}'),
+        register(payload=json_payload("1") + f',"x":{DEEP}'),
+        register(f'{{"type":["a"],"source_timestamp":{{"s":1,"us":1,"x":{DEEP}}},"payload":null}}'),
+        f'{{"msg_type":"query_req","query_id":1,"query_type":"latest","x":{DEEP}}}',
+        f'{{"msg_type":"init_res","success":true,"status":"STANDBY","error":{DEEP}}}',
+        '{"msg_type":"register_res","register_id":1,"success":false,"events":' + DEEP + "}",
+        '{"msg_type":"events","events":[{"id":{"server":1,"session":1,"instance":1},"type":["a"],'
+        '"timestamp":{"s":1,"us":1},"source_timestamp":null,"payload":'
+        + json_payload(DEEP)
+        + "}]}",
+    ],
+)
+def test_depth_is_bounded_wherever_it_is(message: str) -> None:
+    """Below what any interpreter follows, so that it is not theirs."""
+    assert refusal(message).reason == "JSON is nested too deeply"
+    codec.decode(message.replace(DEEP, "[" * 500 + "]" * 500).encode())
+
+
+def test_a_large_message_is_not_shown_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = ",".join(['{"type":["a"],"source_timestamp":{"s":1.0,"us":0},"payload":null}'] * 1000)
+    wrong = '{"type":["a"],"source_timestamp":{"s":"1","us":0},"payload":null}'
+    assert len(many) > limits.MAX_EXPLAINED_BYTES
+    monkeypatch.setattr(contract, "explain", lambda value: pytest.fail("was asked"))
+    decoded = codec.decode(register(many).encode())
+    assert isinstance(decoded, RegisterReq)
+    assert len(decoded.register_events) > 1000
+    error = refusal(register(f"{many},{wrong}"))
+    assert (error.msg_type, error.register_id) == ("register_req", 7)
+    assert error.reason.startswith("Expected `int`, got `")
+    assert refusal(register(f"{many},{wrong}", register_id=DEEP[200:800])).register_id is None
 
 
 def test_token_is_never_shown() -> None:
