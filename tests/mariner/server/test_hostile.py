@@ -146,7 +146,7 @@ async def test_a_payload_that_nobody_can_have_is_found_nowhere(tmp_path: Path) -
     ):
         assert (await peer.request(register_req(1, event("a", value=[1]))))["success"]
         query: dict[str, Any] = {**QUERY, "payload": {"payload_type": "json", "data": "DATA"}}
-        for data in "[" * 900 + "]" * 900, "1" * 100_000, "1e999999999999999999999":
+        for data in "[" * 500 + "]" * 500, "1" * 100_000, "1e999999999999999999999":
             peer.send(msgspec.json.encode(query).replace(b'"DATA"', data.encode()))
             assert (await peer.receive())["events"] == []
         query["payload"]["data"] = [1.0]
