@@ -12,12 +12,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
-from eventer_bridge.errors import ConfigurationError, InvalidEventError
+from eventer_bridge import payload_schemas
+from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
-from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.model import EventType, RegisterEvent
+from eventer_bridge.payload_schemas import PayloadSchema
 from eventer_bridge.registrable import check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import Subscription
@@ -49,9 +50,7 @@ class DeclinedError(Exception):
 class Rights:
     """Rights of one configured client."""
 
-    def __init__(
-        self, config: ClientConfig, validators: Mapping[str, jsonschema_rs.Draft202012Validator]
-    ) -> None:
+    def __init__(self, config: ClientConfig, schemas: Mapping[str, PayloadSchema]) -> None:
         self.name = config.name
         self.token = config.token
         self.certificate = config.certificate
@@ -59,7 +58,7 @@ class Rights:
         self._rules = [
             (
                 Subscription(rule.subscriptions),
-                validators[rule.schema_id] if rule.schema_id is not None else None,
+                schemas[rule.schema_id] if rule.schema_id is not None else None,
             )
             for rule in config.register_events
         ]
@@ -67,7 +66,7 @@ class Rights:
         self._may_register_everything = all(i is None for _, i in self._rules) and any(
             rule.is_everything for rule, _ in self._rules
         )
-        self._checks_by_type: Remembered[EventType, Sequence[Any]] = Remembered()
+        self._checks_by_type: Remembered[EventType, Sequence[PayloadSchema]] = Remembered()
 
     def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
         """Why these events may not be registered, cut; None if they may."""
@@ -76,25 +75,25 @@ class Rights:
         checks_by_type = self._checks_by_type
         for index, event in enumerate(register_events):
             try:
-                validators = checks_by_type[event.type]
+                schemas = checks_by_type[event.type]
             except KeyError:
                 try:
-                    validators = self._checks(event.type)
+                    schemas = self._checks(event.type)
                 except InvalidEventError as e:
                     return f"register_events[{index}]: {cut(str(e))}"
-            for validator in validators:
-                if reason := _payload_refusal(event, validator):
+            for schema in schemas:
+                if reason := schema.refusal(event.payload):
                     return cut(f"register_events[{index}]: {quoted_type(event.type)}: {reason}")
         return None
 
-    def _checks(self, event_type: EventType) -> Sequence[Any]:
-        """Validators of a type. What is allowed is remembered, and nothing else.
+    def _checks(self, event_type: EventType) -> Sequence[PayloadSchema]:
+        """Schemas of a type's payloads. What is allowed is remembered, and nothing else.
 
         Raises:
             InvalidEventError: the type cannot be registered, or no rule allows it.
         """
         check_type(event_type)
-        matching = [validator for rule, validator in self._rules if rule.matches(event_type)]
+        matching = [schema for rule, schema in self._rules if rule.matches(event_type)]
         if not matching:
             raise InvalidEventError(f"no right to register {quoted_type(event_type)}")
         checks = tuple(i for i in matching if i is not None)
@@ -115,8 +114,8 @@ class Authenticator:
     def __init__(
         self, clients: Iterable[ClientConfig], schemas: Iterable[Mapping[str, Any]]
     ) -> None:
-        validators = _create_validators(schemas)
-        self._rights = {client.name: Rights(client, validators) for client in clients}
+        by_id = payload_schemas.create(schemas)
+        self._rights = {client.name: Rights(client, by_id) for client in clients}
 
     def authenticate(self, name: str, token: str | None, certificate: str | None) -> Rights:
         """Rights of the client that gives this name and token.
@@ -138,34 +137,6 @@ class Authenticator:
         if rights.certificate is not None and rights.certificate != certificate:
             raise DeclinedError(_DECLINED)
         return rights
-
-
-def _create_validators(
-    schemas: Iterable[Mapping[str, Any]],
-) -> dict[str, jsonschema_rs.Draft202012Validator]:
-    by_id = {str(schema["$id"]): dict(schema) for schema in schemas}
-    try:
-        registry = jsonschema_rs.Registry(list(by_id.items()))
-        return {
-            schema_id: jsonschema_rs.Draft202012Validator(schema, registry=registry)
-            for schema_id, schema in by_id.items()
-        }
-    except (ValueError, jsonschema_rs.ReferencingError) as e:
-        raise ConfigurationError(f"schemas: {e}") from e
-
-
-def _payload_refusal(event: RegisterEvent, validator: Any) -> str | None:
-    if not isinstance(event.payload, JsonPayload):
-        return "a JSON payload is required by its schema"
-    try:
-        value = event.payload.value()
-    except (msgspec.DecodeError, RecursionError) as e:
-        return f"payload: {e}"
-    error = next(validator.iter_errors(value), None)
-    if error is None:
-        return None
-    pointer = "".join(f"/{i}" for i in error.instance_path)
-    return f"payload{pointer}: {error.message}"
 
 
 def _token_bytes(token: str | None) -> bytes:
