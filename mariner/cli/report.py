@@ -37,19 +37,10 @@ NAMES: Final = (
 
 _ALL: Final = "all"
 _PORT: Final = 23014
-_ADDRESS: Final = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
+_ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
 _TIME_HELP: Final = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
 _FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
 _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_last_timestamp)}
-# option of the command: option of the data source
-_GATEWAY: Final = {
-    "name": "client_name",
-    "token": "token",
-    "tls": "tls",
-    "tls_ca": "tls_ca",
-    "cert": "cert",
-    "key": "key",
-}
 
 
 @click.command()
@@ -136,17 +127,15 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected one of --store, --lake and --gateway.")
-    options = None if gateway is None else _gateway_options(gateway, access)
+    place = {"store": store} if gateway is None else _gateway(gateway, access)
     with spark_errors(), _progress() as on_step:
         # here, for what other commands need not import
         from mariner_spark.reports import making, reading  # noqa: PLC0415
 
-        if store is not None:
-            options = {"path": str(store)}
         title = without_secrets(str(store or lake or gateway))
         order = making.Order(
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            source=reading.Source(title, options=options, lake=lake),
+            source=reading.Source(title, place=place if lake is None else None, lake=lake),
             selection=reading.Selection(
                 types=types,
                 first=None if first is None else format_timestamp(first),
@@ -174,10 +163,9 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     output.write_text(str(page))
 
 
-def _gateway_options(address: str, access: Mapping[str, Any]) -> dict[str, str]:
-    """Options of the data source for a gateway."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None:
+def _gateway(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
+    """A gateway and who we are to it, as arguments of ``mariner_spark.read``."""
+    if _ADDRESS.fullmatch(address) is None:
         raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
     if access["name"] is None:
         raise click.UsageError("--gateway needs --name: who we are to it.")
@@ -186,12 +174,13 @@ def _gateway_options(address: str, access: Mapping[str, Any]) -> dict[str, str]:
         if token is not None:
             raise click.UsageError("--token and --token-file: only one of them can be given.")
         token = read_token(access["token_file"])
-    given = {**access, "token": token, "tls": "true" if access["tls"] else None}
-    options = {"host": match[1] or match[2], "port": match[3] or str(_PORT)}
-    for name, option in _GATEWAY.items():
-        if given[name] is not None:
-            options[option] = str(given[name])
-    return options
+    return {
+        "gateway": address,
+        "client_name": access["name"],
+        "token": token,
+        "tls": access["tls"] or None,
+        **{name: access[name] for name in ("tls_ca", "cert", "key")},
+    }
 
 
 def _access_options() -> list[click.Option]:

@@ -78,12 +78,6 @@ pays."""
 SLICE_SESSIONS: Final = 250
 """Sessions of a batch that are worth a task more, with a connection of its own."""
 
-# --- event types --------------------------------------------------------------------------
-
-MAX_PUSHED_TYPES: Final = 500
-"""Query types that are sent with a query, half of what a gateway takes; where a filter has
-more of them the gateway sends all types, and the others are left out here."""
-
 # --- lake ---------------------------------------------------------------------------------
 
 ROW_GROUP_ROWS: Final = 250_000

@@ -60,24 +60,30 @@ class SparkOutcome(msgspec.Struct, frozen=True):
 
 
 def from_store(spark: SparkSession, job: SparkJob) -> DataFrame:
-    """The events by ``path``."""
-    return spark.read.format("mariner").options(path=job.store, types=OWN_TYPES).load()
+    """The events of the store."""
+    return mariner_spark.read(spark, store=job.store, types=OWN_TYPES)
 
 
 def from_gateway(spark: SparkSession, job: SparkJob) -> DataFrame:
     """The events over the network, by two tasks."""
-    source = spark.read.format("mariner").options(host=job.host, port=job.port, types=OWN_TYPES)
-    return source.options(client_name="app", token="secret", partitions=CORES).load()
+    return mariner_spark.read(
+        spark,
+        gateway=f"{job.host}:{job.port}",
+        client_name="app",
+        token="secret",
+        types=OWN_TYPES,
+        partitions=CORES,
+    )
 
 
 def of_one_type(spark: SparkSession, job: SparkJob) -> DataFrame:
-    """A hundredth of the events, by a filter."""
-    return from_store(spark, job).where(sf.col("type_path") == f"perf/{ASKED_TYPE}")
+    """A hundredth of the events."""
+    return mariner_spark.read(spark, store=job.store, types=f"perf/{ASKED_TYPE}")
 
 
 def of_no_type(spark: SparkSession, job: SparkJob) -> DataFrame:
-    """Nothing, by a filter."""
-    return from_store(spark, job).where(sf.col("type_path") == "perf/nothing")
+    """Nothing."""
+    return mariner_spark.read(spark, store=job.store, types="perf/nothing")
 
 
 def from_lake(spark: SparkSession, job: SparkJob) -> DataFrame:

@@ -144,7 +144,7 @@ def _find_start(files: Files, parsed: Options) -> Offsets:
         return {}
 
     def ask(gateway: Gateway) -> set[int]:
-        servers = parsed.stream.servers or find_servers(gateway, event_types=[ANY_TYPE])
+        servers = parsed.selection.servers or find_servers(gateway, event_types=[ANY_TYPE])
         known = servers & found.positions.keys()
         for server in known:
             _check_history(files, gateway, server, found.positions[server])
@@ -155,7 +155,7 @@ def _find_start(files: Files, parsed: Options) -> Offsets:
         servers = {server for known in gateways.ask(ask) for server in known}
     finally:
         gateways.close()
-    servers |= parsed.stream.servers or set()  # also where a gateway is away
+    servers |= parsed.selection.servers or set()  # also where a gateway is away
     return {
         server: EventId(server, *last.place)
         for server, last in found.positions.items()

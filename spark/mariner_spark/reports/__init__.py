@@ -14,7 +14,7 @@ In a program::
 
     from mariner_spark.reports.gaps import gaps
 
-    gaps(spark.read.format("mariner").option("path", "data/events").load()).show()
+    gaps(mariner_spark.read(spark, store="data/events", types="site/*")).show()
 
 Several reports about the same events share one read: ``prepare(events).persist()``.
 """

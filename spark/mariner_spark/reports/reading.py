@@ -2,29 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
 
 from eventer_bridge.backends.rocksdb import database
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
-from mariner_spark import type_path
+from mariner_spark import reader, type_path
 from mariner_spark.errors import OptionError
 from mariner_spark.lake import manifest
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.read import read as read_lake
+from mariner_spark.reader import to_options
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import options
 from mariner_spark.source.options import Options
 
-# the source reads no others
-_NEEDED: Final = StructType(
-    [field for field in SCHEMA.fields if field.name not in {"type", "payload_type"}]
-)
+_NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload_type"}]
 
 
 class Source(NamedTuple):
@@ -32,12 +28,12 @@ class Source(NamedTuple):
 
     Attributes:
         title: what people call it; nothing secret.
-        options: of the data source ``mariner``: a store, or a gateway and who we are to it.
+        place: arguments of ``reader.read``: a store, or a gateway and who we are to it.
         lake: or the place of a lake.
     """
 
     title: str
-    options: Mapping[str, str] | None = None
+    place: Mapping[str, Any] | None = None
     lake: str | None = None
 
 
@@ -46,7 +42,7 @@ class Selection(NamedTuple):
 
     Attributes:
         types: with ``?`` and ``*``; None: all.
-        first: first moment, as the data source takes it; None: no bound.
+        first: first moment, as ``reader.read`` takes it; None: no bound.
         last: last moment, included.
     """
 
@@ -55,11 +51,9 @@ class Selection(NamedTuple):
     last: str | None = None
 
     @property
-    def options(self) -> dict[str, str]:
-        """Options of the data source that select these events."""
-        types = None if self.types is None else msgspec.json.encode(self.types).decode()
-        given = {"types": types, "from": self.first, "to": self.last}
-        return {name: text for name, text in given.items() if text is not None}
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of ``reader.read`` that select these events."""
+        return {"types": self.types, "from_": self.first, "to": self.last}
 
 
 def check(source: Source, selection: Selection) -> None:
@@ -81,8 +75,8 @@ def check(source: Source, selection: Selection) -> None:
 
 def _options(source: Source, selection: Selection) -> Options:
     """Options of the data source; those of a lake have its time and types."""
-    given = {"path": "/"} if source.options is None else source.options
-    return options.parse({**given, **selection.options})
+    place = {"store": "/"} if source.place is None else source.place
+    return options.parse(to_options({**place, **selection.arguments}))
 
 
 def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
@@ -92,9 +86,9 @@ def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame
         LakeError: there is no lake, or it cannot be read.
     """
     if source.lake is None:
-        given = {**(source.options or {}), **selection.options}
-        return spark.read.format("mariner").schema(_NEEDED).options(**given).load()
-    events = read_lake(spark, source.lake, time=_options(source, selection).time)
+        place = source.place or {}
+        return reader.read(spark, **place, **selection.arguments, columns=_NEEDED)
+    events = read_lake(spark, source.lake, time=_options(source, selection).selection.time)
     return events if selection.types is None else events.where(matches(selection.types))
 
 

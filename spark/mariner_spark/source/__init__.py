@@ -2,9 +2,9 @@
 
 :func:`register` makes it known to a session; ``options`` and ``schema`` say what it takes and
 gives. A read is planned in a Python process beside the driver (options are checked, the
-gateway is asked, a snapshot of the store is made, filters are taken over), and done by tasks.
+gateway is asked, a snapshot of the store is made), and done by tasks.
 
-What a read is made of: ``selection`` (which events, by options and filters), ``batch`` (the
+What a read is made of: ``selection`` (which events), ``batch`` (the
 reader that Spark talks to), ``store`` and ``network`` (where the events come from),
 ``store_rows`` and ``event_rows`` (rows as columns of Arrow).
 """
@@ -21,8 +21,7 @@ def register(spark: SparkSession) -> SparkSession:
     """Make ``spark.read.format("mariner")`` known to a session.
 
     Args:
-        spark: any session; its configuration is left as it is. Filters are pushed down if
-            ``spark.sql.python.filterPushdown.enabled`` is true.
+        spark: any session; its configuration is left as it is.
 
     Returns:
         The same session.

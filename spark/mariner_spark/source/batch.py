@@ -1,10 +1,12 @@
 """The data source and its reader, as Spark asks for them (Python Data Source API, batch).
 
-Spark makes the reader in a process beside the driver, hands it filters, asks for the
-partitions, and sends it to the tasks, each of which reads one partition.
+Spark makes the reader in a process beside the driver, asks for the partitions, and sends it to
+the tasks, each of which reads one partition.
+
+The reader takes over no filters (``pushFilters``): Spark 4.3 plans a data frame once, and what one
+query of it pushed down would be missing in the next one.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -13,16 +15,14 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
 
 from mariner_spark import schema as schemas
-from mariner_spark.source import network, options, selection, store
+from mariner_spark.source import network, options, store
 from mariner_spark.source.options import Options
 from mariner_spark.source.owner import Owner
-from mariner_spark.source.selection import Selection
 from mariner_spark.source.stream import StreamReader
 
 
@@ -62,8 +62,7 @@ class MarinerDataSource(DataSource):
         parsed = options.parse(self.options)
         parsed.check_batch()
         schemas.check(schema)
-        reader = FilteredReader if _pushes_filters() else Reader
-        return reader(parsed, schema, self.owner)
+        return Reader(parsed, schema, self.owner)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """Reader of a stream.
@@ -90,7 +89,6 @@ class Reader(DataSourceReader):
         self._options = parsed
         self._schema = schema
         self._owner = owner
-        self._selection = Selection(types=parsed.types, time=parsed.time)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: ask the gateway, or make a snapshot of the store.
@@ -102,10 +100,10 @@ class Reader(DataSourceReader):
         parsed = self._options
         if parsed.path is not None:
             planned: Sequence[InputPartition] = store.plan(
-                parsed.path, self._owner, self._selection, parsed.partitions
+                parsed.path, self._owner, parsed.selection, parsed.partitions
             )
         else:
-            planned = network.plan(parsed.gateway, self._selection, parsed.partitions)
+            planned = network.plan(parsed.gateway, parsed.selection, parsed.partitions)
         # of no partitions Spark would make one that is not ours
         return list(planned) or [Nothing(None)]
 
@@ -115,33 +113,13 @@ class Reader(DataSourceReader):
         Yields:
             Arrow batches with the columns of the schema.
         """
+        parsed = self._options
         arrow_schema = schemas.arrow_schema(self._schema)
         if isinstance(partition, store.StorePartition):
-            yield from store.read(partition, self._selection, arrow_schema)
+            yield from store.read(partition, parsed.selection, arrow_schema)
         elif isinstance(partition, network.NetworkPartition):
-            yield from network.read(self._options.gateway, partition, self._selection, arrow_schema)
-
-
-class FilteredReader(Reader):
-    """A reader that takes over filters. Spark refuses it where push-down is switched off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's
-        """Take over the filters that can be kept here, and give back the others."""
-        self._selection, left = selection.push(self._selection, filters)
-        return iter(left)
+            yield from network.read(parsed.gateway, partition, parsed.selection, arrow_schema)
 
 
 class Nothing(InputPartition):
     """What is left of a read that no event satisfies."""
-
-
-def _pushes_filters() -> bool:
-    """Whether this process is one in which Spark pushes filters down.
-
-    Spark does not tell whether push-down is on, and refuses a reader that has ``pushFilters``
-    where it is off. But it asks for filters in processes that run a module of their own.
-    """
-    return "pyspark.sql.worker.data_source_pushdown_filters" in {
-        *sys.modules,
-        getattr(sys.modules["__main__"].__spec__, "name", None),
-    }

@@ -4,7 +4,7 @@ A read ends at the newest event that the gateway has when it is planned. It is c
 of time (timeseries queries), or of sessions where all events of one server are asked for
 (server queries). Every slice is read page by page over a connection of its own.
 
-What the gateway cannot be asked for in one query is left out where the answers arrive.
+A timeseries query cannot name servers: the events of others are left out where they arrive.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,19 +15,20 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from eventer_bridge.model import (
+    INT64_MIN,
     Event,
-    EventType,
     Order,
     QueryTimeseriesParams,
     Timestamp,
 )
-from mariner_spark import limits, times, type_path
+from mariner_spark import limits, times
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import Gateway, PagedParams
 from mariner_spark.source.options import GatewayOptions
 from mariner_spark.source.selection import Selection
 from mariner_spark.source.server_events import after, after_session, cut, find_last
+from mariner_spark.times import Interval
 
 Plan: TypeAlias = list["NetworkPartition"]
 
@@ -59,28 +60,12 @@ def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None
         MarinerError: it did not answer as it should.
     """
     n_partitions = n_partitions or limits.NETWORK_PARTITIONS
-    query_types = selection.query_types()
-    # also where nothing is asked for: who may not read is told so
     with Gateway(options) as gateway:
-        if selection.is_nothing or query_types == ():
-            return []
-        servers = selection.servers
-        if servers is not None and len(servers) == 1 and _is_plain(selection):
-            [server] = servers
-            return _cut_sessions(gateway, server, n_partitions)
-        t_from, t_to = selection.time.timestamps()
-        source_from, source_to = selection.source.timestamps()
-        if selection.has_sources and source_from is None and source_to is None:
-            source_from = Timestamp(-(1 << 63), 0)  # any that there is
-        params = QueryTimeseriesParams(
-            event_types=query_types,
-            t_from=t_from,
-            t_to=t_to,
-            source_t_from=source_from,
-            source_t_to=source_to,
-            order=Order.ASCENDING,
-        )
-        return _cut_time(gateway, params, n_partitions)
+        if selection.servers is not None and selection.is_servers_only:
+            n_slices = max(n_partitions // len(selection.servers), 1)
+            servers = sorted(selection.servers)
+            return [i for server in servers for i in _cut_sessions(gateway, server, n_slices)]
+        return _cut_time(gateway, _params(selection), n_partitions)
 
 
 def read(
@@ -100,9 +85,20 @@ def read(
                 yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
 
 
-def _is_plain(selection: Selection) -> bool:
-    """Whether it asks for nothing but servers: a server query has no other condition."""
-    return not selection.has_types and not selection.has_sources and selection.time.is_everything
+def _params(selection: Selection) -> QueryTimeseriesParams:
+    """Query of all that a selection asks for, but of any server."""
+    t_from, t_to = selection.time.timestamps()
+    source_from, source_to = (selection.source or Interval()).timestamps()
+    if selection.source is not None and source_from is None and source_to is None:
+        source_from = Timestamp(INT64_MIN, 0)  # any that there is
+    return QueryTimeseriesParams(
+        event_types=selection.types,
+        t_from=t_from,
+        t_to=t_to,
+        source_t_from=source_from,
+        source_t_to=source_to,
+        order=Order.ASCENDING,
+    )
 
 
 def _cut_time(gateway: Gateway, params: QueryTimeseriesParams, n_slices: int) -> Plan:
@@ -158,23 +154,7 @@ def _make_filter(
     partition: NetworkPartition, selection: Selection
 ) -> Callable[[Event], bool] | None:
     """What a query cannot say; None: nothing is left to say."""
-    conditions: list[Callable[[Event], bool]] = []
     if partition.last_session is not None:
-        conditions.append(lambda event: not _is_past(partition, event))
-    elif selection.servers is not None:
-        servers = selection.servers
-        conditions.append(lambda event: event.id.server in servers)
-    if selection.paths_matter:
-        known: dict[EventType, bool] = {}
-
-        def is_asked_for(event: Event) -> bool:
-            answer = known.get(event.type)
-            if answer is None:
-                answer = selection.path_matches(type_path.encode(event.type))
-                known[event.type] = answer
-            return answer
-
-        conditions.append(is_asked_for)
-    if not conditions:
-        return None
-    return lambda event: all(condition(event) for condition in conditions)
+        return lambda event: not _is_past(partition, event)
+    servers = selection.servers
+    return None if servers is None else lambda event: event.id.server in servers

@@ -17,9 +17,11 @@
 ``from``              first moment: ISO 8601 (UTC where it names no zone) or seconds since 1970;
                       only batch
 ``to``                last moment, included: of a date its whole day; only batch
+``source_from``       first source timestamp, as ``from``; events without one are left out; only
+                      batch
+``source_to``         last source timestamp, as ``to``; the same
+``servers``           ids of the servers whose events are read, separated by commas (all)
 ``partitions``        number of tasks (from a store one for each processor, from a gateway 2)
-``servers``           stream: ids of the servers whose events are read, separated by commas (all
-                      that a gateway knows of)
 ``startingOffsets``   stream: where a new query begins: ``earliest``, ``latest`` or the last
                       events that are not to be read, as JSON: see ``offsets`` (``earliest``)
 ``maxEventsPerBatch`` stream: events of one batch, at most (all that there are)
@@ -48,6 +50,7 @@ from mariner_spark.errors import OptionError
 from mariner_spark.local_path import local_path
 from mariner_spark.source import offsets
 from mariner_spark.source.offsets import Offsets
+from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 
 T = TypeVar("T")
@@ -58,14 +61,16 @@ STORE_OPTIONS: Final = frozenset(("path",))
 GATEWAY_OPTIONS: Final = frozenset(
     ("host", "port", "tls", "tls_ca", "cert", "key", "client_name", "token")
 )
-COMMON_OPTIONS: Final = frozenset(("types", "from", "to", "partitions"))
-STREAM_OPTIONS: Final = frozenset(
-    ("servers", "startingOffsets", "maxEventsPerBatch", "failOnDataLoss")
-)
+COMMON_OPTIONS: Final = frozenset(("types", "servers", "partitions"))
+BATCH_OPTIONS: Final = frozenset(("from", "to", "source_from", "source_to"))
+STREAM_OPTIONS: Final = frozenset(("startingOffsets", "maxEventsPerBatch", "failOnDataLoss"))
 
 _NAMES: Final = {
-    name.lower(): name for name in STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS | STREAM_OPTIONS
+    name.lower(): name
+    for name in STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS | BATCH_OPTIONS | STREAM_OPTIONS
 }
+
+_MOMENT: Final = "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
 
 _decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
 
@@ -103,14 +108,12 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """What only a stream has.
 
     Attributes:
-        servers: whose events are read; None: all that a gateway knows of.
         starting: last events that a new query does not read, by server; None: it begins
             behind the newest that there are.
         max_events: events of a batch.
         fails_on_loss: whether deleted events end the query.
     """
 
-    servers: frozenset[int] | None
     starting: Offsets | None
     max_events: int | None
     fails_on_loss: bool
@@ -121,8 +124,7 @@ class Options(msgspec.Struct, frozen=True):
 
     path: Path | None
     gateways: tuple[GatewayOptions, ...]
-    types: tuple[EventType, ...] | None
-    time: Interval
+    selection: Selection
     partitions: int | None
     stream: StreamOptions
     given: frozenset[str]
@@ -152,8 +154,12 @@ class Options(msgspec.Struct, frozen=True):
         """
         if self.path is not None:
             raise OptionError("path", "is for batch reads; a stream reads from a gateway (host)")
-        if wrong := sorted({"from", "to"} & self.given):
-            raise OptionError(wrong[0], "is for batch reads; see startingOffsets")
+        for names, other in (
+            (("from", "to"), "see startingOffsets"),
+            (("source_from", "source_to"), "filter the stream by source_timestamp"),
+        ):
+            if wrong := sorted(self.given.intersection(names)):
+                raise OptionError(wrong[0], f"is for batch reads; {other}")
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -174,17 +180,11 @@ def parse(given: Mapping[str, str]) -> Options:
     if ("path" in options) == ("host" in options):
         raise OptionError("path, host", "expected one of them: a store, or a gateway")
     if "path" in options and (wrong := sorted(GATEWAY_OPTIONS & options.keys())):
-        raise OptionError(wrong[0], "is for a gateway (host), but path names a store")
-    interval = Interval(
-        _parse("from", options, times.parse), _parse("to", options, times.parse_last)
-    )
-    if interval.is_empty:
-        raise OptionError("from", "is later than to")
+        raise OptionError(wrong[0], "is for a gateway, not for a store")
     return Options(
         path=_parse("path", options, _path),
         gateways=_gateways(options) if "host" in options else (),
-        types=_parse("types", options, _types),
-        time=interval,
+        selection=_selection(options),
         partitions=_parse("partitions", options, _number(1, limits.MAX_PARTITIONS)),
         stream=_stream(options),
         given=frozenset(options),
@@ -198,10 +198,28 @@ def _what_there_is(name: str) -> str:
     return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"
 
 
+def _selection(options: Mapping[str, str]) -> Selection:
+    return Selection(
+        types=_parse("types", options, _types),
+        time=_interval("from", "to", options) or Interval(),
+        servers=_parse("servers", options, _servers),
+        source=_interval("source_from", "source_to", options),
+    )
+
+
+def _interval(first: str, last: str, options: Mapping[str, str]) -> Interval | None:
+    """Moments between two options; None: neither is given."""
+    interval = Interval(
+        _parse(first, options, times.parse), _parse(last, options, times.parse_last)
+    )
+    if interval.is_empty:
+        raise OptionError(first, f"is later than {last}")
+    return None if interval == (None, None) else interval
+
+
 def _stream(options: Mapping[str, str]) -> StreamOptions:
     starting = options.get("startingOffsets", "earliest")
     return StreamOptions(
-        servers=_parse("servers", options, _servers),
         starting=_parse("startingOffsets", {"startingOffsets": starting}, _starting),
         max_events=_parse("maxEventsPerBatch", options, _number(1, INT64_MAX)),
         fails_on_loss=_parse("failOnDataLoss", options, _boolean) is not False,
@@ -210,7 +228,7 @@ def _stream(options: Mapping[str, str]) -> StreamOptions:
 
 def _gateways(options: Mapping[str, str]) -> tuple[GatewayOptions, ...]:
     if not options.get("client_name"):
-        raise OptionError("client_name", "is needed with host: the name of a configured client")
+        raise OptionError("client_name", "is needed for a gateway: the name of a configured client")
     for name, other in (("cert", "key"), ("key", "cert")):
         if name in options and other not in options:
             raise OptionError(other, f"is needed with {name}")
@@ -245,10 +263,7 @@ def _parse(name: str, options: Mapping[str, str], parse: Callable[[str], T]) -> 
     except OptionError:
         raise
     except (ValueError, OverflowError) as e:
-        reason = {
-            "from": "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01",
-            "to": "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01",
-        }.get(name, str(e))
+        reason = _MOMENT if name in BATCH_OPTIONS else str(e)
         raise OptionError(name, f"{text!r}: {reason}") from e
 
 

@@ -87,7 +87,7 @@ def plan(
             numbers = selection.select_types(
                 (number, event_type) for number, (_, event_type) in enumerate(store.ext_types())
             )
-            if selection.is_nothing or not numbers:
+            if not numbers:
                 return []
             if len(numbers) * n_partitions > limits.MAX_RANGES:
                 low, stop = _encoded(selection)

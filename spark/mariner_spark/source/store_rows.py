@@ -65,9 +65,8 @@ class StoreRows:
         mask: NDArray[np.bool_] | None = None
         if selection.servers is not None:
             mask = np.isin(_signed(self._keys["server"]), list(selection.servers))
-        if selection.has_sources:
+        if (source := selection.source) is not None:
             us, has_source = self._sources
-            source = selection.source
             first = times.MIN_US if source.first is None else source.first
             last = times.MAX_US if source.last is None else source.last
             within = has_source & (us >= first) & (us <= last)

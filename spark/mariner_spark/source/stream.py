@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._gateways = Gateways(parsed.gateways)
         self._target: Offsets | None = None  # where the query ends
-        self._servers = set(parsed.stream.servers or ())
+        self._servers = set(parsed.selection.servers or ())
         self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
         self._turn = -1  # which server comes first in a limited batch
         self._is_idle = False
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _survey_now(self) -> dict[int, EventId]:
         """Last events of all servers; not without a gateway."""
-        if self._options.stream.servers is None:
+        if self._options.selection.servers is None:
             for found in self._gateways.ask(partial(find_servers, event_types=[ANY_TYPE])):
                 self._servers |= found
         newest = self._survey({})
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if (
             not newest
             and not self._gateways.is_anyone_away
-            and self._options.stream.servers is None
+            and self._options.selection.servers is None
         ):
             raise OptionError(
                 "servers",
@@ -178,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _survey(self, begin: Offsets) -> dict[int, EventId]:
         """Last events of all servers, as far as the gateways can be reached."""
-        named = self._options.stream.servers
+        named = self._options.selection.servers
 
         def find(gateway: Gateway) -> Mapping[int, EventId | None]:
             if named is None:

@@ -110,7 +110,7 @@ def read(
     """
     gateways = Gateways(options.gateways)
     reading = _Reading(partition)
-    accept = _make_filter(options.types)
+    accept = _make_filter(options.selection.types)
     patience = Patience()
     while not reading.is_done:
         page = next(gateways.ask(reading.next_page), None)

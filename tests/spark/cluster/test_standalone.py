@@ -23,15 +23,12 @@ async def test_executors_read_a_gateway(tmp_path: Path) -> None:
     async with served(tmp_path / "gateway", plain_events(5_000)) as options:
         (tmp_path / "options.json").write_text(json.dumps({**options, "types": "site/*"}))
         with standalone(tmp_path) as cluster:
-            push_down = "spark.sql.python.filterPushdown.enabled=true"
-            output = cluster.submit(
-                *("--conf", push_down, "--py-files", package, PROGRAM, "options.json")
-            )
+            output = cluster.submit("--py-files", package, PROGRAM, "options.json")
             [line] = output.splitlines()
             access = (f"--{i.replace('_', '-')}={options[i]}" for i in ("tls_ca", "cert", "key"))
             gateway = ("--gateway", f"{options['host']}:{options['port']}", "--name", "app")
             cluster.submit(
-                *("--conf", push_down, "--py-files", package, JOB, "report", "activity"),
+                *("--py-files", package, JOB, "report", "activity"),
                 *(*gateway, "--token", options["token"], *access, "--types", "site/*"),
             )
     seen = json.loads(line)

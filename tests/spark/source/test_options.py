@@ -23,9 +23,9 @@ GATEWAY = {"host": "gateway", "client_name": "app"}
         ({"path": ""}, "path: '': is empty"),
         (
             {"path": "p", "token": "secret"},
-            "token: is for a gateway (host), but path names a store",
+            "token: is for a gateway, not for a store",
         ),
-        ({"host": "h"}, "client_name: is needed with host: the name of a configured client"),
+        ({"host": "h"}, "client_name: is needed for a gateway: the name of a configured client"),
         ({**GATEWAY, "host": ""}, "host: '': is empty"),
         ({**GATEWAY, "port": "70000"}, "port: '70000': expected a number from 1 to 65535"),
         ({**GATEWAY, "port": "x"}, "port: 'x': expected a number from 1 to 65535"),
@@ -50,6 +50,15 @@ GATEWAY = {"host": "gateway", "client_name": "app"}
             "from: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01",
         ),
         ({"path": "p", "from": "2", "to": "1"}, "from: is later than to"),
+        (
+            {"path": "p", "source_to": "soon"},
+            "source_to: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since"
+            " 1970-01-01",
+        ),
+        (
+            {"path": "p", "source_from": "2", "source_to": "1"},
+            "source_from: is later than source_to",
+        ),
         (
             {**GATEWAY, "host": "a,,b"},
             "host: 'a,,b': expected HOST or HOST:PORT, separated by commas",
@@ -89,7 +98,6 @@ def test_wrong_offsets_are_told(text: str) -> None:
     ("given", "message"),
     [
         ({**GATEWAY, "startingOffsets": "latest"}, "startingOffsets: is for streams"),
-        ({"path": "p", "servers": "1"}, "servers: is for streams"),
         ({**GATEWAY, "host": "a,b"}, "host: expected one gateway; several are for streams"),
     ],
 )
@@ -104,6 +112,10 @@ def test_what_is_for_streams_is_told(given: dict[str, str], message: str) -> Non
     [
         ({"path": "p"}, "path: is for batch reads; a stream reads from a gateway (host)"),
         ({**GATEWAY, "to": "2024-01-01"}, "to: is for batch reads; see startingOffsets"),
+        (
+            {**GATEWAY, "source_from": "1"},
+            "source_from: is for batch reads; filter the stream by source_timestamp",
+        ),
     ],
 )
 def test_what_is_for_batch_reads_is_told(given: dict[str, str], message: str) -> None:
@@ -128,8 +140,8 @@ def test_all_options_of_a_stream() -> None:
     parsed.check_stream()
     places = [("a", 99), ("b", 1234), ("::1", 5), ("fe80::1", 99), ("::2", 99)]
     assert [(i.host, i.port) for i in parsed.gateways] == places
+    assert parsed.selection.servers == frozenset((1, -2))
     assert parsed.stream == options.StreamOptions(
-        servers=frozenset((1, -2)),
         starting={7: EventId(7, 1207, 3)},
         max_events=10,
         fails_on_loss=False,
@@ -138,8 +150,10 @@ def test_all_options_of_a_stream() -> None:
 
 
 def test_the_last_day_is_a_whole_one() -> None:
-    time = options.parse({"path": "p", "from": "1970-01-02", "to": "1970-01-02"}).time
-    assert time == Interval(86_400_000_000, 2 * 86_400_000_000 - 1)
+    given = {"from": "1970-01-02", "to": "1970-01-02", "source_to": "1970-01-02"}
+    selection = options.parse({"path": "p", **given}).selection
+    assert selection.time == Interval(86_400_000_000, 2 * 86_400_000_000 - 1)
+    assert selection.source == Interval(None, 2 * 86_400_000_000 - 1)
 
 
 def test_an_unknown_option_and_what_there_is() -> None:
@@ -171,7 +185,7 @@ def test_a_wrong_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_types(text: str, types: tuple[tuple[str, ...], ...]) -> None:
-    assert options.parse({"path": "p", "types": text}).types == types
+    assert options.parse({"path": "p", "types": text}).selection.types == types
 
 
 def test_all_options_of_a_gateway(certificates: Certificates) -> None:
@@ -193,7 +207,7 @@ def test_all_options_of_a_gateway(certificates: Certificates) -> None:
     assert (gateway.host, gateway.port, gateway.client_name) == ("gateway", 1234, "app")
     assert gateway.tls
     assert gateway.context() is not None
-    assert parsed.time == times.Interval(1_000_000, 2_000_000)
+    assert parsed.selection.time == times.Interval(1_000_000, 2_000_000)
     assert parsed.partitions == 3
     assert "secret" not in repr(parsed)
 

@@ -1,34 +1,24 @@
 """The reader of stores without Spark around it: every event once, and only what is asked for."""
 
-import operator
 import shutil
 import tempfile
-from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
 
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventType, Timestamp
-from mariner_spark import limits, schema, type_path
+from eventer_bridge.subscription import Subscription
+from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
-from mariner_spark.source import owner, selection, store
+from mariner_spark.source import owner, store
 from mariner_spark.source.selection import Selection
+from mariner_spark.times import Interval
 from tests.spark.support import (
     Row,
     event_types,
@@ -72,63 +62,54 @@ def test_every_event_once_and_equal(stored: list[Event], n_partitions: int) -> N
         assert read_all(path, Selection(), n_partitions) == rows_of(stored)
 
 
-_MOMENTS = timestamps.map(moment)
-_TIME_COLUMNS = st.sampled_from([("timestamp",), ("source_timestamp",)])
-_FILTERS = st.one_of(
-    st.builds(GreaterThan, _TIME_COLUMNS, _MOMENTS),
-    st.builds(GreaterThanOrEqual, _TIME_COLUMNS, _MOMENTS),
-    st.builds(LessThan, _TIME_COLUMNS, _MOMENTS),
-    st.builds(LessThanOrEqual, _TIME_COLUMNS, _MOMENTS),
-    st.builds(EqualTo, _TIME_COLUMNS, _MOMENTS),
-    st.builds(IsNotNull, st.sampled_from([("source_timestamp",), ("type_path",)])),
-    st.builds(EqualTo, st.just(("server",)), st.sampled_from([2, 3, 4])),
-    st.builds(In, st.just(("server",)), st.sampled_from([(2, -5), (3, None)])),
-    st.builds(StringStartsWith, st.just(("type_path",)), st.sampled_from(["", "a", "/", "~"])),
-    st.builds(EqualTo, st.just(("type_path",)), event_types.map(type_path.encode)),
-)
+_ends = st.lists(st.none() | timestamps.map(moment), min_size=2, max_size=2)
+_SERVERS: Final = (2, 3, 4, -5)
+_PATTERNS: Final[tuple[EventType, ...]] = (("*",), ("a", "*"), ("?",), ("?", "/"), ("~",), ())
+_types = st.lists(st.sampled_from(_PATTERNS) | event_types, min_size=1, max_size=3)
 
 
-_COMPARE: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-}
-
-
-def keeps(row: Row, item: Filter) -> bool:
-    """What SQL says of a filter, with null for what is not true."""
-    if isinstance(item, StringStartsWith):
-        return type_path.encode(tuple(row["type"])).startswith(item.value)
-    assert isinstance(
-        item,
-        IsNotNull | In | EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual,
+def between(first: datetime | None, last: datetime | None) -> Interval:
+    """What lies between two moments, in the order in which they follow each other."""
+    if first is not None and last is not None:
+        first, last = min(first, last), max(first, last)
+    return Interval(
+        None if first is None else times.from_datetime(first),
+        None if last is None else times.from_datetime(last),
     )
-    column = item.attribute[0]
-    value = type_path.encode(tuple(row["type"])) if column == "type_path" else row[column]
-    if isinstance(item, IsNotNull) or value is None:
-        return value is not None
-    if isinstance(item, In):
-        return value in item.value
-    return bool(_COMPARE[type(item)](value, item.value))
 
 
-@given(events, st.lists(_FILTERS, min_size=1, max_size=3), st.integers(1, 3), st.data())
-@settings(max_examples=35, deadline=None)
-def test_filters_that_are_taken_over_are_kept_exactly(
-    stored: list[Event], filters: list[Filter], n_partitions: int, data: st.DataObject
+def is_selected(row: Row, selected: Selection) -> bool:
+    """Whether a selection asks for a row."""
+    source = row["source_timestamp"]
+    return all(
+        (
+            selected.types is None or Subscription(selected.types).matches(tuple(row["type"])),
+            selected.servers is None or row["server"] in selected.servers,
+            selected.time.holds(times.from_datetime(row["timestamp"])),
+            selected.source is None
+            or (source is not None and selected.source.holds(times.from_datetime(source))),
+        )
+    )
+
+
+@given(events, st.data(), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_a_selection_is_kept_exactly(
+    stored: list[Event], data: st.DataObject, n_partitions: int
 ) -> None:
-    event = data.draw(st.sampled_from([None, *stored]))
-    if event is not None:
-        filters.append(EqualTo(("timestamp",), moment(event.timestamp)))
-    pushed, left = selection.push(Selection(), filters)
-    assert left == []
-    expected = [row for row in rows_of(stored) if all(keeps(row, i) for i in filters)]
+    moments = st.sampled_from([moment(i.timestamp) for i in stored]) if stored else st.none()
+    ends = _ends | st.lists(moments, min_size=2, max_size=2)
+    selected = Selection(
+        types=data.draw(st.none() | _types.map(tuple)),
+        time=between(*data.draw(ends)),
+        servers=data.draw(st.none() | st.frozensets(st.sampled_from(_SERVERS), min_size=1)),
+        source=data.draw(st.none() | ends.map(lambda i: between(*i))),
+    )
+    expected = [row for row in rows_of(stored) if is_selected(row, selected)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "store")
         fill(path, stored)
-        assert read_all(path, pushed, n_partitions) == expected
+        assert read_all(path, selected, n_partitions) == expected
 
 
 @pytest.fixture(scope="module")

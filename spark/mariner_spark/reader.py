@@ -1,0 +1,237 @@
+"""Batch reads in Python's own terms: :func:`read`.
+
+What it is given becomes options of the data source (``source.options``), which are checked here,
+before Spark is asked for anything.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from eventer_bridge.model import EventType
+from mariner_spark import times
+from mariner_spark.errors import OptionError
+from mariner_spark.schema import SCHEMA
+from mariner_spark.source import options
+
+Moment: TypeAlias = str | date | float
+"""A moment: ``datetime`` (UTC if it is naive), ``date``, a string as the options take it (ISO 8601,
+UTC if it names no zone), or seconds since 1970."""
+
+
+def read(
+    spark: SparkSession,
+    *,
+    store: str | Path | None = None,
+    gateway: str | None = None,
+    types: str | Iterable[str | EventType] | None = None,
+    from_: Moment | None = None,
+    to: Moment | None = None,
+    servers: int | Iterable[int] | None = None,
+    source_from: Moment | None = None,
+    source_to: Moment | None = None,
+    columns: Iterable[str] | None = None,
+    partitions: int | None = None,
+    client_name: str | None = None,
+    token: str | None = None,
+    tls: bool | None = None,
+    tls_ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+) -> DataFrame:
+    """Events of a store or of a gateway; only those that are asked for are read.
+
+    ::
+
+        read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))
+
+    Args:
+        spark: a session that knows the data source: of ``get_session``, or after ``register``.
+        store: directory of a store, whether a gateway has it open or not.
+        gateway: or a gateway: ``HOST`` or ``HOST:PORT``.
+        types: event types: type paths, where ``?`` stands for one segment and ``*``, at the end,
+            for any number, or tuples of segments. A string is one or more paths with commas
+            between them.
+        from_: first timestamp.
+        to: last timestamp, included; a date is its whole day.
+        servers: ids of the servers that registered the events.
+        source_from: first source timestamp. With this or the next one, events that have none are
+            left out.
+        source_to: last source timestamp, as ``to``.
+        columns: names of the columns to read, in their order; None: all of ``schema.SCHEMA``.
+        partitions: number of tasks, at most.
+        client_name: who we are to the gateway.
+        token: what proves it.
+        tls: TLS with the CAs that this system trusts; the next three imply TLS.
+        tls_ca: file of the CA that the gateway's certificate is of.
+        cert: file of a client certificate.
+        key: file of its key.
+
+    Raises:
+        OptionError: an argument is wrong; the text begins with its name.
+    """
+    arguments = {
+        "store": store,
+        "gateway": gateway,
+        "types": types,
+        "from_": from_,
+        "to": to,
+        "servers": servers,
+        "source_from": source_from,
+        "source_to": source_to,
+        "partitions": partitions,
+        "client_name": client_name,
+        "token": token,
+        "tls": tls,
+        "tls_ca": tls_ca,
+        "cert": cert,
+        "key": key,
+    }
+    given = to_options(arguments)
+    try:
+        options.parse(given).check_batch()
+    except OptionError as e:
+        raise OptionError(_ARGUMENT_NAMES.get(e.option, e.option), e.reason) from e
+    reader = spark.read.format("mariner").options(**given)
+    return reader.schema(SCHEMA if columns is None else _schema(columns)).load()
+
+
+def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Options of the data source for arguments of :func:`read`, ``columns`` excepted.
+
+    Raises:
+        OptionError: an argument is of a wrong type. Whether its value makes sense is up to
+            ``source.options``.
+    """
+    given: dict[str, str] = {}
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        argument = _ARGUMENTS[name]
+        text = argument.to_text(value)
+        if text is None:
+            # not the value, which may be a token
+            raise OptionError(name, f"expected {argument.expected}, not {type(value).__name__}")
+        given[argument.option] = text
+    return given
+
+
+def _schema(columns: Iterable[str]) -> StructType:
+    """The schema of some columns.
+
+    Raises:
+        OptionError: there is no such column, or it is named twice, or there are none.
+    """
+    names = [] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise OptionError("columns", f"expected a list of names, not {columns!r}")
+    for index, name in enumerate(names):
+        if name not in SCHEMA.names:
+            raise OptionError(
+                "columns", f"no column {name!r}, expected some of {', '.join(SCHEMA.names)}"
+            )
+        if name in names[:index]:
+            raise OptionError("columns", f"names {name!r} twice")
+    return StructType([SCHEMA[name] for name in names])
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _path(value: Any) -> str | None:
+    return str(value) if isinstance(value, str | Path) else None
+
+
+def _boolean(value: Any) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else None
+
+
+def _integer(value: Any) -> str | None:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _moment(value: Any) -> str | None:
+    match value:
+        case bool():
+            return None
+        case str():
+            return value
+        case date():  # a datetime is one as well
+            return value.isoformat()
+        case int() | float():
+            # as a text, 20240501 would be a day
+            try:
+                return (times.EPOCH + timedelta(seconds=value)).isoformat()
+            except (OverflowError, ValueError):
+                return str(value)  # refused with the reason
+    return None
+
+
+def _types(value: Any) -> str | None:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return _string(value)
+    items = list(value)
+    # a tuple of strings may be meant as one type, or as several
+    is_unclear = isinstance(value, tuple) and any(isinstance(i, str) for i in items)
+    if is_unclear or not all(_is_type(i) for i in items):
+        return None
+    return msgspec.json.encode(items).decode()
+
+
+def _is_type(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    return isinstance(value, tuple | list) and all(isinstance(i, str) for i in value)
+
+
+def _servers(value: Any) -> str | None:
+    items = [_integer(i) for i in (value if isinstance(value, Iterable) else [value])]
+    texts = [i for i in items if i is not None]
+    return ",".join(texts) if len(texts) == len(items) else None
+
+
+class _Argument(NamedTuple):
+    """An argument.
+
+    Attributes:
+        option: of the data source.
+        to_text: text of the option; None: the value is of a wrong type.
+        expected: in words.
+    """
+
+    option: str
+    to_text: Callable[[Any], str | None]
+    expected: str
+
+
+_A_PATH: Final = "a path"
+_A_MOMENT: Final = "a datetime, a date, a string or seconds"
+_A_STRING: Final = "a string"
+
+_ARGUMENTS: Final = {
+    "store": _Argument("path", _path, _A_PATH),
+    "gateway": _Argument("host", _string, "HOST or HOST:PORT"),
+    "types": _Argument("types", _types, "a string, or a list of strings and of tuples of segments"),
+    "from_": _Argument("from", _moment, _A_MOMENT),
+    "to": _Argument("to", _moment, _A_MOMENT),
+    "servers": _Argument("servers", _servers, "an id, or a list of ids"),
+    "source_from": _Argument("source_from", _moment, _A_MOMENT),
+    "source_to": _Argument("source_to", _moment, _A_MOMENT),
+    "partitions": _Argument("partitions", _integer, "a number"),
+    "client_name": _Argument("client_name", _string, _A_STRING),
+    "token": _Argument("token", _string, _A_STRING),
+    "tls": _Argument("tls", _boolean, "True or False"),
+    "tls_ca": _Argument("tls_ca", _path, _A_PATH),
+    "cert": _Argument("cert", _path, _A_PATH),
+    "key": _Argument("key", _path, _A_PATH),
+}
+
+_ARGUMENT_NAMES: Final = {"path, host": "store, gateway"} | {
+    argument.option: name for name, argument in _ARGUMENTS.items()
+}
