@@ -30,7 +30,15 @@ MAX_TYPE_BYTES: Final = 1_024
 """UTF-8 bytes of all segments of an event type."""
 
 MAX_SUBSCRIPTION_TYPES: Final = 1_000
-"""Query types of one subscription or query; an intersection may take their product in time."""
+"""Query types of one subscription or query."""
+
+MAX_COMMON_TYPES: Final = 10_000
+"""Query types that two subscriptions have in common, where they are needed one by one (for a
+remote server): 5 MB. They could be as many as the product."""
+
+MAX_VISIBLE_BYTES: Final = 64 << 20
+"""Memory for the sets of types that clients may see, a byte for each type: those of 64 clients
+of different rights if there are a million types. Of others they are made anew when they ask."""
 
 MAX_QUERY_IDS: Final = 4_096
 """Event ids that one query asks for, each of which is looked up: as many as an answer holds."""

@@ -91,6 +91,11 @@ def encode_type_id(number: int) -> TypeId:
     return _TYPE.pack(number)
 
 
+def decode_type_id(type_id: TypeId) -> int:
+    """The opposite of :func:`encode_type_id`."""
+    return int.from_bytes(type_id, "big")
+
+
 def encode_type(event_type: EventType) -> bytes:
     """Segments of a type.
 

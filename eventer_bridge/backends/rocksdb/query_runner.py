@@ -69,7 +69,9 @@ class QueryRunner:
 
     async def _answer(self, params: QueryParams, types: Subscription | None) -> QueryResult | None:
         """Answer a query; None: a new type came meanwhile, and may belong to the answer."""
-        ids = None if types is None or types.is_everything else self._types.resolve(types)
+        ids = None
+        if types is not None and not types.is_everything:
+            ids = [type_id for found in self._types.find(types) for type_id in found]
         if ids is not None and not ids:
             return QueryResult([], False)
         match params:

@@ -1,10 +1,15 @@
 """The event types of a store and the four bytes that stand for each of them.
 
-Owned by the event loop's thread. A reader thread may look up ``names``: a type is never
-forgotten or renumbered, and rows that it reads have types that were known before.
+The event loop's thread adds types. Any thread may read meanwhile: a type is never forgotten or
+renumbered, what is new is complete before it counts, and rows have types that were known
+before.
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
@@ -13,6 +18,9 @@ from eventer_bridge.errors import LimitError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_trie import TypeTrie
+
+STEP_TYPES: Final = 64
+"""Types that are looked at in one step, where each of them is: 0.1 ms."""
 
 
 class Types:
@@ -28,7 +36,8 @@ class Types:
     def __init__(self, stored: Iterable[tuple[TypeId, EventType]]) -> None:
         self.names: dict[TypeId, EventType] = {}
         self._ids: dict[EventType, TypeId] = {}
-        self._trie: TypeTrie[TypeId] = TypeTrie()
+        self._trie = TypeTrie()
+        self._visible: OrderedDict[Subscription, VisibleTypes] = OrderedDict()
         for type_id, event_type in stored:
             self._add(type_id, event_type)
 
@@ -72,13 +81,98 @@ class Types:
             new.append((type_id, data))
         return [ids[event.type] for event in events]
 
-    def resolve(self, subscription: Subscription) -> list[TypeId]:
-        """Ids of the known types that match."""
-        if subscription.is_everything:
-            return list(self.names)
-        return self._trie.resolve(subscription)
+    def find(self, subscription: Subscription) -> Iterator[list[TypeId]]:
+        """Ids of the types that match, each once, in no particular order, in steps of 0.1 ms.
+
+        Types that are added after it began may be among those found, or not. Any thread.
+        """
+        ids = self._ids
+        return ([ids[i] for i in found] for found in self._trie.find(subscription))
+
+    def visible(self, rights: Subscription) -> "VisibleTypes":
+        """The types that rights allow: one for all who ask for equal rights.
+
+        On the event loop's thread.
+        """
+        visible = self._visible.pop(rights, None)
+        if visible is None:
+            visible = VisibleTypes(self, rights)
+        self._visible[rights] = visible
+        while len(self._visible) > 1 and len(self._visible) * len(self) > limits.MAX_VISIBLE_BYTES:
+            self._visible.popitem(last=False)
+        return visible
 
     def _add(self, type_id: TypeId, event_type: EventType) -> None:
-        self.names[type_id] = event_type
+        # types have their segments in common
+        event_type = tuple(map(sys.intern, event_type))
         self._ids[event_type] = type_id
-        self._trie.add(event_type, type_id)
+        self._trie.add(event_type)
+        self.names[type_id] = event_type  # the last: see ``__len__``
+
+
+class VisibleTypes:
+    """Ids of the types that rights allow, kept up to date: a byte for each known type.
+
+    Made by ``Types.visible``. Any thread.
+
+    Args:
+        types: all types.
+        rights: which of them are allowed.
+    """
+
+    def __init__(self, types: Types, rights: Subscription) -> None:
+        self._types = types
+        self._rights = rights
+        self._flags = bytearray()  # 1 for each type that is allowed, by its number
+        self._size = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether every known type was looked at."""
+        return len(self._flags) == len(self._types)
+
+    def catch_up(self) -> Iterator[None]:
+        """Look at the types that came since the last time, in steps of 0.1 ms.
+
+        What two threads do at the same time is done twice, and right.
+        """
+        begin, end = len(self._flags), len(self._types)
+        flags = bytearray(end - begin)
+        for found in self._find(begin, end):
+            for number in found:
+                if begin <= number < end:
+                    flags[number - begin] = 1
+            yield
+        with self._lock:
+            if len(self._flags) == begin:
+                self._size += flags.count(1)
+                self._flags += flags
+
+    def __contains__(self, type_id: object) -> bool:
+        """Whether a type is allowed that came before ``catch_up`` was called."""
+        assert isinstance(type_id, bytes)
+        number = keys.decode_type_id(type_id)
+        flags = self._flags
+        return number < len(flags) and flags[number] == 1
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[TypeId]:
+        flags = self._flags
+        number = flags.find(1)
+        while number >= 0:
+            yield keys.encode_type_id(number)
+            number = flags.find(1, number + 1)
+
+    def _find(self, begin: int, end: int) -> Iterator[Iterable[int]]:
+        """Numbers of types from ``begin`` on that are allowed, in steps."""
+        if not begin:
+            for found in self._types.find(self._rights):
+                yield map(keys.decode_type_id, found)
+            return
+        names, matches = self._types.names, self._rights.matches
+        for number in range(begin, end, STEP_TYPES):
+            some = range(number, min(number + STEP_TYPES, end))
+            yield [i for i in some if matches(names[keys.encode_type_id(i)])]
