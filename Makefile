@@ -1,19 +1,24 @@
 # `make run` and `make test` need Python 3.11+, git and make; everything else is set up here.
+# PYTHON=python3.13 (or another) has a virtual environment of its own: .venv-3.13.
 PYTHON ?= python3
-VENV   := .venv
+VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# one process for each processor, but not more than memory is for; one of them has Spark
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check bench torture clean
+.PHONY: help setup run demo test test-without-spark test-pythons check bench torture clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
 
-$(READY): pyproject.toml constraints.txt
+$(READY): EXTRAS := dev,demo,spark
+$(READY)-without-spark: EXTRAS := dev,demo
+$(READY) $(READY)-without-spark: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment
@@ -25,8 +30,14 @@ run: $(READY)  ## run the gateway with TLS, development certificates and a durab
 demo: $(READY)  ## start a gateway, register real measurements of this machine through TLS, query them back
 	$(BIN)/python deploy/demo/run.py
 
-test: $(READY)  ## run all tests
-	$(BIN)/python -m pytest
+test: $(READY)  ## run all tests; with another Python: make test PYTHON=python3.13
+	$(PYTEST)
+
+test-without-spark: $(READY)-without-spark
+	$(PYTEST) --ignore tests/perf --ignore tests/torture
+
+test-pythons: $(READY)  ## run the tests without Spark on each other supported Python that is here
+	$(BIN)/python -m tests.pythons
 
 check: $(READY)  ## lint, format and type check
 	$(BIN)/ruff check .
@@ -42,5 +53,5 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	STATEFUL_EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

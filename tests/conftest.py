@@ -1,9 +1,48 @@
 """Hooks of all tests."""
 
 import asyncio
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
+import pytest
 import uvloop
+
+ROOT: Final = Path(__file__).parent
+
+NEED_SPARK: Final = (
+    "spark",
+    "mariner/cli/test_lake_commands.py",
+    "torture/test_lake_kill.py",
+    "torture/test_stream_kill.py",
+)
+"""Without the extra ``spark`` these cannot even be imported, or start processes that need it."""
+
+HAS_SPARK: Final = importlib.util.find_spec("pyspark") is not None
+
+collect_ignore = [] if HAS_SPARK else list(NEED_SPARK)
+
+LONG: Final = ("torture", "perf", "eventer_bridge/backends", "test_wheel.py")
+"""Begun first, so that no worker is left alone with one of them in the end."""
+
+
+def pytest_report_header() -> str:
+    """Tests that are left out are told of."""
+    return "with Spark" if HAS_SPARK else "without Spark, and all tests that need it"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Arrange the tests for several workers: what shares a Spark session or a server stays
+    together."""
+    for item in items:
+        asyncio_mark = item.get_closest_marker("asyncio")
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif asyncio_mark is not None and asyncio_mark.kwargs.get("loop_scope") == "module":
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: not item.path.relative_to(ROOT).as_posix().startswith(LONG))
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
