@@ -47,7 +47,7 @@ check: $(READY)  ## lint, format and type check
 bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side by side
 	$(BIN)/python -m tests.perf
 
-torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing
+torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
 	STATEFUL_EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py

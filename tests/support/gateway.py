@@ -38,6 +38,7 @@ async def gateway(
     http: bool = False,
     modules: Sequence[dict[str, Any]] = (),
     core: Mapping[str, Any] | None = None,
+    schemas: Sequence[Mapping[str, Any]] = (),
     remote: dict[str, Any] | None = None,
     store: Path | None = None,
     port: int = 0,
@@ -59,6 +60,7 @@ async def gateway(
         http: also serve health and metrics.
         modules: ``event_core.modules`` of the configuration.
         core: what is different in ``event_core`` of the configuration.
+        schemas: ``schemas`` of the configuration.
         remote: ``eventer`` of the configuration, in place of ``event_core``.
         store: where the store is, if not in ``directory``.
         port: where it listens: the port of a gateway that ended, for those who wait for it.
@@ -75,6 +77,7 @@ async def gateway(
         "mariner": {"host": HOST, "port": port},
         "event_core": {"server_id": 1, "backend": {"type": backend}, "modules": [*modules]},
         "clients": CLIENTS if clients is None else clients,
+        "schemas": [*schemas],
     }
     if backend == "rocksdb":
         conf["event_core"]["backend"]["path"] = str(store or directory / "events")

@@ -26,6 +26,8 @@ from tests.torture import (
     stream_kill,
     sync_order,
 )
+from tests.torture.attacks.catalogue import ATTACKS
+from tests.torture.attacks.scenario import scenario as attack_scenario
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress as OnProgress
 from tests.torture.report import UnavailableError
@@ -61,15 +63,21 @@ SCENARIOS: Final = {
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
     "lake-kill": Scenario(lake_kill.run, 10),
+    **{f"attack-{name}": Scenario(attack_scenario(name), 1) for name in ATTACKS},
 }
+
+ALL_ATTACKS: Final = "attacks"
+"""For ``--only``: each of them."""
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(SCENARIOS)), help="Repeatable.")
+@click.option(
+    "--only", multiple=True, type=click.Choice([ALL_ATTACKS, *SCENARIOS]), help="Repeatable."
+)
 @click.option("--rounds", type=click.IntRange(min=1), help="Of each; else as many as it needs.")
 @click.option("--seed", type=int, help="Of what is random; else another one each time.")
 def main(only: tuple[str, ...], rounds: int | None, seed: int | None) -> None:
-    """Fail on purpose, and check that nothing is lost that was acknowledged."""
+    """Fail on purpose, and attack: nothing acknowledged is lost, and nobody else pays."""
     logging.basicConfig(level=logging.ERROR)  # what is cut on purpose is warned of
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)
@@ -77,12 +85,19 @@ def main(only: tuple[str, ...], rounds: int | None, seed: int | None) -> None:
     console.print(f"seed {seed}")
     table = Table("fault", "result", "what was done", title="Faults")
     n_failed = 0
-    for name in only or SCENARIOS:
+    for name in _chosen(only):
         result, facts = _run(name, rounds, seed, console)
         n_failed += result == "FAILED"
         table.add_row(name, result, facts)
     console.print(table)
     sys.exit(1 if n_failed else 0)
+
+
+def _chosen(only: tuple[str, ...]) -> list[str]:
+    chosen = {*only} or {*SCENARIOS}
+    if ALL_ATTACKS in only:
+        chosen |= {f"attack-{name}" for name in ATTACKS}
+    return [name for name in SCENARIOS if name in chosen]
 
 
 def _run(name: str, rounds: int | None, seed: int, console: Console) -> tuple[str, str]:

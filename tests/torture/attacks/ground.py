@@ -1,0 +1,46 @@
+"""What an attacked gateway is configured with: all its listeners, and clients of all kinds."""
+
+from typing import Any, Final
+
+_EVERYTHING: Final = [["*"]]
+
+_SCHEMA_ID: Final = "attacks://texts"
+
+
+def _client(name: str, subscriptions: list[list[str]], **rule: Any) -> dict[str, Any]:
+    """A client whose token is its name, and who may register what it may see."""
+    rules = [{"subscriptions": subscriptions, **rule}]
+    return {
+        "name": name,
+        "token": name,
+        "subscriptions": subscriptions,
+        "register_events": rules,
+    }
+
+
+CLIENTS: Final = [
+    _client("observer", _EVERYTHING),
+    _client("insider", [["app", "*"]]),
+    _client("checked", [["checked", "*"]], schema_id=_SCHEMA_ID),
+    _client("entitled", [["app", "*"], *([f"s{i}", "?", "*"] for i in range(20))]),
+    _client("rights", [[f"s{i}", "?", "*"] for i in range(200)]),
+]
+"""The honest client, and those that attack: one with few rights, one whose payloads have to
+satisfy a schema, two with many rights."""
+
+SCHEMAS: Final = [
+    {
+        "$id": _SCHEMA_ID,
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 1}]},
+    }
+]
+
+CORE: Final = {
+    "eventer_server": {
+        "host": "127.0.0.1",
+        "port": 0,
+        "clients": [_client("observer", _EVERYTHING), _client("insider", [["app", "*"]])],
+    },
+    "rsb": {"host": "127.0.0.1", "port": 0, "mode": "server", "scopes_in": ["/"]},
+}

@@ -1,0 +1,199 @@
+"""What anybody can do who reaches a port: connections that say nothing, or half of something."""
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tests.torture.attacks import wire
+from tests.torture.attacks.attack import Attack, Facts, Limits, Target
+from tests.torture.attacks.wire import tried, until
+
+HOLD_S: Final = 13.0
+"""How long silent connections stay: longer than the deadlines that are promised (10 s)."""
+
+
+class Crowd:
+    """Connections that are kept; those that the gateway closes are made again.
+
+    Args:
+        ports: where to, in turn.
+        n: how many.
+        greeting: what each sends, by port.
+        sources: addresses that they come from, in turn.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[int],
+        n: int,
+        greeting: Callable[[int], bytes] = lambda port: b"",
+        sources: Sequence[str] = (wire.STRANGER,),
+    ) -> None:
+        self._ports = ports
+        self._n = min(n, wire.raise_descriptor_limit())
+        self._greeting = greeting
+        self._sources = sources
+        self._sockets: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        self._n_made = 0
+        self.n_refused = 0
+        self.n_closed = 0
+        self.n_most = 0
+
+    def hold(self, duration_s: float, *, is_persistent: bool = True) -> Facts:
+        """Make the connections and keep them for so long.
+
+        Args:
+            duration_s: from now on.
+            is_persistent: whether what is closed is made again.
+        """
+        for number in until(duration_s, 0.05):
+            if number == 0 or is_persistent:
+                self._fill()
+            self._drop_closed()
+            self.n_most = max(self.n_most, len(self._sockets))
+        n_left = len(self._sockets)
+        for connection in self._sockets.values():
+            connection.close()
+        return {
+            "connections": self._n_made,
+            "refused": self.n_refused,
+            "open at once": self.n_most,
+            "closed by the gateway": self.n_closed,
+            "still open": n_left,
+        }
+
+    def _fill(self) -> None:
+        # bounded: a gateway that closes at once is not asked for ever
+        for _ in range(min(self._n - len(self._sockets), 2_000 if self._n_made else self._n)):
+            port = self._ports[self._n_made % len(self._ports)]
+            source = self._sources[self._n_made % len(self._sources)]
+            self._n_made += 1
+            try:
+                connection = wire.connect(port, source)
+            except OSError:
+                self.n_refused += 1
+                continue
+            with tried():
+                connection.sendall(self._greeting(port))
+            connection.setblocking(False)
+            self._sockets[connection.fileno()] = connection
+            self._poll.register(connection, select.POLLIN | select.POLLHUP)
+
+    def _drop_closed(self) -> None:
+        for number, _ in self._poll.poll(0):
+            connection = self._sockets[number]
+            try:
+                is_closed = connection.recv(1 << 16) == b""
+            except BlockingIOError:
+                is_closed = False
+            except OSError:
+                is_closed = True
+            if is_closed:
+                self.n_closed += 1
+                self._poll.unregister(number)
+                connection.close()
+                del self._sockets[number]
+
+
+def _addresses(n: int) -> Sequence[str]:
+    return [f"127.0.{1 + i // 250}.{1 + i % 250}" for i in range(n)]
+
+
+def silent(target: Target) -> Facts:
+    """As many connections as the gateway may have descriptors, which say nothing."""
+    return Crowd([target.mariner], target.count(1_010)).hold(target.duration(HOLD_S))
+
+
+def silent_everywhere(target: Target) -> Facts:
+    """The same over all listeners, from many addresses."""
+    ports = [target.mariner, target.eventer, target.rsb, target.http]
+    crowd = Crowd(ports, target.count(1_010), sources=_addresses(20))
+    return crowd.hold(target.duration(HOLD_S))
+
+
+def silent_crowd(target: Target) -> Facts:
+    """10,000 silent connections from 200 addresses, and a client that wants in."""
+    crowd = Crowd([target.mariner], target.count(10_000), sources=_addresses(200))
+    return crowd.hold(target.duration(HOLD_S))
+
+
+def silent_handshakes(target: Target) -> Facts:
+    """12,600 TLS handshakes that do not begin."""
+    crowd = Crowd([target.mariner], target.count(12_600))
+    return crowd.hold(target.duration(HOLD_S))
+
+
+def half_requests(target: Target) -> Facts:
+    """2,000 HTTP requests whose header does not end; not made again when they are closed."""
+
+    def greeting(port: int) -> bytes:
+        return b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+
+    crowd = Crowd([target.http], target.count(2_000), greeting)
+    return crowd.hold(2 * target.duration(HOLD_S), is_persistent=False)
+
+
+def metrics_flood(target: Target) -> Facts:
+    """Requests for metrics, eight at a time, for five seconds."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 8
+    n_bytes = 0
+    with tried(), wire.connect(target.http) as connection:
+        for _ in until(target.duration(5)):
+            connection.sendall(request)
+            n_bytes += len(connection.recv(1 << 20))
+    return {"answered bytes": n_bytes}
+
+
+def guesses(port: int, messages: Iterable[bytes], duration_s: float) -> Facts:
+    """Guess a token on one connection after the other, as fast as the gateway answers."""
+    n_answered = n_lost = 0
+    began = time.monotonic()
+    for message in messages:
+        if time.monotonic() - began > duration_s:
+            break
+        try:
+            with wire.connect(port) as connection:
+                connection.sendall(message)
+                connection.settimeout(duration_s)
+                answer = connection.recv(4096)
+            n_answered += bool(answer)
+            n_lost += not answer
+        except OSError:
+            n_lost += 1
+    rate = n_answered / (time.monotonic() - began)
+    return {"guesses/s": rate, "answered": n_answered, "not answered": n_lost}
+
+
+def guess_tokens(target: Target) -> Facts:
+    """Guess the token of the observer for five seconds."""
+    messages = (wire.encode(wire.init_req("observer", f"guess {i}")) for i in range(100_000))
+    return guesses(target.mariner, messages, target.duration(5))
+
+
+def fail_disk(target: Target) -> Facts:
+    """Nothing: the disk fails, without any attacker."""
+    return {}
+
+
+_FEW_GUESSES: Final = 50.0
+"""Answered guesses a second from one address: a token of four digits takes minutes, not two
+seconds."""
+
+ATTACKS: Final = {
+    "silent": Attack(silent, max_files=1_024),
+    "silent-everywhere": Attack(silent_everywhere, max_files=1_024),
+    "silent-crowd": Attack(silent_crowd),
+    "silent-handshakes": Attack(silent_handshakes, is_tls=True),
+    "half-requests": Attack(half_requests, limits=Limits(at_most={"still open": 0})),
+    "metrics-flood": Attack(metrics_flood),
+    "guesses": Attack(guess_tokens, limits=Limits(at_most={"guesses/s": _FEW_GUESSES})),
+    "failing-disk": Attack(
+        fail_disk,
+        fault="disk",
+        # each system call of the gateway is looked at by strace meanwhile
+        limits=Limits(ping_p99_s=0.25, query_p99_s=None, is_registering=False),
+    ),
+}
