@@ -92,4 +92,34 @@ anybody on the bus can make up any number of them. All others share one."""
 # --- logs ---------------------------------------------------------------------------------
 
 MAX_LOG_CHARACTERS: Final = 500
-"""Of a reason that a peer's data is part of."""
+"""Of every string of a line of the log: a peer's data may be part of it."""
+
+MAX_LOG_ITEMS: Final = 20
+"""Of every list of a line of the log, of the lines of a traceback, and of the sources that one
+line tells to have been left out."""
+
+LOG_ADDRESS_BURST_LINES: Final = 20
+"""Lines about peers of one address that are written at once."""
+
+LOG_ADDRESS_LINES_PER_S: Final = 0.2
+"""And what is written beyond that: what an operator can read of one who floods it."""
+
+LOG_BURST_LINES: Final = 200
+"""The same for all addresses together, and for each place in the code that tells of no peer."""
+
+LOG_LINES_PER_S: Final = 2.0
+"""And beyond that: some 50 MB a day, as long as an attack lasts."""
+
+MAX_LOG_SOURCES: Final = 4_096
+"""Addresses and places whose lines are counted, at about 0.3 kB each; the longest unused is
+forgotten."""
+
+MAX_LOG_QUEUE_LINES: Final = 1_000
+"""Lines that wait to be written; the next ones are dropped. About 1 MB, and 10 MB at most."""
+
+LOG_SUMMARY_PERIOD_S: Final = 10.0
+"""Seconds between two lines about what was left out of the log."""
+
+LOG_CLOSE_TIMEOUT_S: Final = 2.0
+"""What the last lines get to be written when the process ends. With it, even the end of a stuck
+process is below the 30 s of ``MAX_STOP_S``."""

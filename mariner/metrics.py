@@ -19,6 +19,7 @@ from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.replication import Replication
 from eventer_bridge.rsb.bridge import Bridge
 from eventer_bridge.server_stats import ServerStats
+from mariner import logs
 from mariner.rsb_metrics import RsbLatency
 from mariner.server import MarinerServer
 
@@ -141,6 +142,16 @@ class GatewayCollector(Collector):
             yield from _rsb_metrics(self._rsb)
         if self._backend is not None:
             yield from _store_metrics(self._backend)
+        yield from _log_metrics()
+
+
+def _log_metrics() -> Iterable[Metric]:
+    counts = logs.counts()
+    for name, text, value in (
+        ("log_left_out", "Lines that were not logged, as too many of a kind", counts.left_out),
+        ("log_dropped", "Lines that were not logged, as the log was too slow", counts.dropped),
+    ):
+        yield CounterMetricFamily(f"mariner_{name}", text, value)
 
 
 def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:

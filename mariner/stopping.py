@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from mariner import limits
+from mariner import limits, logs
 
 mlog = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class Stopper:
     def _give_up(self) -> None:
         try:
             _tell(self._waits_for())
+            logs.close()
         finally:
             os._exit(EXIT_STUCK)
 

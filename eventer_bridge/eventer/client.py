@@ -38,6 +38,7 @@ from eventer_bridge.eventer.messages import (
     MsgStatusNotify,
     RefusedEvent,
 )
+from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
@@ -134,7 +135,7 @@ async def connect(
             response = await handler.request(request)
         assert isinstance(response, MsgInitRes)
         if response.status is None:
-            raise InitError(f"{address}: {response.error}")
+            raise InitError(f"{address}: {cut(response.error)}")
         return EventerClient(connection, handler, persisted)
     except BaseException as e:
         if connection is not None:

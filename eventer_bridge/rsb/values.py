@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.excerpts import cut
 from eventer_bridge.model import INT64_MAX, INT64_MIN
 
 
@@ -125,7 +126,7 @@ def encode_value(schema: str, value: Any) -> bytes:
         return converter.encode(value)
     except (ValueError, TypeError):
         raise InvalidEventError(
-            f"a value of wire schema {schema!r}: expected {converter.expected}"
+            f"a value of wire schema {cut(schema)!r}: expected {converter.expected}"
         ) from None
 
 

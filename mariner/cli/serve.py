@@ -1,6 +1,7 @@
 """``mariner serve`` and ``mariner check``."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -47,14 +48,22 @@ def serve(path: Path) -> None:
     logs.configure(conf.log)
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
+    failure, code = _run(conf)
+    if not logs.close():
+        os._exit(code)  # nobody reads standard error, or the like: nothing to wait for
+    if failure is not None:
+        _fail(failure, code)
+
+
+def _run(conf: config.GatewayConfig) -> tuple[str | None, int]:
+    """Run the gateway; returns what went wrong, and the exit code."""
     try:
         failed = uvloop.run(_serve(conf))
     except ConfigurationError as e:
-        _fail(str(e), 2)
+        return str(e), 2
     except (EventerBridgeError, OSError) as e:
-        _fail(str(e), 1)
-    if failed:
-        _fail(f"{failed} failed, see the log", 1)
+        return str(e), 1
+    return (None, 0) if failed is None else (f"{failed} failed, see the log", 1)
 
 
 async def _serve(conf: config.GatewayConfig) -> str | None:

@@ -123,9 +123,14 @@ async def gateway(
         )
 
 
+def listening(text: str) -> dict[str, int]:
+    """The ports that a gateway told to listen at, by what listens there."""
+    return {name: int(port) for name, port in _LISTENING.findall(text)}
+
+
 async def _wait_ports(process: Process, output: Path, expected: set[str]) -> dict[str, int]:
     async def probe() -> dict[str, int] | None:
-        ports = {name: int(port) for name, port in _LISTENING.findall(processes.tail(output))}
+        ports = listening(processes.tail(output))
         return ports if ports.keys() >= expected else None
 
     return await processes.wait_ready(process, output, probe)

@@ -1,0 +1,96 @@
+"""What a gateway logs while peers do their worst, and while nobody reads what it logs."""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from mariner import limits
+from tests.support.gateway import gateway, listening
+from tests.support.hat_peers import CLIENTS, HOST, write_conf
+from tests.support.peer import INIT, RawPeer
+
+PIPE_BYTES = 4_096
+"""The smallest pipe that there is."""
+
+N_REFUSED = 60
+
+
+async def refuse(port: int, name: str) -> None:
+    async with await RawPeer.connect(port) as peer:
+        peer.send({**INIT, "client_name": name})
+        assert not (await peer.receive())["success"]
+        assert await peer.is_closed_by_server()
+
+
+async def test_a_flood_of_long_names_leaves_a_few_short_lines(tmp_path: Path) -> None:
+    name = "\u0416" * 30_000  # each of them takes six bytes of a line
+    async with gateway(tmp_path, backend="memory", http=True) as running:
+        for _ in range(N_REFUSED):
+            await refuse(running.port, name)
+        url = f"http://{HOST}:{running.http_port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            metrics = (await response.text()).splitlines()
+    lines = [json.loads(i) for i in running.stderr_path.read_text().splitlines() if i[0] == "{"]
+    closed = [i for i in lines if i["message"] == "closing connection"]
+    # more than the burst where it took a while
+    assert limits.LOG_ADDRESS_BURST_LINES <= len(closed) < N_REFUSED
+    n_left_out = N_REFUSED - len(closed)
+    told = [i for i in lines if i["message"].startswith("lines were left out")]
+    assert sum(i["lines"] for i in told) == n_left_out
+    assert told[0]["left_out"].keys() == {HOST}
+    assert f"mariner_log_left_out_total {float(n_left_out)}" in metrics
+    assert "mariner_log_dropped_total 0.0" in metrics
+    assert {len(i["client"]) for i in closed} == {limits.MAX_LOG_CHARACTERS}
+
+
+@pytest.fixture
+async def unread(
+    tmp_path: Path,
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, int]]]:
+    """A gateway whose standard error is read until it listens, and then no more; its ports."""
+    conf: dict[str, Any] = {
+        "name": "gateway",
+        "mariner": {"host": HOST, "port": 0},
+        "event_core": {"server_id": 1, "backend": {"type": "memory"}},
+        "clients": CLIENTS,
+        "http": {"host": HOST, "port": 0},
+    }
+    path = write_conf(tmp_path / "gateway.json", conf)
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mariner", "serve", "--conf", str(path)), stderr=write_end
+    )
+    os.close(write_end)
+    text = ""
+    while "http" not in listening(text):
+        text += (await asyncio.to_thread(os.read, read_end, PIPE_BYTES)).decode()
+    yield process, listening(text)
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    os.close(read_end)
+
+
+async def test_nobody_waits_for_a_log_that_nobody_reads(
+    unread: tuple[asyncio.subprocess.Process, dict[str, int]],
+) -> None:
+    process, ports = unread
+    async with await RawPeer.init(ports["mariner"]) as peer:
+        for _ in range(limits.LOG_ADDRESS_BURST_LINES):  # of more than 200 bytes each
+            await refuse(ports["mariner"], "x" * 400)
+        assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
+        url = f"http://{HOST}:{ports['http']}/healthz"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            assert response.status == 200
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
