@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-without-spark test-pythons check bench torture clean
+.PHONY: help setup run demo test test-without-spark test-pythons check bench torture mutate clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
@@ -52,6 +52,10 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	$(BIN)/python -m tests.torture
 	STATEFUL_EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 
+mutate: $(READY)  ## change the code in small ways, one at a time: does a test notice?
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
+	$(BIN)/python -m tests.mutation
+
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-* var dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* var dist build mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

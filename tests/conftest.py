@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 import uvloop
 
@@ -20,6 +21,13 @@ NEED_SPARK: Final = (
 """Without the extra ``spark`` these cannot even be imported, or start processes that need it."""
 
 HAS_SPARK: Final = importlib.util.find_spec("pyspark") is not None
+
+hypothesis.settings.register_profile(
+    "patient",  # by itself it fails a test that took 200 ms, or whose examples took long to make
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 collect_ignore = [] if HAS_SPARK else list(NEED_SPARK)
 

@@ -160,7 +160,9 @@ async def check(modules: list[Behaviour], requests: list[list[EventType]]) -> No
     st.lists(st.lists(event_types, min_size=1, max_size=4), min_size=1, max_size=6),
 )
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_random_modules(
     monkeypatch: pytest.MonkeyPatch, modules: list[Behaviour], requests: list[list[EventType]]
