@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.torture.attacks import logs, queries, registrations, shapes, strangers
+from tests.torture.attacks import eventer, logs, queries, registrations, rsb, shapes, strangers
 
 ATTACKS: Final = {
     **strangers.ATTACKS,
@@ -10,4 +10,6 @@ ATTACKS: Final = {
     **registrations.ATTACKS,
     **queries.ATTACKS,
     **shapes.ATTACKS,
+    **eventer.ATTACKS,
+    **rsb.ATTACKS,
 }

@@ -37,10 +37,7 @@ SCHEMAS: Final = [
 ]
 
 CORE: Final = {
-    "eventer_server": {
-        "host": "127.0.0.1",
-        "port": 0,
-        "clients": [_client("observer", _EVERYTHING), _client("insider", [["app", "*"]])],
-    },
+    "eventer_server": {"host": "127.0.0.1", "port": 0, "token": "insider"},
     "rsb": {"host": "127.0.0.1", "port": 0, "mode": "server", "scopes_in": ["/"]},
 }
+"""Listeners for Hat's components, with one token for all, and for the RSB bus."""

@@ -19,7 +19,7 @@ _LINES: Final = 10_000
 _EXPENSIVE: Final = "\x7f"
 
 
-def _flood(target: Target, port: int, message: Callable[[int], bytes]) -> Facts:
+def flood(target: Target, port: int, message: Callable[[int], bytes]) -> Facts:
     """Send one message on each of many connections, and wait until it is closed."""
     n_bytes = n_connections = 0
     for number in until(target.duration(_FLOOD_S)):
@@ -39,18 +39,18 @@ def long_names(target: Target) -> Facts:
     """Name oneself by what takes three times the room in a log, with a wrong token."""
     name = _EXPENSIVE * 60_000
     message = wire.encode(wire.init_req(name, "guess"))
-    return _flood(target, target.mariner, lambda _: message)
+    return flood(target, target.mariner, lambda _: message)
 
 
 def long_msg_types(target: Target) -> Facts:
     """Messages of a kind whose name is long."""
     message = wire.encode({"msg_type": _EXPENSIVE * 60_000, "ping_id": 1})
-    return _flood(target, target.mariner, lambda _: message)
+    return flood(target, target.mariner, lambda _: message)
 
 
 def short_lines(target: Target) -> Facts:
     """As many wrong messages as possible, each on a connection of its own."""
-    return _flood(target, target.mariner, lambda number: wire.frame(b"%d" % number))
+    return flood(target, target.mariner, lambda number: wire.frame(b"%d" % number))
 
 
 def many_addresses(target: Target) -> Facts:
@@ -71,7 +71,7 @@ def many_addresses(target: Target) -> Facts:
 
 def failed_handshakes(target: Target) -> Facts:
     """Something else than TLS where TLS is expected."""
-    return _flood(target, target.mariner, lambda _: b"GET / HTTP/1.1\r\n\r\n")
+    return flood(target, target.mariner, lambda _: b"GET / HTTP/1.1\r\n\r\n")
 
 
 def full_handshakes(target: Target) -> Facts:
@@ -91,7 +91,7 @@ def full_handshakes(target: Target) -> Facts:
 
 def bad_http(target: Target) -> Facts:
     """Requests that are none."""
-    return _flood(target, target.http, lambda _: b"\x7f" * 8_000 + b"\r\n\r\n")
+    return flood(target, target.http, lambda _: b"\x7f" * 8_000 + b"\r\n\r\n")
 
 
 def refused_registrations(target: Target) -> Facts:

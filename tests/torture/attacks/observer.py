@@ -15,7 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from tests.torture.attacks.attack import HOST
-from tests.torture.attacks.wire import encode, event, init_req, latest_req, register_req
+from tests.torture.attacks.wire import (
+    encode,
+    event,
+    init_req,
+    latest_req,
+    register_req,
+    timeseries_req,
+)
 
 NAME: Final = "observer"
 
@@ -100,10 +107,14 @@ class Honest:
         await self._request("ping", number, {"msg_type": "ping_req", "ping_id": number})
 
     async def latest(self) -> Any:
-        """Value of the latest event that was registered."""
+        """Value of the latest event that was registered, by a query for the latest."""
         number = next(self._ids)
-        answer = await self._request("query", number, latest_req(number, [TYPE]))
-        return answer["events"][0]["payload"]["data"] if answer["events"] else None
+        return await self._query(number, latest_req(number, [TYPE]))
+
+    async def newest(self) -> Any:
+        """The same by a query for a sequence, which takes a reader of the store."""
+        number = next(self._ids)
+        return await self._query(number, timeseries_req(number, [TYPE], max_results=1))
 
     async def register(self, value: Any, event_type: list[str] = TYPE) -> None:
         """Register an event."""
@@ -112,6 +123,10 @@ class Honest:
         answer = await self._request("register", number, request)
         if not answer["success"]:
             raise LostError(answer.get("error"))
+
+    async def _query(self, number: int, message: Any) -> Any:
+        answer = await self._request("query", number, message)
+        return answer["events"][0]["payload"]["data"] if answer["events"] else None
 
     async def _request(self, kind: str, number: int, message: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
@@ -242,6 +257,7 @@ class Observer:
         acts: list[tuple[str, float, Callable[[], Awaitable[Any]]]] = [
             ("ping", PING_PERIOD_S, self._pinging.ping),
             ("query", QUERY_PERIOD_S, self._working.latest),
+            ("query", QUERY_PERIOD_S, self._working.newest),
             ("register", REGISTER_PERIOD_S, lambda: self._working.register(next(numbers))),
             ("connect", CONNECT_PERIOD_S, self._connect),
         ]

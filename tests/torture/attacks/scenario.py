@@ -219,7 +219,7 @@ async def _is_serving(address: Address) -> bool:
             await client.ping()
             await client.register("recovered", ["recovered", "type"])  # of a new type
             await client.register("recovered", TYPE)
-            return client.status == "OPERATIONAL" and await client.latest() == "recovered"
+            return client.status == "OPERATIONAL" and await client.newest() == "recovered"
     except LostError:
         return False
 

@@ -178,7 +178,7 @@ def fail_disk(target: Target) -> Facts:
     return {}
 
 
-_FEW_GUESSES: Final = 50.0
+FEW_GUESSES: Final = 50.0
 """Answered guesses a second from one address: a token of four digits takes minutes, not two
 seconds."""
 
@@ -189,7 +189,7 @@ ATTACKS: Final = {
     "silent-handshakes": Attack(silent_handshakes, is_tls=True),
     "half-requests": Attack(half_requests, limits=Limits(at_most={"still open": 0})),
     "metrics-flood": Attack(metrics_flood),
-    "guesses": Attack(guess_tokens, limits=Limits(at_most={"guesses/s": _FEW_GUESSES})),
+    "guesses": Attack(guess_tokens, limits=Limits(at_most={"guesses/s": FEW_GUESSES})),
     "failing-disk": Attack(
         fail_disk,
         fault="disk",
