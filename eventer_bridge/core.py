@@ -25,6 +25,7 @@ from eventer_bridge.model import (
 from eventer_bridge.pending import Pending
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 
@@ -94,8 +95,18 @@ class EventCore(aio.Resource, abc.ABC):
         """
 
     @abc.abstractmethod
-    def register(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
+    def register(
+        self,
+        source: Source,
+        register_events: Sequence[RegisterEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
         """Register events as one session, all or none.
+
+        Args:
+            source: who asks.
+            register_events: the events.
+            quota: of a client, for event types that it brings; None: it has none.
 
         Returns:
             The session; its events are durable when its ``committed`` is done. Sessions of

@@ -41,6 +41,7 @@ from eventer_bridge.errors import (
     NotOperationalError,
     StorageError,
 )
+from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -61,8 +62,11 @@ from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
+
+_ANNOUNCED: Final = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
 
 ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
 """Source of what the engine registers itself."""
@@ -153,7 +157,10 @@ class Engine(EventCore):
         return self._phase
 
     def register(
-        self, source: Source, register_events: Sequence[RegisterEvent | ProcessEvent]
+        self,
+        source: Source,
+        register_events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None = None,
     ) -> Session:
         """Register events as one session, all or none.
 
@@ -173,7 +180,7 @@ class Engine(EventCore):
         """
         if self._phase is not Status.OPERATIONAL:
             raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
-        return self._register(source, register_events)
+        return self._register(source, register_events, quota)
 
     def replicated(self, server_id: int) -> ServerMark:
         """How far another server's events are kept; ``timestamp`` is None where none are.
@@ -270,21 +277,27 @@ class Engine(EventCore):
         """Register the events of ``announcements``.
 
         While the server is not OPERATIONAL, or where the name cannot be part of an event
-        type, there is nothing but a line in the log.
+        type or is one too many, there is nothing but a line in the log.
         """
         events = announcement(self._server_id, client_name, is_connected=is_connected)
         try:
-            self.register(source, events)
+            self.register(source, events, _ANNOUNCED)
         except EventerBridgeError as e:
-            extra = {"client": client_name, "reason": str(e)}
+            extra = {"client": cut(client_name), "reason": cut(str(e))}
             mlog.debug("connection is not announced", extra=extra)
 
-    def check_types(self, events: Iterable[RegisterEvent | ProcessEvent]) -> None:
+    def check_types(
+        self, events: Iterable[RegisterEvent | ProcessEvent], quota: TypeQuota | None = None
+    ) -> None:
         """Refuse events whose types cannot be registered.
+
+        Args:
+            events: events.
+            quota: of the client that brings them.
 
         Raises:
             InvalidEventError: a type cannot be registered.
-            LimitError: there are too many types.
+            LimitError: there are too many types, or too many of the client's.
         """
         checked = self._checked_types
         new_types = {event.type for event in events if event.type not in checked}
@@ -292,7 +305,7 @@ class Engine(EventCore):
             return
         for event_type in new_types:
             check_type(event_type)
-        self._backend.check_types(new_types)
+        self._backend.check_types(new_types, quota)
         for event_type in new_types:
             checked.remember(event_type, None, type_bytes(event_type))
 
@@ -313,22 +326,27 @@ class Engine(EventCore):
         await asyncio.wait([session.committed])
         session.committed.result()
 
-    def _register(self, source: Source, events: Sequence[RegisterEvent | ProcessEvent]) -> Session:
+    def _register(
+        self,
+        source: Source,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
         n_events = len(events)
         check_count(n_events)
-        self.check_types(events)
+        self.check_types(events, quota)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         n_bytes = payload_bytes(events)
         if self._runner is None or self._runner.is_abandoned:
-            created, commit = self._hand_over(events)
+            created, commit = self._hand_over(events, quota, n_events)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(session)
             self._track(session, commit)
             return session
-        session = Session(source, n_events, n_bytes, self._loop.create_future())
+        session = Session(source, n_events, n_bytes, self._loop.create_future(), quota=quota)
         self._begin_own(session)
         self._runner.submit(session, events)
         return session
@@ -339,7 +357,11 @@ class Engine(EventCore):
         self._own_ended.clear()
 
     def _hand_over(
-        self, events: Sequence[RegisterEvent | ProcessEvent], session_id: int | None = None
+        self,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None,
+        n_asked: int,
+        session_id: int | None = None,
     ) -> tuple[list[Event], asyncio.Future[None]]:
         """Hand a session's events to the backend."""
         if self._conditions:
@@ -347,7 +369,7 @@ class Engine(EventCore):
         if session_id is None:
             session_id = self._numbering.next_session()
         created = self._numbering.create_events(session_id, events)
-        commit = self._backend.register(created)
+        commit = self._backend.register(created, quota, n_asked)
         if commit.done() and (error := commit.exception()):
             raise error
         return created, commit
@@ -358,7 +380,9 @@ class Engine(EventCore):
         added = events[session.requested :]
         self.check_types(added)
         added_bytes = payload_bytes(added)
-        session.events, commit = self._hand_over(events, session_id)
+        session.events, commit = self._hand_over(
+            events, session.quota, session.requested, session_id
+        )
         session.payload_bytes += added_bytes
         self._pending.add(len(added), added_bytes)
         self._track(session, commit)

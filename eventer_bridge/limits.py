@@ -21,7 +21,24 @@ MAX_GROUP_EVENTS: Final = 4_096
 """Events of one group commit: larger groups are no faster, but delay their first."""
 
 MAX_EVENT_TYPES: Final = 1_000_000
-"""Known event types. They are kept in memory, at about 0.5 kB each."""
+"""What all known event types may cost (see ``type_budget``). They are kept in memory: at 0.3 kB
+each if they are like others, and up to ``TYPE_PRICE_BYTES`` for each that they cost."""
+
+RESERVED_EVENT_TYPES: Final = 10_000
+"""Of these, those that clients leave to the server itself, its modules and other servers."""
+
+MAX_CLIENT_EVENT_TYPES: Final = 100_000
+"""What the types that one client brought may cost, unless its configuration says otherwise:
+100 MB. Types are for ever, so that ten such clients leave nothing to others."""
+
+MAX_ANNOUNCED_NAMES: Final = 10_000
+"""The same for types with names of clients, which tell who is connected. Where there is a token
+for all, clients make up their names."""
+
+TYPE_PRICE_BYTES: Final = 1_024
+"""Memory of a type that costs 1; a longer one costs more."""
+
+assert MAX_CLIENT_EVENT_TYPES + MAX_ANNOUNCED_NAMES + RESERVED_EVENT_TYPES < MAX_EVENT_TYPES
 
 MAX_TYPE_SEGMENTS: Final = 64
 """Segments of an event type; the trie of types is as deep."""

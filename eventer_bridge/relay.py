@@ -47,6 +47,7 @@ from eventer_bridge.relay_positions import Position
 from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 
 def create(name: str, connect: ConnectCb) -> "RelayCore":
@@ -104,8 +105,13 @@ class RelayCore(EventCore):
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Nothing: the remote server announces who is connected to it."""
 
-    def register(self, source: Source, register_events: Sequence[RegisterEvent]) -> Session:
-        """See :class:`EventCore`.
+    def register(
+        self,
+        source: Source,
+        register_events: Sequence[RegisterEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
+        """See :class:`EventCore`. Types are the remote server's to count.
 
         Raises:
             NotOperationalError: the remote server is not OPERATIONAL, or away.

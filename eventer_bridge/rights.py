@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from eventer_bridge import payload_schemas
+from eventer_bridge import limits, payload_schemas
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, RegisterEvent
@@ -22,6 +22,7 @@ from eventer_bridge.payload_schemas import PayloadSchema
 from eventer_bridge.registrable import check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 _DECLINED = "invalid client name or token"
 
@@ -34,13 +35,14 @@ class RegisterRule(msgspec.Struct, frozen=True):
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """A client and its rights."""
+    """A client and its rights; ``max_event_types`` is its quota (``type_budget``)."""
 
     name: str
     token: str | None
     subscriptions: tuple[EventType, ...]
     register_events: tuple[RegisterRule, ...]
     certificate: str | None = None
+    max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
 
 
 class DeclinedError(Exception):
@@ -54,6 +56,7 @@ class Rights:
         self.name = config.name
         self.token = config.token
         self.certificate = config.certificate
+        self.type_quota = TypeQuota(f"client {config.name}", config.max_event_types)
         self.subscription = Subscription(config.subscriptions)
         self._rules = [
             (
@@ -102,10 +105,12 @@ class Rights:
         return checks
 
 
-def everything(name: str) -> Rights:
-    """Rights of a client that may see and register everything."""
+def everything(quota: TypeQuota) -> Rights:
+    """Rights of all who may see and register everything, with one quota together."""
     all_types = (("*",),)
-    return Rights(ClientConfig(name, None, all_types, (RegisterRule(all_types),)), {})
+    rights = Rights(ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),)), {})
+    rights.type_quota = quota
+    return rights
 
 
 class Authenticator:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from eventer_bridge.model import Event, ProcessEvent, RegisterEvent, Source, SourceType
+from eventer_bridge.type_budget import TypeQuota
 
 REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
 """Source of what other servers registered."""
@@ -27,11 +28,20 @@ class Session:
             ``EventerBridgeError`` where they may not be. Sessions that are committed
             together may share it, so it is never to be cancelled: wait for it with
             ``asyncio.wait`` where that could happen.
+        quota: of who asked, for event types that nobody used before.
         encodings: encoded events by wire, filled in by the wires themselves, so that an
             event is encoded once per wire and not once per receiver.
     """
 
-    __slots__ = ("committed", "encodings", "events", "payload_bytes", "requested", "source")
+    __slots__ = (
+        "committed",
+        "encodings",
+        "events",
+        "payload_bytes",
+        "quota",
+        "requested",
+        "source",
+    )
 
     def __init__(
         self,
@@ -40,8 +50,11 @@ class Session:
         payload_bytes: int,
         committed: asyncio.Future[None],
         events: Sequence[Event] = (),
+        *,
+        quota: TypeQuota | None = None,
     ) -> None:
         self.source = source
+        self.quota = quota
         self.requested = requested
         self.events = events
         self.payload_bytes = payload_bytes

@@ -21,6 +21,7 @@ from hat import json as hat_json
 from jsonschema.exceptions import ValidationError
 from referencing import Registry, Resource
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
 from eventer_bridge.errors import (
@@ -107,13 +108,17 @@ class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
 
 
 class EventerServerConfig(msgspec.Struct, frozen=True):
-    """Where Eventer clients connect to; ``clients`` gives rights to each, by its name."""
+    """Where Eventer clients connect to; ``clients`` gives rights to each, by its name.
+
+    Without them, ``max_event_types`` is the quota of all together.
+    """
 
     host: str
     port: int
     token: str | None = None
     tls: TlsConfig | None = None
     clients: tuple[ClientConfig, ...] | None = None
+    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
 
 
 class MonitorConfig(msgspec.Struct, frozen=True):
@@ -133,6 +138,7 @@ class RsbConfig(msgspec.Struct, frozen=True):
     scopes_in: tuple[str, ...] = ()
     scopes_out: tuple[str, ...] = ()
     prefix: EventType = ("rsb",)
+    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
 
 
 class CoreConfig(msgspec.Struct, frozen=True):
@@ -318,6 +324,8 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
     if "clients" in server and server.get("token") is not None:
         yield f"{key}.token: expected either token, which is for all, or clients with their own"
+    if "clients" in server and "max_event_types" in server:
+        yield f"{key}.max_event_types: expected in each of clients, where there are any"
     ids = {core["server_id"]}
     for index, remote in enumerate(core.get("replication", [])):
         if remote["server_id"] in ids:

@@ -172,7 +172,7 @@ class Gateway(aio.Resource):
         self, core: EventCore, config: EventerServerConfig, metrics: Metrics
     ) -> EventerServer:
         if config.clients is None:
-            authenticate = eventer_server.by_token(config.token)
+            authenticate = eventer_server.by_token(config.token, config.max_event_types)
         else:
             authenticate = Authenticator(config.clients, self._config.schemas).authenticate
         return await eventer_server.listen(
@@ -192,6 +192,7 @@ class Gateway(aio.Resource):
             scopes_out=tuple(parse_scope(scope) for scope in config.scopes_out),
             prefix=config.prefix,
             name=self._config.name,
+            max_event_types=config.max_event_types,
         )
 
     def _remote_servers(self) -> list[RemoteServer]:

@@ -18,6 +18,7 @@ from hat import aio, util
 
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 
 class ServerMark(NamedTuple):
@@ -90,15 +91,21 @@ class Backend(aio.Resource, abc.ABC):
         """
 
     @abc.abstractmethod
-    def check_types(self, event_types: Iterable[EventType]) -> None:
+    def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """Refuse types that :meth:`register` could not store, before ids are given.
 
+        Args:
+            event_types: types, known ones and new ones.
+            quota: of who brings the new ones; None: this server, or another one.
+
         Raises:
-            LimitError: a new event type would exceed ``limits.MAX_EVENT_TYPES``.
+            LimitError: new types cost too much (see ``TypeBudget.check``).
         """
 
     @abc.abstractmethod
-    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+    def register(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> asyncio.Future[None]:
         """Store the events of one session, whole or not at all.
 
         Sessions are committed in the order of the calls. The future is done when the
@@ -109,6 +116,9 @@ class Backend(aio.Resource, abc.ABC):
             events: the events of one session (at least one): same server, same session
                 id (greater than of any before of that server), same timestamp (not
                 smaller than of any before of that server), instances rising.
+            quota: of who asked for it, where it is a client. The types that it brings count
+                as its, in the same commit.
+            n_asked: so many of the events, the first ones, it asked for.
 
         Returns:
             A future, which may be shared by sessions that are committed together, so that

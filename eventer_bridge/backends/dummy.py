@@ -11,6 +11,7 @@ from eventer_bridge.backends.common import check_ids, visible_types
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 
 def create() -> "DummyBackend":
@@ -21,7 +22,7 @@ def create() -> "DummyBackend":
 class DummyBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
-    def check_types(self, event_types: Iterable[EventType]) -> None:
+    def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`; any number of types can be not stored."""
 
     async def query(
@@ -38,5 +39,5 @@ class DummyBackend(VolatileBackend):
         self._check_open()
         return StoreStats(0, 0, 0)
 
-    def _keep(self, events: Sequence[Event]) -> None:
+    def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
         """Nothing."""

@@ -22,7 +22,6 @@ from eventer_bridge.backends.retention import (
     event_bytes,
 )
 from eventer_bridge.backends.volatile import VolatileBackend
-from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -38,6 +37,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.payloads import same_as
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeBudget, TypeQuota
 
 
 def create(
@@ -59,6 +59,7 @@ class MemoryBackend(VolatileBackend):
         super().__init__()
         self._events: list[Event] = []  # in natural order
         self._latest: dict[EventType, Event] = {}
+        self._budget = TypeBudget()
         self._clock = clock
         self._shares = Shares(retention)
         for share in self._shares.all:
@@ -68,13 +69,9 @@ class MemoryBackend(VolatileBackend):
         if retention:
             self.async_group.spawn(self._retain)
 
-    def check_types(self, event_types: Iterable[EventType]) -> None:
+    def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
-        n_types = len(self._latest) + len(set(event_types).difference(self._latest))
-        if n_types > max(len(self._latest), limits.MAX_EVENT_TYPES):
-            raise LimitError(
-                f"{n_types} different event types, at most {limits.MAX_EVENT_TYPES} are allowed"
-            )
+        self._budget.check(set(event_types).difference(self._latest), quota)
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None
@@ -102,8 +99,11 @@ class MemoryBackend(VolatileBackend):
         self._check_open()
         return StoreStats(len(self._events), len(self._latest), 0)
 
-    def _keep(self, events: Sequence[Event]) -> None:
-        for event in events:
+    def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
+        for number, event in enumerate(events):
+            if event.type not in self._latest:
+                owner = quota.owner if quota is not None and number < n_asked else None
+                self._budget.add(event.type, owner)
             if not self._events or natural_key(self._events[-1]) < natural_key(event):
                 self._events.append(event)
             else:

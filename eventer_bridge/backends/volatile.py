@@ -13,6 +13,7 @@ from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
+from eventer_bridge.type_budget import TypeQuota
 
 
 class VolatileBackend(Backend):
@@ -25,8 +26,8 @@ class VolatileBackend(Backend):
         self._reserved: dict[int, int] = {}
 
     @abc.abstractmethod
-    def _keep(self, events: Sequence[Event]) -> None:
-        """Keep what of a session is kept."""
+    def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
+        """Keep what of a session is kept; see :meth:`register`."""
 
     @property
     def async_group(self) -> aio.Group:
@@ -54,12 +55,14 @@ class VolatileBackend(Backend):
             self._reserved[server_id] = session
         return self._done()
 
-    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+    def register(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> asyncio.Future[None]:
         """See :class:`Backend`."""
         if self.is_open:
             last = events[-1]
             self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
-            self._keep(events)
+            self._keep(events, quota, n_asked)
         return self._done()
 
     async def flush(self) -> None:

@@ -52,6 +52,7 @@ from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.tls import peer_common_name
+from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 
@@ -70,13 +71,17 @@ AuthenticateCb = Callable[[str, str | None, str | None], Rights]
 """Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
 
 
-def by_token(token: str | None) -> AuthenticateCb:
+def by_token(
+    token: str | None, max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
+) -> AuthenticateCb:
     """Everybody who gives this token may do everything; None: everybody who gives none.
+
+    They make up their names, so that they are one client, whose rights and quota they share.
 
     A wrong token and a missing one are declined alike. 001 recommends to accept who gives
     none in any case; a token would protect nothing then.
     """
-    rights = everything("everybody")  # one for all: what it remembers is bounded
+    rights = everything(TypeQuota("Eventer clients", max_event_types))
 
     def authenticate(name: str, given: str | None, certificate: str | None) -> Rights:
         expected = b"" if token is None else token.encode()
@@ -324,7 +329,7 @@ class _Client(chatter.Handler):
             return
         core = self._server.core
         try:
-            session = core.register(self._source, request.register_events)
+            session = core.register(self._source, request.register_events, self._rights.type_quota)
         except EventerBridgeError as e:
             self._refuse(message, str(e), type(e).__name__)
             return

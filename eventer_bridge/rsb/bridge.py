@@ -41,6 +41,7 @@ from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participa
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
 from eventer_bridge.session import Session
+from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
         scopes_out: what is sent.
         prefix: what types of events begin with.
         name: what RSB's tools call this process.
+        max_event_types: quota of all participants together (``type_budget``).
     """
 
     host: str
@@ -73,6 +75,7 @@ class Settings(NamedTuple):
     scopes_out: tuple[Scope, ...]
     prefix: EventType
     name: str = "mariner"
+    max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
 
 
 async def create(
@@ -110,6 +113,7 @@ class Bridge(aio.Resource):
         self._settings = settings
         self._observe_times = observe_times
         self._source = core.create_source(SourceType.CONNECTION)
+        self._quota = TypeQuota("RSB", settings.max_event_types)
         self._informers = [Informer(scope) for scope in settings.scopes_out]
         self._routes: Remembered[EventType, _Route | None] = Remembered()
         self._seen: dict[EventId, None] = {}
@@ -179,7 +183,7 @@ class Bridge(aio.Resource):
 
     def _register(self, events: Sequence[RegisterEvent]) -> None:
         try:
-            session = self._core.register(self._source, events)
+            session = self._core.register(self._source, events, self._quota)
         except EventerBridgeError as e:
             self._on_refused(events, e)
         else:

@@ -151,6 +151,7 @@ def _write_info(path: Path, found: StoreInfo) -> None:
         ("events", f"about {found.events}"),
         ("event types", str(found.event_types)),
     ]
+    rows += ((f"types of {owner}", str(price)) for owner, price in found.spent.items())
     if found.first_timestamp and found.last_timestamp:
         first, last = map(format_timestamp, (found.first_timestamp, found.last_timestamp))
         rows.append(("time", f"{first} to {last}"))

@@ -303,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
             return
         core = self._context.core
         try:
-            session = core.register(self._source, message.register_events)
+            session = core.register(self._source, message.register_events, self._rights.type_quota)
         except EventerBridgeError as e:
             self._context.stats.rejected[type(e).__name__] += 1
             self._respond(message.register_id, str(e))

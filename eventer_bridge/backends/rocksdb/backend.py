@@ -63,6 +63,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 
@@ -199,16 +200,18 @@ class RocksDbBackend(Backend):
         self._store.stage_reservation(group.commit, server_id, session)
         return group.future
 
-    def check_types(self, event_types: Iterable[EventType]) -> None:
+    def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
-        self._types.check(event_types)
+        self._types.check(event_types, quota)
 
-    def register(self, events: Sequence[Event]) -> asyncio.Future[None]:
+    def register(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> asyncio.Future[None]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
         new_types: list[tuple[TypeId, bytes]] = []
         try:
             self._check_writable()
-            type_ids = self._types.intern(events, new_types)
+            type_ids = self._types.intern(events, new_types, quota, n_asked)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
         if new_types and self._retention is not None:
@@ -216,6 +219,8 @@ class RocksDbBackend(Backend):
             self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
         group = self._gather(len(events))
         self._store.stage(group.commit, events, type_ids, new_types)
+        if new_types and quota is not None:
+            self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
         return group.future
 
     async def query(

@@ -40,6 +40,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
         format: version of the layout.
         events: stored events, an estimate (``verify`` counts them).
         event_types: known event types, exactly.
+        spent: what those cost that each client brought (``type_budget``).
         first_timestamp: the least timestamp, None where there are no events.
         last_timestamp: the greatest timestamp.
         servers: servers with events, by id.
@@ -51,6 +52,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
     format: int
     events: int
     event_types: int
+    spent: dict[str, int]
     first_timestamp: Timestamp | None
     last_timestamp: Timestamp | None
     servers: list[ServerInfo]
@@ -73,6 +75,7 @@ def ext_info(store: Store) -> StoreInfo:
         format=FORMAT,
         events=store.n_events(),
         event_types=len(store.ext_types()),
+        spent=store.ext_spent(),
         first_timestamp=None if first is None else keys.decode_timestamp(first),
         last_timestamp=None if last is None else keys.decode_timestamp(last),
         servers=list(_servers(store)),

@@ -15,6 +15,8 @@ decoded at once (``numpy`` over the joined keys)::
     default   "format"                                             → version, in digits
               "reserved" · server (8)                              → session (8)
               "deleted" · server (8)                    → session (8) · timestamp
+              "types of " · who                         → what the types cost that who
+                                                          brought (8)
 
 The order of places is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
@@ -73,6 +75,9 @@ BINARY_FLAG: Final = 2
 SOURCE_FLAG: Final = 4
 """Flags of a value: the payload is JSON, or binary; there is a source timestamp."""
 
+SPENT_KEY: Final = b"types of "
+"""What the types cost that somebody brought, whose name follows in UTF-8 (``type_budget``)."""
+
 _BIAS: Final = 1 << 63
 _TYPE: Final = Struct(">I")
 _INT: Final = Struct(">Q")
@@ -122,6 +127,16 @@ def decode_int(data: bytes) -> int:
     """The opposite of :func:`encode_int`."""
     number: int = _INT.unpack(data)[0]
     return number - _BIAS
+
+
+def encode_owner(owner: str) -> bytes:
+    """Key of what the types of an owner cost."""
+    return SPENT_KEY + owner.encode("utf-8", "surrogatepass")
+
+
+def decode_owner(key: bytes) -> str:
+    """The opposite of :func:`encode_owner`."""
+    return str(key.removeprefix(SPENT_KEY), "utf-8", "surrogatepass")
 
 
 def encode_timestamp(timestamp: Timestamp) -> bytes:

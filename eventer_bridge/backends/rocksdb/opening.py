@@ -43,7 +43,7 @@ def ext_load(store: Store) -> Opened:
     Raises:
         StorageError: it cannot be read.
     """
-    types = Types(store.ext_types())
+    types = Types(store.ext_types(), store.ext_spent())
     latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
     return Opened(store, types, LatestCache(store.ext_last_place(), latest))
 

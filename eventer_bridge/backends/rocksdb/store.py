@@ -107,6 +107,25 @@ class Store(Database):
             raise StoreDamagedError(f"{self.path}: the event store is damaged: a type is missing")
         return types
 
+    def ext_spent(self) -> dict[str, int]:
+        """What the types cost that each owner brought (``TypeBudget.spent``).
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        iterator = self.iterator("default")
+        spent: dict[str, int] = {}
+        iterator.seek(keys.SPENT_KEY)
+        while iterator.valid() and iterator.key().startswith(keys.SPENT_KEY):
+            price = iterator.value()
+            if len(price) != keys.INT_BYTES:
+                raise StoreDamagedError(f"{self.path}: the event store is damaged: a quota's row")
+            spent[keys.decode_owner(iterator.key())] = keys.decode_int(price)
+            iterator.next()
+        with self.errors():
+            iterator.status()
+        return spent
+
     def ext_last_place(self) -> bytes:
         """A place (see ``keys``) behind every stored one; empty where there is none."""
         snapshot = self.snapshot()
@@ -166,6 +185,10 @@ class Store(Database):
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
         """Add to a commit that sessions of a server are reserved up to this one."""
         commit.batch.put(keys.RESERVED_KEY + keys.encode_int(server), keys.encode_int(session))
+
+    def stage_spent(self, commit: Commit, owner: str, price: int) -> None:
+        """Add to a commit what the types of an owner cost, those that it stores included."""
+        commit.batch.put(keys.encode_owner(owner), keys.encode_int(price))
 
     def write(self, commit: Commit) -> None:
         """Write a commit to the log, which is to be synced then, and make it readable.

@@ -5,18 +5,17 @@ renumbered, what is new is complete before it counts, and rows have types that w
 before.
 """
 
-import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.errors import LimitError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeBudget, TypeQuota
 from eventer_bridge.type_trie import TypeTrie
 
 STEP_TYPES: Final = 64
@@ -28,40 +27,54 @@ class Types:
 
     Args:
         stored: the types that the store knows, by id.
+        spent: what those of each client cost.
 
     Attributes:
         names: every known type, by id.
     """
 
-    def __init__(self, stored: Iterable[tuple[TypeId, EventType]]) -> None:
+    def __init__(
+        self,
+        stored: Iterable[tuple[TypeId, EventType]],
+        spent: Mapping[str, int] | None = None,
+    ) -> None:
         self.names: dict[TypeId, EventType] = {}
+        self._budget = TypeBudget(spent)
         self._ids: dict[EventType, TypeId] = {}
         self._trie = TypeTrie()
         self._visible: OrderedDict[Subscription, VisibleTypes] = OrderedDict()
         for type_id, event_type in stored:
-            self._add(type_id, event_type)
+            self._add(type_id, event_type, None)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def check(self, event_types: Iterable[EventType]) -> None:
-        """Refuse new types above the limit.
+    def check(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
+        """Refuse new types above a limit; see ``TypeBudget.check``.
 
         Raises:
-            LimitError: there would be more than ``limits.MAX_EVENT_TYPES``.
+            LimitError: they cost too much.
         """
-        n_types = len(self) + len(set(event_types).difference(self._ids))
-        if n_types > max(len(self), limits.MAX_EVENT_TYPES):
-            raise LimitError(
-                f"{n_types} different event types, at most {limits.MAX_EVENT_TYPES} are allowed"
-            )
+        self._budget.check(set(event_types).difference(self._ids), quota)
 
-    def intern(self, events: Sequence[Event], new: list[tuple[TypeId, bytes]]) -> list[TypeId]:
+    def spent(self, owner: str) -> int:
+        """What the types of an owner cost."""
+        return self._budget.spent.get(owner, 0)
+
+    def intern(
+        self,
+        events: Sequence[Event],
+        new: list[tuple[TypeId, bytes]],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+    ) -> list[TypeId]:
         """Ids of the events' types.
 
         Args:
             events: any events.
             new: types that are not in the store yet are appended here, encoded.
+            quota: of who asked for them.
+            n_asked: so many of the events, the first ones, were asked for.
 
         Raises:
             LimitError: as :meth:`check`.
@@ -73,11 +86,15 @@ class Types:
         except KeyError:
             pass
         unknown = list(dict.fromkeys(event.type for event in events if event.type not in ids))
-        self.check(unknown)
+        self._budget.check(unknown, None)
+        asked: set[EventType] = set()
+        if quota is not None:
+            asked = {event.type for event in events[:n_asked] if event.type not in ids}
+            self._budget.check(asked, quota)
         encoded = [keys.encode_type(event_type) for event_type in unknown]
         for event_type, data in zip(unknown, encoded, strict=True):
             type_id = keys.encode_type_id(len(self))
-            self._add(type_id, event_type)
+            self._add(type_id, event_type, quota.owner if quota and event_type in asked else None)
             new.append((type_id, data))
         return [ids[event.type] for event in events]
 
@@ -102,9 +119,8 @@ class Types:
             self._visible.popitem(last=False)
         return visible
 
-    def _add(self, type_id: TypeId, event_type: EventType) -> None:
-        # types have their segments in common
-        event_type = tuple(map(sys.intern, event_type))
+    def _add(self, type_id: TypeId, event_type: EventType, owner: str | None) -> None:
+        event_type = self._budget.add(event_type, owner)
         self._ids[event_type] = type_id
         self._trie.add(event_type)
         self.names[type_id] = event_type  # the last: see ``__len__``

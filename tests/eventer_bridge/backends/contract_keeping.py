@@ -22,6 +22,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 from tests.eventer_bridge.backends.contract import BackendContract
 from tests.eventer_bridge.backends.contract_conditions import ConditionsContract
 from tests.eventer_bridge.backends.contract_timeseries import (
@@ -52,6 +53,42 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
         backend.check_types([("a",), ("b",), ("c",)])
         with pytest.raises(LimitError):
             backend.check_types([("d",)])
+
+    async def test_new_types_count_for_the_client_that_asked_for_them(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        await writer.session(*numbered("known"))
+        quota, other = TypeQuota("client a", 3), TypeQuota("client b", 3)
+        backend.check_types([("known",), ("a",), ("b",), ("c",)], quota)
+        with pytest.raises(LimitError, match="4 event types that nobody used before, at most 3"):
+            backend.check_types([("a",), ("b",), ("c",), ("d",)], quota)
+        # the first three were asked for, a module added the others
+        asked = writer.make(*numbered("known", "a", "b", "from a module", "another"))
+        await backend.register(asked, quota, 3)
+        with pytest.raises(LimitError, match="5 event types that nobody used before"):
+            backend.check_types([("c",), ("d",), ("e",)], quota)
+        backend.check_types([("a",), ("from a module",), ("c",)], quota)
+        backend.check_types([("c",), ("d",), ("e",)], other)
+        await backend.register(writer.make(*numbered("c")), other, 1)
+        backend.check_types([("c",), ("d",)], quota)  # c is known now, whoever brought it
+        backend.check_types([(str(i),) for i in range(1_000)])
+
+    async def test_a_long_type_counts_as_several(self, backend: Backend) -> None:
+        long = tuple(f"{i:015}" for i in range(64))
+        backend.check_types([long], TypeQuota("client a", 8))
+        with pytest.raises(LimitError, match="a long one counts as several"):
+            backend.check_types([long], TypeQuota("client a", 7))
+
+    async def test_clients_leave_types_to_the_server(
+        self, backend: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 5)
+        monkeypatch.setattr(limits, "RESERVED_EVENT_TYPES", 3)
+        quota = TypeQuota("client a", 100)
+        backend.check_types([("a",), ("b",)], quota)
+        with pytest.raises(LimitError, match="3 different event types, at most 2 are allowed"):
+            backend.check_types([("a",), ("b",), ("c",)], quota)
+        backend.check_types([("a",), ("b",), ("c",), ("d",), ("e",)])
 
     async def test_stats(self, backend: Backend, writer: Writer) -> None:
         await writer.session(*numbered("a", "b", "a"))

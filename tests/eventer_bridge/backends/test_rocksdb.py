@@ -22,6 +22,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.type_budget import TypeQuota
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
 
@@ -92,6 +93,24 @@ async def test_a_type_above_the_limit_fails_its_session_only(
             await writer.session(*numbered("a", "b", "c"))
         await writer.session(*numbered("a", "d"))
         assert (await backend.query(UPWARDS)).events == writer.events[3:]
+
+
+async def test_quotas_hold_after_reopening(tmp_path: Path) -> None:
+    quota = TypeQuota("client \u010d", 3)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await backend.register(writer.make(*numbered("a", "b")), quota, 2)
+        await writer.session(*numbered("c"))
+    async with await rocksdb.create(tmp_path) as backend:
+        backend.check_types([("a",), ("c",), ("d",)], quota)
+        with pytest.raises(LimitError, match="4 event types that nobody used before"):
+            backend.check_types([("d",), ("e",)], quota)
+        events = writer.make(*numbered("d", "e"))
+        with pytest.raises(LimitError):  # also unless it was checked before
+            await backend.register(events, quota, 2)
+        await backend.register(writer.make(*numbered("d")), quota, 1)
+        with pytest.raises(LimitError):
+            backend.check_types([("e",)], quota)
 
 
 async def test_commits_are_told(tmp_path: Path) -> None:

@@ -215,6 +215,10 @@ def deleted_cut_off(rows: Rows) -> None:
     rows["default"][keys.DELETED_KEY + FIRST] = b"\x01"
 
 
+def price_cut_off(rows: Rows) -> None:
+    rows["default"][keys.encode_owner("client a")] = b"\x01"
+
+
 def strange_keys(rows: Rows) -> None:
     for name in FAMILIES:
         rows[name][b"\xff\xff\xff"] = b""
@@ -295,6 +299,9 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     ],
     deleted_cut_off: [
         f"default: key {(keys.DELETED_KEY + FIRST).hex()}: not a position of deleted sessions"
+    ],
+    price_cut_off: [
+        f"default: key {keys.encode_owner('client a').hex()}: not what the types of a client cost"
     ],
     strange_keys: [
         "type: key ffffff: not a key of this index",

@@ -159,6 +159,7 @@ async def test_info_verify_and_compact(tmp_path: Path, monkeypatch: pytest.Monke
     assert lines[0].split() == ["store", str(store)]
     assert any(re.fullmatch(r"events +about \d+", line) for line in lines)
     assert any(re.fullmatch(r"event types +\d+", line) for line in lines)
+    assert any(re.fullmatch(r"types of client app +\d+", line) for line in lines)
     assert any(re.fullmatch(r"time +\d{4}-.*Z to \d{4}-.*Z", line) for line in lines)
     server = r"server 1 +sessions 1 to \d+, ids given up to \d+"
     assert any(re.fullmatch(server, line) for line in lines)
