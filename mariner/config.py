@@ -9,6 +9,7 @@ that it names.
 
 import functools
 import math
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -189,13 +190,14 @@ def load(path: Path) -> GatewayConfig:
     except OSError as e:
         raise ConfigurationError(f"{path}: {e.strerror}") from e
     except ValueError as e:  # JSON, TOML and UTF-8 errors, which name line and column
-        raise ConfigurationError(f"{path}: {e}") from e
+        raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigurationError(f"{path}: {place}{e.problem}") from e
+        problem = _without_quotes(e.problem or "")
+        raise ConfigurationError(f"{path}: {place}{problem}") from e
     except yaml.YAMLError as e:
-        raise ConfigurationError(f"{path}: {e}") from e
+        raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
     return parse(data, str(path))
 
 
@@ -270,9 +272,9 @@ def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
     if error.validator == "additionalProperties":
         known = error.schema["properties"] if isinstance(error.schema, Mapping) else {}
         unknown = [i for i in value if i not in known]
-        keys = ", ".join(_key([*path, i]) for i in unknown)
+        keys = ", ".join(_key([*path, _masked(i)]) for i in unknown)
         return f"{keys}: unknown key, expected one of {', '.join(known)}"
-    shown = "***" if path[-1:] == ["token"] else _show(value)
+    shown = "***" if "token" in path else _show(value)
     match error.validator:
         case "type":
             text = " or ".join(expected if isinstance(expected, list) else [expected])
@@ -423,6 +425,15 @@ def _schema_problem(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _without_quotes(problem: str) -> str:
+    """What a parser says without what it quotes of the file: that may be part of a token.
+
+    A token that begins with ``!`` or ``*``, for example, is a tag or an alias to YAML. What is
+    one character, or the parser's own word (``<block end>``), stays.
+    """
+    return re.sub(r"""(['"])(?!<[a-z ]+>\1)(?:(?!\1).){2,}\1""", "***", problem)
+
+
 def _what(schema: Any, name: str) -> str:
     """What a property is for, as the schema describes it."""
     described = schema.get("properties", {}).get(name, {}) if isinstance(schema, Mapping) else {}
@@ -437,10 +448,16 @@ def _key(path: Iterable[Any]) -> str:
     return text.removeprefix(".") or "(root)"
 
 
+def _masked(value: Any) -> Any:
+    """Without a token that stands where none should: ``token:secret`` is one text to YAML."""
+    is_suspect = isinstance(value, str) and "token" in value and not value.isidentifier()
+    return "***" if is_suspect else value
+
+
 def _show(value: Any) -> str:
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return "an array"
-    text = repr(value)
+    text = repr(_masked(value))
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"

@@ -11,7 +11,7 @@ import uvloop
 from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
-from mariner import config, gateway, logs
+from mariner import config, config_audit, gateway, logs
 from mariner.stopping import Stopper, block_signals
 
 _CONF = click.option(
@@ -28,9 +28,13 @@ _CONF = click.option(
 def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
+    What lets in strangers is told on standard error, a line each: clients that need neither
+    token nor certificate, and tokens or private keys in files that others can read.
+
     Exit code 0: it can be used; 2: it cannot, and each reason is told in a line.
     """
-    _load(path)
+    for line in config_audit.audit(path, _load(path)):
+        click.echo(f"mariner: warning: {line}", err=True)
     click.echo(f"{path}: ok")
 
 
@@ -45,6 +49,7 @@ def serve(path: Path) -> None:
     """
     conf = _load(path)
     block_signals()
+    os.umask(0o077)  # files of the store, and of logs, are for nobody else
     logs.configure(conf.log)
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import click
 
+from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from mariner import config
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
@@ -71,8 +72,9 @@ def _store_of(conf: Path) -> Path:
 
 @contextlib.contextmanager
 def store_errors() -> Iterator[None]:
-    """What goes wrong with a store becomes an exit code and a line."""
+    """What goes wrong with a store becomes an exit code and a line; its files are private."""
     try:
-        yield
+        with directories.private_files():
+            yield
     except EventerBridgeError as e:
         raise CommandError(str(e), EXIT_FAILED) from e

@@ -44,6 +44,7 @@ def ext_checkpoint(
     scratch = scratch_path(store.path)
     try:
         store.ext_checkpoint(scratch)
+        directories.make_private(scratch)
         directories.move(scratch, target, is_stopped)
     except OSError as e:
         raise StorageError(f"{target}: cannot be written: {e.strerror}") from e

@@ -10,6 +10,7 @@ Runs on a thread that may block. What damage is noticed, and by whom:
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,6 +38,8 @@ from eventer_bridge.errors import (
     StoreFormatError,
     StoreLockedError,
 )
+
+mlog = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 """Version of the layout in ``keys``; raised when older versions would misread it."""
@@ -96,7 +99,21 @@ def lock_directory(path: Path) -> int:
                 f"{path}: the event store is in use by another process, or by this one already"
             ) from e
         raise StorageError(f"{path}: cannot be locked: {e.strerror}") from e
+    _close_to_others(path)
     return descriptor
+
+
+def _close_to_others(path: Path) -> None:
+    """A store of an older version, or one that was copied, may be open to others."""
+    try:
+        n_files = directories.make_private(path)
+    except OSError as e:
+        extra: dict[str, object] = {"path": str(path), "reason": e.strerror}
+        mlog.warning("others than its owner have rights on the event store", extra=extra)
+        return
+    if n_files:
+        extra = {"path": str(path), "files": n_files}
+        mlog.info("others than its owner no longer have rights on the event store", extra=extra)
 
 
 def open_database(path: Path, *, create: bool = True) -> Rdict:
@@ -187,9 +204,13 @@ def check_exists(path: Path) -> None:
     Raises:
         StorageError: there is nothing, or something else.
     """
-    if not path.is_dir():
+    try:
+        is_directory, has_current = path.is_dir(), (path / "CURRENT").exists()
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be looked at: {e.strerror}") from e
+    if not is_directory:
         raise StorageError(f"{path}: no event store: no such directory")
-    if not (path / "CURRENT").exists():
+    if not has_current:
         raise StoreDamagedError(f"{path}: damaged, or not an event store: no file CURRENT")
 
 
@@ -224,7 +245,7 @@ def _open(
 
 def _make_directory(path: Path) -> None:
     missing = [i for i in (path, *path.parents) if not i.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(directories.PRIVATE, parents=True, exist_ok=True)
     for made in missing:  # a power cut must not take back the directory of a synced file
         directories.sync(made.parent)
 

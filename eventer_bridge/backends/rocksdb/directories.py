@@ -2,12 +2,17 @@
 
 Runs on threads that may block. A directory is made under a name of its own beside its
 place (or on the store's file system), synced, and renamed when it is whole.
+
+What is stored is its owner's only: directories of stores have mode 0700, which is enough to keep
+others out whatever is in them. Files have 0600 where the process makes them so
+(:func:`private_files`): RocksDB knows no modes, only the umask, which is the whole process'.
 """
 
 import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +21,41 @@ from eventer_bridge.errors import ClosedError, StorageError
 
 PARTIAL: Final = ".partial"
 """End of the name of a directory that is being made."""
+
+PRIVATE: Final = 0o700
+"""Mode of the directory of a store."""
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Files and directories that the process makes meanwhile are its user's only.
+
+    For processes that have no other umask to mind, such as the gateway and the commands that
+    make stores; in those of others, it would be theirs.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def make_private(path: Path) -> int:
+    """Take all rights of others from a directory and its files.
+
+    Returns:
+        How many of them others had rights on.
+
+    Raises:
+        OSError: it may not be done.
+    """
+    n_open = 0
+    for file in (path, *path.iterdir()):
+        mode = file.lstat().st_mode
+        if mode & 0o077 and not stat.S_ISLNK(mode):
+            file.chmod(stat.S_IMODE(mode) & 0o700)
+            n_open += 1
+    return n_open
 
 
 @contextlib.contextmanager
@@ -94,12 +134,13 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
         OSError: it failed.
         ClosedError: it was stopped.
     """
-    target.mkdir()
+    target.mkdir(mode=PRIVATE)
     for file in sorted(source.iterdir()):
         if is_stopped():
             raise ClosedError("copying was stopped")
         if file.is_file() and file.name != "LOCK":
             shutil.copyfile(file, target / file.name)
+            (target / file.name).chmod(0o600)
             sync(target / file.name)
     sync(target)
 
