@@ -33,6 +33,7 @@ class Meter:
     """
 
     def __init__(self, pid: int, log: Path, store: Path) -> None:
+        self._pid = pid
         self._process = psutil.Process(pid)
         self._log = log
         self._store = store
@@ -43,6 +44,7 @@ class Meter:
         self._memory_bytes = self._before_bytes
         self._n_files = self.n_files_before
         self._n_threads = 0
+        self._starved_before_s = _starved_s(pid)
 
     def tell(self, outcome: Outcome) -> None:
         """Note all figures."""
@@ -50,6 +52,7 @@ class Meter:
         disk_bytes = _size_bytes(self._store) - self._store_before_bytes
         outcome.more_memory_mb = (self._memory_bytes - self._before_bytes) / BYTES_PER_MB
         outcome.left_memory_mb = (now_bytes - self._before_bytes) / BYTES_PER_MB
+        outcome.starved_s = _starved_s(self._pid) - self._starved_before_s
         outcome.n_files = self._n_files
         outcome.n_threads = self._n_threads
         outcome.log_bytes = self._log.stat().st_size - self._log_before_bytes
@@ -98,6 +101,13 @@ async def until_quiet(pid: int, timeout_s: float) -> float:
             return at - began
         if at - began >= timeout_s:
             return timeout_s
+
+
+def _starved_s(pid: int) -> float:
+    """Seconds that the main thread, which runs the loop, could run and got no processor."""
+    with contextlib.suppress(OSError, IndexError):  # not every kernel counts it
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _size_bytes(directory: Path) -> int:

@@ -29,6 +29,7 @@ class Outcome:
         left_memory_mb: afterwards.
         n_files: descriptors at the most.
         n_threads: threads at the most.
+        starved_s: that the gateway's loop waited for a processor: others had it.
         log_bytes: that were logged.
         disk_mb: that the store takes more than before.
         recovered_s: until the gateway served everybody again; None: it did not.
@@ -43,6 +44,7 @@ class Outcome:
     left_memory_mb: float = 0.0
     n_files: int = 0
     n_threads: int = 0
+    starved_s: float = 0.0
     log_bytes: int = 0
     disk_mb: float = 0.0
     recovered_s: float | None = None
@@ -57,11 +59,11 @@ class Outcome:
         seen = ", ".join(f"{kind} {self.seen.times(kind)}" for kind in sorted(self.seen.times_s))
         return (
             f"{facts or 'nothing'}; median/p99/max: {seen} (ping before:"
-            f" {self.baseline.times('ping')}); memory +{self.more_memory_mb:.0f} MB,"
-            f" left +{self.left_memory_mb:.0f}; {self.n_files} descriptors,"
-            f" {self.n_threads} threads; log {self.log_bytes / 1000:,.0f} kB,"
-            f" store +{self.disk_mb:.0f} MB; recovered {recovered}, quiet {self.quiet_s:.1f} s,"
-            f" stopped {stopped}"
+            f" {self.baseline.times('ping')}; starved {self.starved_s:.1f} s);"
+            f" memory +{self.more_memory_mb:.0f} MB, left +{self.left_memory_mb:.0f};"
+            f" {self.n_files} descriptors, {self.n_threads} threads;"
+            f" log {self.log_bytes / 1000:,.0f} kB, store +{self.disk_mb:.0f} MB;"
+            f" recovered {recovered}, quiet {self.quiet_s:.1f} s, stopped {stopped}"
         )
 
 

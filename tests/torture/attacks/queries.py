@@ -1,8 +1,8 @@
 """What a client can do by asking and subscribing: much to look for, and nobody to answer."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.torture.attacks import wire
@@ -165,15 +165,10 @@ def _read_all(peer: Peer) -> None:
         peer.socket.close()
 
 
-_COSTLY: Final = {
-    "payload": {"payload_type": "json", "data": "there is none"},
-    "order_by": "SOURCE_TIMESTAMP",
-}
-
-
-def _costly(number: int, types: Sequence[Sequence[str]] = (("*",),)) -> Any:
+def _costly(number: int) -> Any:
     # looks at every event of every type, and finds nothing
-    return timeseries_req(number, types, payload=_COSTLY["payload"])
+    payload = {"payload_type": "json", "data": "there is none"}
+    return timeseries_req(number, [["*"]], payload=payload)
 
 
 def ask_and_leave(target: Target) -> Facts:
@@ -198,6 +193,39 @@ def large_answers(target: Target) -> Facts:
     return _asking(target, 8, lambda number: timeseries_req(number, [["*"]]))
 
 
+def many_ids(target: Target) -> Facts:
+    """Eight connections that ask for 4,096 events by their ids, which there are not."""
+    ids = [{"server": 1, "session": 1 << 40, "instance": i} for i in range(4_096)]
+    return _asking(target, 8, lambda number: timeseries_req(number, [["*"]], ids=ids))
+
+
+def prepare_documents(target: Target) -> None:
+    """Register 300 payloads of 250 kB each, of many small values."""
+    document = [0] * target.count(125_000)
+    for _ in range(target.count(30)):
+        wire.register(target.mariner, [event(["app", "document"], document)] * 10, 10)
+
+
+def compared_documents(target: Target) -> Facts:
+    """Four connections that ask for a payload that each stored one has to be compared with."""
+    payload = {"payload_type": "json", "data": [0] * target.count(124_000)}
+    return _asking(target, 4, lambda number: timeseries_req(number, [["*"]], payload=payload))
+
+
+def new_types_for_subscribers(target: Target) -> Facts:
+    """20 subscribers of 1,000 patterns each, and 40,000 new types that none of them wants."""
+    patterns = [["app", "?", f"{i}", "*"] for i in range(target.count(1_000))]
+    n = target.count(40_000)
+    with contextlib.ExitStack() as stack, tried():
+        for _ in range(target.count(20)):
+            stack.enter_context(Peer(target.mariner, "insider", patterns))
+        began = time.monotonic()
+        types = [event(["app", f"{i}", f"no {i}"]) for i in range(n)]
+        wire.register(target.mariner, types, 1_000)
+        return {"events/s": n / (time.monotonic() - began)}
+    return {"events/s": 0}
+
+
 def unique_types(target: Target) -> Facts:
     """Eight connections that ask for the first event of each type, oldest first."""
     return _asking(
@@ -219,6 +247,9 @@ def come_and_go(target: Target) -> Facts:
 
 
 ATTACKS: Final = {
+    "many-ids": Attack(many_ids, prepare_events),
+    "compared-documents": Attack(compared_documents, prepare_documents),
+    "new-types-for-subscribers": Attack(new_types_for_subscribers),
     "many-patterns": Attack(many_patterns, prepare_types),
     "many-latest": Attack(many_latest, prepare_types),
     "newest": Attack(newest, prepare_types),

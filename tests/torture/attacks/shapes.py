@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from tests.torture.attacks import wire
 from tests.torture.attacks.attack import Attack, Facts, Limits, Target
+from tests.torture.attacks.strangers import Crowd
 from tests.torture.attacks.wire import Peer, event, timeseries_req, tried, until
 
 _HOLD_S: Final = 10.0
@@ -104,7 +105,15 @@ def byte_by_byte(target: Target) -> Facts:
     return {"connections": len(peers), "sent bytes": n_bytes}
 
 
+def crowd_of_one(target: Target) -> Facts:
+    """10,000 connections of one client, all initialised."""
+    greeting = wire.encode(wire.init_req("insider", "insider", [["app", "*"]]))
+    crowd = Crowd([target.mariner], target.count(10_000), lambda port: greeting)
+    return crowd.hold(target.duration(_HOLD_S), is_persistent=False)
+
+
 ATTACKS: Final = {
+    "crowd-of-one": Attack(crowd_of_one),
     "half-frames": Attack(half_frames),
     "unread-answers": Attack(unread_answers, prepare_large),
     "unread-pings": Attack(unread_pings),

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -103,8 +104,27 @@ def _addresses(n: int) -> Sequence[str]:
 
 
 def silent(target: Target) -> Facts:
-    """As many connections as the gateway may have descriptors, which say nothing."""
-    return Crowd([target.mariner], target.count(1_010)).hold(target.duration(HOLD_S))
+    """As many connections as the gateway may have descriptors, which say nothing.
+
+    An honest client registers so much meanwhile that the store needs new files.
+    """
+    n_refused = [0]
+    is_over = threading.Event()
+    text = "x" * target.count(5_000_000)
+
+    def register() -> None:
+        with wire.Peer(target.mariner, "observer", source=wire.HOST) as peer:
+            while not is_over.wait(0.1):
+                events = [wire.event(["silent"], text)]
+                answer = peer.request(wire.register_req(1, events), "register_res")
+                n_refused[0] += not answer["success"]
+
+    registering = threading.Thread(target=register)
+    registering.start()
+    facts = Crowd([target.mariner], target.count(1_010)).hold(target.duration(HOLD_S))
+    is_over.set()
+    registering.join()
+    return {**facts, "refused registrations": n_refused[0]}
 
 
 def silent_everywhere(target: Target) -> Facts:
@@ -124,6 +144,16 @@ def silent_handshakes(target: Target) -> Facts:
     """12,600 TLS handshakes that do not begin."""
     crowd = Crowd([target.mariner], target.count(12_600))
     return crowd.hold(target.duration(HOLD_S))
+
+
+def idle_requests(target: Target) -> Facts:
+    """2,000 HTTP connections on which one request was answered, and nothing follows."""
+
+    def greeting(port: int) -> bytes:
+        return b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    crowd = Crowd([target.http], target.count(2_000), greeting)
+    return crowd.hold(2 * target.duration(HOLD_S), is_persistent=False)
 
 
 def half_requests(target: Target) -> Facts:
@@ -183,11 +213,12 @@ FEW_GUESSES: Final = 50.0
 seconds."""
 
 ATTACKS: Final = {
-    "silent": Attack(silent, max_files=1_024),
+    "silent": Attack(silent, max_files=1_024, limits=Limits(at_most={"refused registrations": 0})),
     "silent-everywhere": Attack(silent_everywhere, max_files=1_024),
     "silent-crowd": Attack(silent_crowd),
     "silent-handshakes": Attack(silent_handshakes, is_tls=True),
     "half-requests": Attack(half_requests, limits=Limits(at_most={"still open": 0})),
+    "idle-requests": Attack(idle_requests, limits=Limits(at_most={"still open": 100})),
     "metrics-flood": Attack(metrics_flood),
     "guesses": Attack(guess_tokens, limits=Limits(at_most={"guesses/s": FEW_GUESSES})),
     "failing-disk": Attack(
