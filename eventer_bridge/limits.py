@@ -245,6 +245,61 @@ RETENTION_IDLE_SHARE: Final = 0.25
 RETENTION_LOG_S: Final = 30.0
 """Seconds between two lines of the log about a deletion that goes on."""
 
+# --- connections --------------------------------------------------------------------------
+
+MAX_CONNECTIONS: Final = 10_000
+"""Known connections of the process (after init), of all wires. Fewer where the limit of open
+files asks for it."""
+
+MAX_CONNECTIONS_PER_ADDRESS: Final = 5_000
+"""The same of one address, which may be a proxy or a NAT with all clients of a site behind it,
+but not all there is."""
+
+MAX_NEW_CONNECTIONS: Final = 1_000
+"""Connections before init, and those of HTTP, which has none. Each takes 50 kB in a TLS
+handshake, and at most 180 kB: with a first message that is not whole, or a long chain of
+certificates."""
+
+MAX_NEW_CONNECTIONS_PER_ADDRESS: Final = 512
+"""The same of one address: all the clients behind a proxy that comes back connect at once."""
+
+NEW_CONNECTION_GRACE_S: Final = 0.2
+"""What a new connection has for its handshake before its place may go to another: one over a
+slow network gets through it. It also bounds what peers cost that come again when they are
+closed: so often a second are ``MAX_NEW_CONNECTIONS`` places given away at most."""
+
+RESERVED_DESCRIPTORS: Final = 384
+"""Open files that are not connections of clients: 256 of the store (its sorted files), those of
+a store that is opened again or copied meanwhile, its logs, remote servers, and what listens."""
+
+MIN_CONNECTIONS: Final = 16
+"""Connections that a process can be of use with; it does not start where there can't be so many."""
+
+LISTEN_BACKLOG: Final = 1_024
+"""Connections that the kernel holds until they are accepted."""
+
+ACCEPT_TURN_CONNECTIONS: Final = 32
+"""Connections that are accepted at a stretch, about 2 ms, before others get their turn."""
+
+ACCEPT_PAUSE_S: Final = 0.5
+"""Until a listener that is out of descriptors or memory tries again."""
+
+ACCEPT_FAILURE_TOLD_S: Final = 60.0
+"""Between two lines of the log that tell so."""
+
+FREE_LOGIN_FAILURES: Final = 10
+"""Wrong names or tokens of one address that are answered at once: several clients of a site
+whose token was changed."""
+
+LOGIN_FAILURE_PERIOD_S: Final = 0.5
+"""Between two answers to more of them: two guesses a second."""
+
+MAX_LOGIN_DELAY_S: Final = 8.0
+"""What such an answer waits at most; below the time to init, so that there is one."""
+
+MAX_FAILED_ADDRESSES: Final = 10_000
+"""Addresses whose wrong names and tokens are remembered, those of the last ones; about 2 MB."""
+
 # --- chatter ------------------------------------------------------------------------------
 
 MAX_FIRST_FRAME_BYTES: Final = 64 << 10
@@ -265,13 +320,6 @@ that the peer began and does not go on with; with more, it is closed."""
 MAX_OWN_CONVERSATIONS: Final = 65_536
 """Conversations that we began and the peer did not end, at about 0.3 kB each. A peer that
 left so many unanswered will not answer the next one."""
-
-MAX_CONNECTIONS: Final = 10_000
-"""Open connections of a listener; the next one is closed at once. Keeps below the usual
-limits of open files."""
-
-LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are accepted."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """For TCP and TLS, until there is a connection."""
@@ -318,6 +366,7 @@ MAX_LOG_CHARACTERS: Final = 500
 """Of a reason that a peer's data is part of."""
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
+assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
 assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
 
@@ -332,6 +381,9 @@ bytes of a notification could announce a million."""
 
 MAX_RSB_CONNECTIONS: Final = 1_024
 """Participants' connections to the bus; every event is relayed to all of them."""
+
+MAX_RSB_CONNECTIONS_PER_ADDRESS: Final = 512
+"""The same of one address, so that it cannot take the whole bus."""
 
 RSB_TURN_EVENTS: Final = 64
 """Events of one connection that are taken in at a stretch, about 1.5 ms, before others get

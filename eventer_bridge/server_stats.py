@@ -7,7 +7,7 @@ class ServerStats:
     """Counts since the start. Written and read on the event loop's thread.
 
     Attributes:
-        connections: connections that are open now (with or without init).
+        connections: connections that are open now (from ``accept`` on, with or without init).
         clients: connections that are initialised now.
         accepted: connections accepted.
         frames_in, frames_out: messages received and sent.
@@ -16,6 +16,7 @@ class ServerStats:
         events_notified: events sent in notifications, counted per receiver.
         declined: connections whose init was declined.
         rejected: refused registrations by reason.
+        refused: connections that got no place, or lost it before their init, by reason.
         closed: closed connections by reason.
     """
 
@@ -31,4 +32,5 @@ class ServerStats:
         self.events_notified = 0
         self.declined = 0
         self.rejected: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()

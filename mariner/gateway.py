@@ -18,10 +18,12 @@ from eventer_bridge.conditions import Conditions
 from eventer_bridge.core import EventCore
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.net import Admission, descriptors
 from eventer_bridge.relay import RelayCore
 from eventer_bridge.rights import Authenticator
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
+from eventer_bridge.server_stats import ServerStats
 from mariner import http, limits, remotes, server
 from mariner.config import (
     BackendConfig,
@@ -47,6 +49,7 @@ async def create(config: GatewayConfig) -> "Gateway":
         ConfigurationError: a certificate or a schema cannot be used.
         StorageError: the store cannot be opened.
         OSError: an address cannot be listened on.
+        LimitError: the limit of open files is too low.
     """
     gateway = Gateway(config)
     try:
@@ -71,6 +74,8 @@ class Gateway(aio.Resource):
         self._waits_for = "nothing"
         self._replications: list[replication.Replication] = []
         self._failed_part: str | None = None
+        self._descriptors = descriptors.find()
+        self._admission = Admission(self._descriptors.bounds)
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: monitor.Monitor | None = None
@@ -98,6 +103,7 @@ class Gateway(aio.Resource):
 
     async def _start(self) -> None:
         config = self._config
+        self._tell_limits()
         metrics = Metrics()
         tls_context = _tls_context(config.mariner.tls)
         if config.eventer is not None:
@@ -113,18 +119,42 @@ class Gateway(aio.Resource):
             config.mariner.host,
             config.mariner.port,
             tls_context=tls_context,
+            admission=self._admission,
             observe_query=metrics.observe_query,
         )
         self._own(self.mariner, "mariner server")
+        http_stats = ServerStats()
         metrics.registry.register(
-            GatewayCollector(core, self._backend, self.mariner, self.eventer_server, self.rsb)
+            GatewayCollector(
+                core,
+                self._backend,
+                self.mariner,
+                self.eventer_server,
+                self.rsb,
+                http_stats=http_stats,
+            )
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
         if config.http is not None:
             self.http = await http.listen(
-                core, metrics.registry, config.http.host, config.http.port
+                core,
+                metrics.registry,
+                config.http.host,
+                config.http.port,
+                admission=self._admission,
+                stats=http_stats,
             )
             self._own(self.http, "http server")
+
+    def _tell_limits(self) -> None:
+        found = self._descriptors
+        level = logging.INFO if found.are_enough else logging.WARNING
+        extra = {
+            "open_files": found.limit,
+            "max_clients": found.bounds.known,
+            "max_connections_before_init": found.bounds.new,
+        }
+        mlog.log(level, "limit of open files", extra=extra)
 
     def _relay(self, remote: RemoteConfig) -> RelayCore:
         connect = remotes.connector(remote, f"mariner/{self._config.name}")
@@ -163,7 +193,10 @@ class Gateway(aio.Resource):
             self._own(self._monitor, "monitor")
         if config.rsb is not None:
             self.rsb = await rsb_bridge.create(
-                core, self._rsb_settings(config.rsb), observe_times=metrics.rsb.observe
+                core,
+                self._rsb_settings(config.rsb),
+                admission=self._admission,
+                observe_times=metrics.rsb.observe,
             )
             self._own(self.rsb, "RSB bridge")
         return core
@@ -180,6 +213,7 @@ class Gateway(aio.Resource):
             chatter.Address(config.host, config.port, config.tls is not None),
             authenticate,
             tls=_tls_context(config.tls),
+            admission=self._admission,
             observe_query=metrics.observe_query,
         )
 

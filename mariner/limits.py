@@ -27,15 +27,8 @@ MAX_REASON_BYTES: Final = 200
 
 # --- server -------------------------------------------------------------------------------
 
-MAX_CONNECTIONS: Final = 10_000
-"""Open connections; the next one is closed at once. Keeps below the usual limits of open
-files and about 300 MB."""
-
-LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are accepted."""
-
 INIT_TIMEOUT_S: Final = 10.0
-"""From the connection (and for the TLS handshake) to a valid ``init_req``."""
+"""From ``accept`` to a valid ``init_req``, with the TLS handshake."""
 
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one connection that wait for their answer; then it is not read from."""
@@ -61,9 +54,6 @@ error: it always pings first, and never sees one."""
 PING_TIMEOUT_S: Final = 30.0
 """A pinged peer that sends nothing for so long is closed."""
 
-TCP_USER_TIMEOUT_S: Final = 60.0
-"""What was sent and is not acknowledged by the peer's kernel for so long ends a connection."""
-
 CLOSE_TIMEOUT_S: Final = 5.0
 """What a closing connection gets to deliver its last bytes."""
 
@@ -82,6 +72,18 @@ assert STOP_TIMEOUT_S < MAX_STOP_S
 
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
+
+# --- HTTP ---------------------------------------------------------------------------------
+
+HTTP_TIMEOUT_S: Final = 10.0
+"""From ``accept`` to the end of the answer; metrics take some ms."""
+
+MAX_HTTP_LINE_BYTES: Final = 2 << 10
+"""The line of a request, or of a header; what is sent by Prometheus, kubelet and curl is below
+0.3 kB."""
+
+MAX_HTTP_HEADERS: Final = 32
+"""Headers of a request; they send below ten. With the bytes of a line, 64 kB at most."""
 
 # --- metrics ------------------------------------------------------------------------------
 

@@ -116,12 +116,15 @@ class GatewayCollector(Collector):
         server: MarinerServer,
         eventer_server: EventerServer | None,
         rsb: Bridge | None,
+        *,
+        http_stats: ServerStats,
     ) -> None:
         self._core = core
         self._backend = backend
         self._server = server
         self._eventer_server = eventer_server
         self._rsb = rsb
+        self._http_stats = http_stats
 
     def collect(self) -> Iterable[Metric]:
         """All metrics but the durations."""
@@ -140,6 +143,7 @@ class GatewayCollector(Collector):
             yield from _server_metrics("mariner_eventer", self._eventer_server.stats)
         if self._rsb is not None:
             yield from _rsb_metrics(self._rsb)
+        yield from _connection_metrics("mariner_http", self._http_stats)
         if self._backend is not None:
             yield from _store_metrics(self._backend)
         yield from _log_metrics()
@@ -154,14 +158,22 @@ def _log_metrics() -> Iterable[Metric]:
         yield CounterMetricFamily(f"mariner_{name}", text, value)
 
 
-def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
-    for name, text, value in (
-        ("connections", "Open connections", stats.connections),
-        ("clients", "Initialised clients", stats.clients),
+def _connection_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
+    text = "Open connections, counted from accept"
+    yield GaugeMetricFamily(f"{prefix}_connections", text, stats.connections)
+    text = "Connections accepted"
+    yield CounterMetricFamily(f"{prefix}_connections_accepted", text, stats.accepted)
+    for name, text, values in (
+        ("refused", "Connections that got no place, or lost it before init", stats.refused),
+        ("closed", "Closed connections", stats.closed),
     ):
-        yield GaugeMetricFamily(f"{prefix}_{name}", text, value)
+        yield _labelled(f"{prefix}_connections_{name}", text, "reason", values)
+
+
+def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
+    yield from _connection_metrics(prefix, stats)
+    yield GaugeMetricFamily(f"{prefix}_clients", "Initialised clients", stats.clients)
     for name, text, value in (
-        ("connections_accepted", "Connections accepted", stats.accepted),
         ("connections_declined", "Connections whose init was declined", stats.declined),
         ("events_registered", "Events acknowledged to clients", stats.events_registered),
         ("events_notified", "Events sent in notifications", stats.events_notified),
@@ -171,7 +183,6 @@ def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
     for name, text, label, values in (
         ("frames", "Messages", "direction", frames),
         ("registrations_rejected", "Registrations refused", "reason", stats.rejected),
-        ("connections_closed", "Closed connections", "reason", stats.closed),
     ):
         yield _labelled(f"{prefix}_{name}", text, label, values)
 

@@ -16,7 +16,6 @@ Runs on the event loop's thread.
 
 import asyncio
 import logging
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -31,6 +30,8 @@ from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.chatter.liveness import Liveness, Verdict
 from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
+from eventer_bridge.net.admission import FOR_ANOTHER, Place
+from eventer_bridge.net.sockets import watch_peer
 
 mlog = logging.getLogger(__name__)
 
@@ -50,11 +51,13 @@ class Connection(aio.Resource, asyncio.Protocol):
         make_handler: "Callable[[Connection], Handler]",
         settings: Settings,
         connections: "set[Connection] | None" = None,
+        place: Place | None = None,
     ) -> None:
         self._make_handler = make_handler
         self._settings = settings
-        # those of the listener; None where we connected
+        # those of the listener, and the place there; None where we connected
         self._connections = connections
+        self._place = place
         self._protocol = Protocol(
             settings.dialect,
             max_frame_bytes=settings.max_frame_bytes,
@@ -62,7 +65,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         )
         self._loop = asyncio.get_running_loop()
         self._handler: Handler | None = None
-        self._peer = "unknown"
+        self._peer = "unknown" if place is None else place.peer
         self._pauses: set[str] = set()
         self._was_paused = False
         self._is_processing = False
@@ -99,6 +102,12 @@ class Connection(aio.Resource, asyncio.Protocol):
     def peer(self) -> str:
         """Address of the peer, as logs name it."""
         return self._peer
+
+    @property
+    def place(self) -> Place:
+        """Its place among the connections of the process, where we listen."""
+        assert self._place is not None
+        return self._place
 
     @property
     def dialect(self) -> Dialect | None:
@@ -295,20 +304,17 @@ class Connection(aio.Resource, asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio.Transport
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
-        if name := transport.get_extra_info("peername"):
-            self._peer = f"{name[0]}:{name[1]}"
-        if tcp := transport.get_extra_info("socket"):
-            # gives up on a peer whose kernel no longer answers
-            milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
-            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-        if self._connections is None:
+        if self._place is None:
+            if name := transport.get_extra_info("peername"):
+                self._peer = f"{name[0]}:{name[1]}"
+            if tcp := transport.get_extra_info("socket"):
+                watch_peer(tcp)
             self._async_group.spawn(self._sweep_loop)
         else:
+            self._place.when_taken(lambda: self.abort(FOR_ANOTHER))
+        if self._connections is not None:
             self._connections.add(self)
-            if len(self._connections) > limits.MAX_CONNECTIONS:
-                self.abort("too many connections")
-                return
         self._guard(self._create_handler)
 
     def data_received(self, data: bytes) -> None:
@@ -340,6 +346,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         assert self._close_reason is not None
         if self._connections is not None:
             self._connections.discard(self)
+        if self._place is not None:
+            self._place.release()
         self._lost.set_result(None)
         if self._handler is not None:
             self._guard(self._handler.on_closed, self._close_reason)

@@ -4,17 +4,20 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import ssl
 import time
 from collections.abc import Callable
 
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits, net
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.net import Acceptor, Admission
+from eventer_bridge.server_stats import ServerStats
 
 
 async def listen(
@@ -22,6 +25,8 @@ async def listen(
     make_handler: Callable[[Connection], Handler],
     *,
     tls: ssl.SSLContext | None = None,
+    admission: Admission | None = None,
+    stats: ServerStats | None = None,
     first_message_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
     ping_delay_s: float | None = limits.PING_DELAY_S,
     ping_timeout_s: float = limits.PING_TIMEOUT_S,
@@ -34,7 +39,10 @@ async def listen(
         address: where; port 0 takes a free one (see :attr:`Listener.address`).
         make_handler: called with each new connection; what it returns gets its messages.
         tls: TLS context with a certificate; for an address of ``ssl+sbs``, and only for it.
-        first_message_timeout_s: a peer that sends nothing but pings for so long is closed.
+        admission: of the process; None: one of its own.
+        stats: where connections are counted.
+        first_message_timeout_s: a peer that sends nothing but pings for so long, since it was
+            accepted, is closed.
         ping_delay_s: ping a peer when it was silent for so long; None: never.
         ping_timeout_s: how long it may then stay silent before it is closed.
         conversation_timeout_s: how long a peer may take to go on with a conversation.
@@ -56,17 +64,16 @@ async def listen(
         conversation_timeout_s=conversation_timeout_s,
     )
     connections: set[Connection] = set()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(make_handler, settings, connections),
+    acceptor = await net.listen(
         address.host,
         address.port,
-        ssl=tls,
-        ssl_handshake_timeout=first_message_timeout_s if tls else None,
-        ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls else None,
-        backlog=limits.LISTEN_BACKLOG,
+        functools.partial(Connection, make_handler, settings, connections),
+        admission=admission,
+        stats=stats,
+        tls=tls,
+        handshake_timeout_s=first_message_timeout_s,
     )
-    port = server.sockets[0].getsockname()[1]
-    return Listener(server, address._replace(port=port), connections)
+    return Listener(acceptor, address._replace(port=acceptor.port), connections)
 
 
 class Listener(aio.Resource):
@@ -75,10 +82,8 @@ class Listener(aio.Resource):
     Closing it stops accepting and closes the connections, which is bounded in time.
     """
 
-    def __init__(
-        self, server: asyncio.Server, address: Address, connections: set[Connection]
-    ) -> None:
-        self._server = server
+    def __init__(self, acceptor: Acceptor, address: Address, connections: set[Connection]) -> None:
+        self._acceptor = acceptor
         self._address = address
         self._connections = connections
         self._async_group = aio.Group()
@@ -102,7 +107,7 @@ class Listener(aio.Resource):
 
     def stop_accepting(self) -> None:
         """Accept no new connections; those that there are go on."""
-        self._server.close()
+        self._acceptor.stop()
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -112,7 +117,7 @@ class Listener(aio.Resource):
                 connection.sweep(now)
 
     async def _stop(self) -> None:
-        self.stop_accepting()
+        await self._acceptor.async_close()
         for connection in self.connections:
             connection.close("listener closing")
         await asyncio.gather(*(connection.wait_closed() for connection in self.connections))

@@ -47,6 +47,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, SourceType, Status
+from eventer_bridge.net import Admission
 from eventer_bridge.rights import DeclinedError, Rights, everything
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
@@ -63,6 +64,7 @@ _REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
 _CORE_FULL: Final = "core full"
 _REGISTRATIONS_FULL: Final = "registrations full"
 _QUERIES_FULL: Final = "queries full"
+_DECLINED: Final = "declined"
 
 _Registration: TypeAlias = tuple[Session, chatter.Conversation | None]
 """A session, and where it is to be answered."""
@@ -99,6 +101,7 @@ async def listen(
     authenticate: AuthenticateCb,
     *,
     tls: ssl.SSLContext | None = None,
+    admission: Admission | None = None,
     observe_query: Callable[[QueryParams, float], None] = lambda params, seconds: None,
 ) -> "EventerServer":
     """Listen for Eventer clients.
@@ -109,6 +112,7 @@ async def listen(
         address: where; port 0 takes a free one (see :attr:`EventerServer.address`).
         authenticate: :func:`by_token`, or ``Authenticator.authenticate``.
         tls: TLS context for all connections; None for plain TCP.
+        admission: of the process; None: one of its own.
         observe_query: called after each query with its parameters and the seconds it took.
 
     Raises:
@@ -116,7 +120,7 @@ async def listen(
     """
     server = EventerServer(core, authenticate, observe_query)
     try:
-        await server._listen(address, tls)
+        await server._listen(address, tls, admission)
     except BaseException:
         await aio.uncancellable(server.async_close())
         raise
@@ -178,8 +182,19 @@ class EventerServer(aio.Resource):
         self._clients.discard(client)
         self.stats.clients -= 1
 
-    async def _listen(self, address: chatter.Address, tls: ssl.SSLContext | None) -> None:
-        self._listener = await chatter.listen(address, functools.partial(_Client, self), tls=tls)
+    async def _listen(
+        self,
+        address: chatter.Address,
+        tls: ssl.SSLContext | None,
+        admission: Admission | None,
+    ) -> None:
+        self._listener = await chatter.listen(
+            address,
+            functools.partial(_Client, self),
+            tls=tls,
+            admission=admission,
+            stats=self.stats,
+        )
 
     async def _stop(self) -> None:
         if self._listener is not None:
@@ -205,8 +220,7 @@ class _Client(chatter.Handler):
         self._queries: deque[tuple[chatter.Conversation, QueryParams]] = deque()
         self._is_querying = False
         self._ack: chatter.Conversation | None = None
-        server.stats.accepted += 1
-        server.stats.connections += 1
+        self._delayed: asyncio.TimerHandle | None = None
 
     # --- chatter.Handler ----------------------------------------------------------------
 
@@ -233,9 +247,9 @@ class _Client(chatter.Handler):
 
     def on_closed(self, reason: str) -> None:
         """The connection is gone."""
-        stats = self._server.stats
-        stats.connections -= 1
-        stats.closed[reason] += 1
+        self._server.stats.closed[reason] += 1
+        if self._delayed is not None:
+            self._delayed.cancel()
         self._queries.clear()
         if self._filter is None:
             return
@@ -291,8 +305,15 @@ class _Client(chatter.Handler):
                 request.client_name, request.client_token, certificate
             )
             asked = Subscription(request.subscriptions)
-        except (DeclinedError, InvalidEventError) as e:
+        except DeclinedError as e:
+            delay_s = self._connection.place.login_failed()
+            self._decline_later(delay_s, message, str(e), request.client_name)
+            return
+        except InvalidEventError as e:
             self._decline(message, str(e), request.client_name)
+            return
+        if not self._connection.place.establish():
+            self._decline(message, "too many connections", request.client_name)
             return
         self._rights = rights
         self._name = request.client_name
@@ -306,6 +327,17 @@ class _Client(chatter.Handler):
         extra = {"peer": self._connection.peer, "client": self._name}
         mlog.debug("client connected", extra=extra)
         core.announce(self._source, self._name, is_connected=True)
+
+    def _decline_later(
+        self, delay_s: float, message: chatter.Message, reason: str, name: str
+    ) -> None:
+        """Decline after a while, in which the client is not heard."""
+        if not delay_s:
+            self._decline(message, reason, name)
+            return
+        self._connection.pause_reading(_DECLINED)
+        loop = asyncio.get_running_loop()
+        self._delayed = loop.call_later(delay_s, self._decline, message, reason, name)
 
     def _decline(self, message: chatter.Message, reason: str, name: str | None = None) -> None:
         self._server.stats.declined += 1

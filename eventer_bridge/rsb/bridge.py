@@ -33,6 +33,7 @@ from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError, ModuleError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
+from eventer_bridge.net import Admission
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Connection, Received
@@ -79,13 +80,18 @@ class Settings(NamedTuple):
 
 
 async def create(
-    core: EventCore, settings: Settings, *, observe_times: TimesCb = lambda event: None
+    core: EventCore,
+    settings: Settings,
+    *,
+    admission: Admission | None = None,
+    observe_times: TimesCb = lambda event: None,
 ) -> "Bridge":
     """Create a bridge, which goes on until it is closed.
 
     Args:
         core: stays the caller's to close, after the bridge.
         settings: see there. As a client, it connects (again) in the background.
+        admission: of the process, for the connections of a server; None: one of its own.
         observe_times: see :data:`TimesCb`.
 
     Raises:
@@ -93,7 +99,7 @@ async def create(
     """
     bridge = Bridge(core, settings, observe_times)
     try:
-        await bridge._start()
+        await bridge._start(admission)
     except BaseException:
         await aio.uncancellable(bridge.async_close())
         raise
@@ -254,11 +260,11 @@ class Bridge(aio.Resource):
 
     # --- life cycle -----------------------------------------------------------------------
 
-    async def _start(self) -> None:
+    async def _start(self, admission: Admission | None) -> None:
         settings = self._settings
         if settings.is_server:
             self._bus = await transport.listen(
-                settings.host, settings.port, self._on_received, self.stats
+                settings.host, settings.port, self._on_received, self.stats, admission=admission
             )
         else:
             self._bus = BusClient(

@@ -13,7 +13,6 @@ Runs on the event loop's thread.
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, cast
@@ -22,6 +21,8 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
+from eventer_bridge.net import Place, Quota
+from eventer_bridge.net.sockets import keep_alive, watch_peer
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.stats import RsbStats
@@ -56,6 +57,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         on_events: see :data:`EventsCb`.
         stats: what is counted.
         connections: those of the server; None where we connected.
+        quota: how many of them there may be.
+        place: among all connections of the process.
 
     Attributes:
         ready: whether there was a handshake; done when there was, or will be none.
@@ -66,15 +69,19 @@ class Connection(aio.Resource, asyncio.Protocol):
         on_events: EventsCb,
         stats: RsbStats,
         connections: "set[Connection] | None" = None,
+        quota: Quota | None = None,
+        place: Place | None = None,
     ) -> None:
         self._on_events = on_events
         self._stats = stats
         self._connections = connections
+        self._quota = quota
+        self._place = place
         self._loop = asyncio.get_running_loop()
         self._decoder = codec.FrameDecoder()
         self._handshake = b""
         self._received_us = 0
-        self._peer = "unknown"
+        self._peer = "unknown" if place is None else place.peer
         self._pauses: set[str] = set()
         self._is_processing = False
         self._has_ended = False
@@ -183,17 +190,18 @@ class Connection(aio.Resource, asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio.Transport
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
-        if name := transport.get_extra_info("peername"):
-            self._peer = f"{name[0]}:{name[1]}"
-        if tcp := transport.get_extra_info("socket"):
-            _watch_peer(tcp)
-        self._stats.accepted += 1
-        self._stats.connections += 1
+        tcp = transport.get_extra_info("socket")
+        keep_alive(tcp)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-        if self._connections is None:
+        if self._place is None or self._connections is None:
+            if name := transport.get_extra_info("peername"):
+                self._peer = f"{name[0]}:{name[1]}"
+            watch_peer(tcp)
+            self._stats.accepted += 1
+            self._stats.connections += 1
             return
         self._connections.add(self)
-        if len(self._connections) > limits.MAX_RSB_CONNECTIONS:
+        if not self._place.establish(self._quota):  # RSB has no names: all are known
             self.abort("too many connections")
             return
         self._transport.write(codec.HANDSHAKE)
@@ -229,7 +237,10 @@ class Connection(aio.Resource, asyncio.Protocol):
         if self._close_reason is None:
             self._end("connection lost" if exc else "peer closed", str(exc) if exc else None)
         assert self._close_reason is not None
-        self._stats.connections -= 1
+        if self._place is not None:
+            self._place.release()
+        else:
+            self._stats.connections -= 1
         self._stats.closed[self._close_reason] += 1
         self._lost.set_result(None)
 
@@ -357,11 +368,3 @@ class Connection(aio.Resource, asyncio.Protocol):
             self._last_left_bytes = self._left_bytes()
         elif now > self._stall_deadline:
             self.abort("write stalled", detail=f"{self._buffered_bytes()} bytes are not read")
-
-
-def _watch_peer(tcp: socket.socket) -> None:
-    """Let the kernel find out that a peer is gone."""
-    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_DELAY_S)
-    milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
-    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)

@@ -17,8 +17,9 @@ from typing import Final
 import tenacity
 from hat import aio
 
-from eventer_bridge import connection_errors, limits
+from eventer_bridge import connection_errors, limits, net
 from eventer_bridge.errors import ConnectError, EventerBridgeError
+from eventer_bridge.net import Acceptor, Admission, Quota
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.stats import RsbStats
@@ -83,7 +84,14 @@ async def connect(
     return connection
 
 
-async def listen(host: str, port: int, on_events: EventsCb, stats: RsbStats) -> "BusServer":
+async def listen(
+    host: str,
+    port: int,
+    on_events: EventsCb,
+    stats: RsbStats,
+    *,
+    admission: Admission | None = None,
+) -> "BusServer":
     """Listen for participants.
 
     Args:
@@ -91,13 +99,14 @@ async def listen(host: str, port: int, on_events: EventsCb, stats: RsbStats) -> 
         port: TCP port; 0 takes a free one (see :attr:`BusServer.port`).
         on_events: called with events, after they were relayed.
         stats: what is counted.
+        admission: of the process; None: one of its own.
 
     Raises:
         OSError: the address cannot be listened on.
     """
     bus = BusServer(on_events, stats)
     try:
-        await bus._listen(host, port)
+        await bus._listen(host, port, admission)
     except BaseException:
         await aio.uncancellable(bus.async_close())
         raise
@@ -116,7 +125,7 @@ class BusServer(Bus):
         self._on_events = on_events
         self._stats = stats
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
         self._async_group.spawn(self._sweep_loop)
@@ -138,12 +147,13 @@ class BusServer(Bus):
         for connection in tuple(self._connections):
             connection.send(frame)
 
-    async def _listen(self, host: str, port: int) -> None:
-        make = functools.partial(Connection, self._on_received, self._stats, self._connections)
-        self._server = await asyncio.get_running_loop().create_server(
-            make, host, port, backlog=limits.LISTEN_BACKLOG
+    async def _listen(self, host: str, port: int, admission: Admission | None) -> None:
+        quota = Quota(limits.MAX_RSB_CONNECTIONS, limits.MAX_RSB_CONNECTIONS_PER_ADDRESS)
+        make = functools.partial(
+            Connection, self._on_received, self._stats, self._connections, quota
         )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._acceptor = await net.listen(host, port, make, admission=admission, stats=self._stats)
+        self.port = self._acceptor.port
 
     def _on_received(self, sender: Connection, batch: Sequence[Received]) -> None:
         if len(self._connections) > 1:
@@ -163,8 +173,8 @@ class BusServer(Bus):
                 connection.sweep(now)
 
     async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         connections = tuple(self._connections)
         for connection in connections:
             connection.close("server closing")

@@ -10,7 +10,8 @@ import click
 import uvloop
 from hat import aio
 
-from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError
+from eventer_bridge.net import descriptors
 from mariner import config, config_audit, gateway, logs
 from mariner.stopping import Stopper, block_signals
 
@@ -29,11 +30,20 @@ def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
     What lets in strangers is told on standard error, a line each: clients that need neither
-    token nor certificate, and tokens or private keys in files that others can read.
+    token nor certificate, and tokens or private keys in files that others can read. So is a
+    limit of open files that leaves room for fewer connections than usual.
 
     Exit code 0: it can be used; 2: it cannot, and each reason is told in a line.
     """
-    for line in config_audit.audit(path, _load(path)):
+    lines = config_audit.audit(path, _load(path))
+    descriptors.raise_limit()
+    try:
+        found = descriptors.find()
+    except LimitError as e:
+        _fail(str(e), 2)
+    if not found.are_enough:
+        lines.append(str(found))
+    for line in lines:
         click.echo(f"mariner: warning: {line}", err=True)
     click.echo(f"{path}: ok")
 
@@ -51,6 +61,7 @@ def serve(path: Path) -> None:
     block_signals()
     os.umask(0o077)  # files of the store, and of logs, are for nobody else
     logs.configure(conf.log)
+    descriptors.raise_limit()
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
     failure, code = _run(conf)

@@ -37,6 +37,7 @@ from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
+from eventer_bridge.net.admission import FOR_ANOTHER, Place
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
@@ -65,6 +66,7 @@ _REGISTRATIONS_FULL: Final = 2
 _QUERIES_FULL: Final = 4
 _WRITE_BLOCKED: Final = 8
 _CLOSING: Final = 16
+_DECLINED: Final = 32
 
 
 class Context:
@@ -95,6 +97,7 @@ class ClientConnection(asyncio.Protocol):
         "_context",
         "_corked",
         "_deadline",
+        "_delayed",
         "_eof",
         "_filter",
         "_has_received",
@@ -107,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         "_peer",
         "_ping_id",
         "_ping_sent_at",
+        "_place",
         "_protocol",
         "_queries",
         "_responses",
@@ -116,9 +120,11 @@ class ClientConnection(asyncio.Protocol):
         "closed",
     )
 
-    def __init__(self, context: Context, source: Source) -> None:
+    def __init__(self, context: Context, source: Source, place: Place) -> None:
         self._context = context
         self._source = source
+        self._place = place
+        self._peer = place.peer
         self._protocol = Protocol(Role.SERVER)
         self._rights: Rights | None = None
         self._filter: Filter | None = None
@@ -135,6 +141,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_sent = False
         self._idle_since = 0.0
         self._deadline = 0.0
+        self._delayed: asyncio.TimerHandle | None = None
         self._ping_id = 0
         self._ping_sent_at: float | None = None
         self._last_buffer_bytes = 0
@@ -145,17 +152,12 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected (over TLS: the handshake is done)."""
-        context = self._context
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self._peer = _peer_text(self._transport)
-        self._idle_since = now = time.monotonic()
-        self._deadline = now + limits.INIT_TIMEOUT_S
-        context.connections.add(self)
-        context.stats.connections += 1
-        context.stats.accepted += 1
+        self._idle_since = time.monotonic()
+        self._deadline = self._place.accepted_at + limits.INIT_TIMEOUT_S
+        self._context.connections.add(self)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
-        if len(context.connections) > limits.MAX_CONNECTIONS:
-            self._abort("too many connections")
+        self._place.when_taken(lambda: self._abort(FOR_ANOTHER))
 
     def data_received(self, data: bytes) -> None:
         """Bytes came in."""
@@ -179,7 +181,9 @@ class ClientConnection(asyncio.Protocol):
         """The connection is gone."""
         context = self._context
         context.connections.discard(self)
-        context.stats.connections -= 1
+        self._place.release()
+        if self._delayed is not None:
+            self._delayed.cancel()
         self._leave()
         if self._close_reason is None:
             self._close_reason = "connection lost" if exc else "peer closed"
@@ -282,8 +286,14 @@ class ClientConnection(asyncio.Protocol):
                 message.client_name, message.client_token, certificate
             )
             subscription = rights.subscription.intersection(Subscription(message.subscriptions))
-        except (DeclinedError, InvalidEventError) as e:
+        except DeclinedError as e:
+            self._decline_later(self._place.login_failed(), str(e), message.client_name)
+            return
+        except InvalidEventError as e:
             self._decline(str(e), client=message.client_name)
+            return
+        if not self._place.establish():
+            self._decline("too many connections", client=rights.name)
             return
         self._rights = rights
         self._name = rights.name
@@ -355,7 +365,18 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._close("protocol error", detail=str(error), level=logging.WARNING)
 
+    def _decline_later(self, delay_s: float, reason: str, client: str) -> None:
+        """Decline after a while, in which the client is not heard."""
+        if not delay_s:
+            self._decline(reason, client)
+            return
+        self._pause(_DECLINED)
+        loop = asyncio.get_running_loop()
+        self._delayed = loop.call_later(delay_s, self._decline, reason, client)
+
     def _decline(self, reason: str, client: str | None) -> None:
+        if self._close_reason is not None:
+            return
         self._context.stats.declined += 1
         message = codec.encode(InitRes(False, error=cut(reason)))
         self._write(framing.encode_frame(message))
@@ -531,8 +552,3 @@ class ClientConnection(asyncio.Protocol):
             self._ping_id += 1
             self._ping_sent_at = now
             self._write(self._protocol.send(PingReq(self._ping_id)))
-
-
-def _peer_text(transport: asyncio.Transport) -> str:
-    name = transport.get_extra_info("peername")
-    return f"{name[0]}:{name[1]}" if name else "unknown"

@@ -5,7 +5,6 @@ It is an observer of the core: sessions go to the fan-out, the status to every c
 
 import asyncio
 import logging
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +12,10 @@ from typing import Any
 
 from hat import aio
 
+from eventer_bridge import net
 from eventer_bridge.core import EventCore
 from eventer_bridge.model import QueryParams, SourceType, Status
+from eventer_bridge.net import Acceptor, Admission, Place
 from eventer_bridge.rights import Authenticator, ClientConfig
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
@@ -32,6 +33,7 @@ async def listen(
     port: int,
     *,
     tls_context: ssl.SSLContext | None = None,
+    admission: Admission | None = None,
     observe_query: Callable[[QueryParams, float], None] = lambda params, seconds: None,
 ) -> "MarinerServer":
     """Listen for Mariner clients.
@@ -44,6 +46,7 @@ async def listen(
         host: address or name to listen on.
         port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
         tls_context: TLS for all connections; None for plain TCP.
+        admission: of the process; None: one of its own.
         observe_query: called after each query with its parameters and the seconds it took.
 
     Raises:
@@ -52,7 +55,7 @@ async def listen(
     """
     server = MarinerServer(core, Authenticator(clients, schemas), observe_query)
     try:
-        await server._listen(host, port, tls_context)
+        await server._listen(host, port, tls_context, admission)
     except BaseException:
         await aio.uncancellable(server.async_close())
         raise
@@ -78,7 +81,7 @@ class MarinerServer(aio.Resource):
             core, authenticator, self._async_group.create_subgroup(), observe_query
         )
         self._told_status = core.status
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         core.add_observer(self)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self.async_group.spawn(self._sweep_loop)
@@ -91,8 +94,8 @@ class MarinerServer(aio.Resource):
     @property
     def port(self) -> int:
         """TCP port that is listened on."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        assert self._acceptor is not None
+        return self._acceptor.port
 
     @property
     def stats(self) -> ServerStats:
@@ -112,26 +115,26 @@ class MarinerServer(aio.Resource):
         for connection in tuple(self._context.connections):
             connection.notify_status(status)
 
-    async def _listen(self, host: str, port: int, tls_context: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._create_connection,
+    async def _listen(
+        self,
+        host: str,
+        port: int,
+        tls_context: ssl.SSLContext | None,
+        admission: Admission | None,
+    ) -> None:
+        self._acceptor = await net.listen(
             host,
             port,
-            ssl=tls_context,
-            ssl_handshake_timeout=limits.INIT_TIMEOUT_S if tls_context else None,
-            ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls_context else None,
-            backlog=limits.LISTEN_BACKLOG,
+            self._create_connection,
+            admission=admission,
+            stats=self._context.stats,
+            tls=tls_context,
+            handshake_timeout_s=limits.INIT_TIMEOUT_S,
         )
-        for listener in self._server.sockets:
-            # inherited by accepted sockets: gives up on a peer that no longer answers TCP
-            milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
-            _set_option(listener, socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-            _set_option(listener, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def _create_connection(self) -> ClientConnection:
+    def _create_connection(self, place: Place) -> ClientConnection:
         source = self._core.create_source(SourceType.CONNECTION)
-        return ClientConnection(self._context, source)
+        return ClientConnection(self._context, source, place)
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -141,15 +144,10 @@ class MarinerServer(aio.Resource):
                 connection.sweep(now)
 
     async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         connections = tuple(self._context.connections)
         if connections:
             await asyncio.gather(*(connection.shut_down() for connection in connections))
         await self._context.group.async_close()
         self._core.remove_observer(self)
-
-
-def _set_option(listener: Any, level: int, option: int, value: int) -> None:
-    # uvloop hands out pseudo sockets, without setsockopt in their type stubs
-    listener.setsockopt(level, option, value)

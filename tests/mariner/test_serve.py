@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from hat.drivers import net
 from hat.event import common
@@ -18,7 +19,9 @@ from hat.mariner import client as hat_client
 from eventer_bridge import tls
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
+from tests.support.hat_peers import write_conf
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.process import START_TIMEOUT_S
 
 
 async def hat_connect(port: int, context: ssl.SSLContext | None) -> hat_client.Connection:
@@ -189,3 +192,75 @@ async def test_check_of_a_good_configuration(tmp_path: Path) -> None:
     )
     code, stderr = await run("check", "--conf", str(conf))
     assert (code, stderr) == (0, "")
+
+
+def limited_to(open_files: int) -> list[str]:
+    """Command that sets the limit of open files (soft 64, hard as said), and becomes another."""
+    return ["sh", "-c", f'ulimit -Sn 64 && ulimit -Hn {open_files} && exec "$@"', "sh"]
+
+
+async def test_silent_connections_leave_the_store_its_files(tmp_path: Path) -> None:
+    """As many as there may be files once took them all, and a commit failed."""
+    async with (
+        gateway(tmp_path, http=True, wrapper=limited_to(512)) as running,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        known = await stack.enter_async_context(await RawPeer.init(running.port))
+        for port in (running.port, running.http_port):
+            for _ in range(300):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                stack.callback(writer.close)
+        for i in range(20):
+            assert (await known.request(register_req(i, event(str(i)))))["success"]
+        await until_let_in(running.port)
+        assert psutil.Process(running.pid).num_fds() < 512 - 300
+        log = running.stderr_path.read_text()
+    [line] = [i for i in map(json.loads, json_lines(log)) if i["message"] == "limit of open files"]
+    assert line["level"] == "WARNING"
+    found = line["open_files"], line["max_clients"], line["max_connections_before_init"]
+    assert found == (512, 96, 32)
+
+
+async def until_let_in(port: int) -> None:
+    """Try as a client does: not let in, it tries again."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while True:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                async with await RawPeer.init(port):
+                    return
+            await asyncio.sleep(0.05)
+
+
+def json_lines(log: str) -> list[str]:
+    return [line for line in log.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("open_files", "code", "text"),
+    [
+        (1024, 0, "open files are limited to 1024 (ulimit -n): at most 480 clients and 160 conn"),
+        (300, 2, "open files are limited to 300 (ulimit -n): the store and a few connections need"),
+    ],
+)
+async def test_a_low_limit_of_open_files_is_told_by_check(
+    tmp_path: Path, open_files: int, code: int, text: str
+) -> None:
+    conf = {
+        "type": "mariner",
+        "name": "gateway",
+        "mariner": {"host": "127.0.0.1", "port": 0},
+        "event_core": {"server_id": 1, "backend": {"type": "memory"}},
+        "clients": [],
+    }
+    path = write_conf(tmp_path / "gateway.json", conf)
+    for command in ("check", "serve") if code else ("check",):
+        process = await asyncio.create_subprocess_exec(
+            *limited_to(open_files),
+            sys.executable,
+            *("-m", "mariner", command, "--conf", str(path)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        assert text in output.decode()
+        assert process.returncode == (code if command == "check" else 1)

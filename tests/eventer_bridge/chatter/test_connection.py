@@ -437,18 +437,6 @@ async def test_who_stopped_accepting_goes_on_with_those_that_there_are() -> None
         assert await here.ask(b"still") == b"still"
 
 
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 2)
-    async with listening(Echo) as there:
-        peers = [await RawPeer.connect(there.address) for _ in range(3)]
-        assert await peers[2].is_closed_by_peer()
-        for raw in peers[:2]:
-            raw.send(Msg(1, 1, True, True, False, "T.A", b"x"))
-            assert (await raw.receive()).data == b"x"
-        for raw in peers:
-            raw.writer.close()
-
-
 async def test_a_group_of_the_connection_closes_with_it() -> None:
     async with listening() as there, connected(there.address) as here:
         here.connection.send("T.A", b"")

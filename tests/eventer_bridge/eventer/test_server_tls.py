@@ -14,7 +14,7 @@ from eventer_bridge.errors import ClosedError, ConnectError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import QueryLatestParams
 from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
-from tests.eventer_bridge.eventer.peers import register_event, serving
+from tests.eventer_bridge.eventer.peers import closed, register_event, serving
 from tests.support.certificates import make_certificates
 
 EVERYTHING = (("*",),)
@@ -72,4 +72,5 @@ async def test_mutual_tls(tmp_path: Path, name: str, is_let_in: bool) -> None:
         # without a certificate there is not even a connection
         with pytest.raises((ConnectError, ClosedError)):
             await eventer.connect(server.address, "gui", tls=nobody)
-        assert server.stats.accepted == 1
+        assert server.stats.accepted == 2
+        await closed(server, "no handshake")

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from eventer_bridge import limits as bridge_limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryParams, QueryResult
 from eventer_bridge.subscription import Subscription
 from mariner import limits
 from tests.support.inprocess import running_gateway
-from tests.support.peer import RawPeer, event, register_req
+from tests.support.peer import INIT, RawPeer, event, register_req
 
 QUERY_ALL = {
     "msg_type": "query_req",
@@ -222,9 +223,11 @@ async def test_an_idle_peer_is_pinged_and_a_dead_one_closed(
 
 
 async def test_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(bridge_limits, "MAX_CONNECTIONS", 1)
     async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as first:
         async with await RawPeer.connect(gateway.mariner.port) as second:
+            answer = await second.request(INIT)
+            assert answer == {**answer, "success": False, "error": "too many connections"}
             assert await second.is_closed_by_server()
         assert (await first.request(register_req(1, event("a"))))["success"]
 

@@ -1,0 +1,261 @@
+"""Accepting connections, for all wires.
+
+Accepting is ours and not the loop's (``create_server``): only so a connection is counted, and
+refused, before anything is done for it. A listener that is out of descriptors waits a moment
+and goes on.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.net.admission import FOR_ANOTHER, Admission, Place, RefusedError
+from eventer_bridge.net.sockets import watch_peer
+from eventer_bridge.server_stats import ServerStats
+
+mlog = logging.getLogger(__name__)
+
+FactoryCb: TypeAlias = Callable[[Place], asyncio.BaseProtocol]
+"""Makes the protocol of a connection. When the connection is lost, it is to release the place;
+from ``connection_made`` on, it is to close when its place is taken (``Place.when_taken``)."""
+
+# `reason` of an SSLError in a handshake
+_HANDSHAKE_PROBLEMS: Final = {
+    "HTTP_REQUEST": "the peer speaks HTTP, not TLS",
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has no certificate",
+    "NO_SHARED_CIPHER": "the peer shares no cipher",
+    "UNSUPPORTED_PROTOCOL": "the peer speaks another version of TLS",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the server's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept the server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the server's certificate has expired for the peer",
+}
+
+
+async def listen(
+    host: str,
+    port: int,
+    make_protocol: FactoryCb,
+    *,
+    admission: Admission | None = None,
+    stats: ServerStats | None = None,
+    tls: ssl.SSLContext | None = None,
+    handshake_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
+) -> "Acceptor":
+    """Listen for TCP connections.
+
+    Args:
+        host: address or name to listen on; empty: all addresses.
+        port: TCP port; 0 takes a free one (see :attr:`Acceptor.port`).
+        make_protocol: see :data:`FactoryCb`.
+        admission: of the process; None: one of its own.
+        stats: what is counted.
+        tls: TLS context for all connections; None for plain TCP.
+        handshake_timeout_s: what a peer gets for the TLS handshake.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    acceptor = Acceptor(
+        make_protocol,
+        Admission() if admission is None else admission,
+        ServerStats() if stats is None else stats,
+        tls,
+        handshake_timeout_s,
+    )
+    try:
+        await acceptor._listen(host, port)
+    except BaseException:
+        await aio.uncancellable(acceptor.async_close())
+        raise
+    return acceptor
+
+
+class Acceptor(aio.Resource):
+    """Accepts connections until it is closed. Made by :func:`listen`.
+
+    Closing it ends the handshakes that are under way; established connections are their
+    owner's to close.
+    """
+
+    def __init__(
+        self,
+        make_protocol: FactoryCb,
+        admission: Admission,
+        stats: ServerStats,
+        tls: ssl.SSLContext | None,
+        handshake_timeout_s: float,
+    ) -> None:
+        self._make_protocol = make_protocol
+        self._admission = admission
+        self._stats = stats
+        self._tls_arguments: dict[str, Any] = {}
+        if tls is not None:
+            self._tls_arguments = {
+                "ssl": tls,
+                "ssl_handshake_timeout": handshake_timeout_s,
+                "ssl_shutdown_timeout": limits.CLOSE_TIMEOUT_S,
+            }
+        self._loop = asyncio.get_running_loop()
+        self._port = 0
+        self._listeners: list[socket.socket] = []
+        self._failure_told_at = -limits.ACCEPT_FAILURE_TOLD_S
+        self._async_group = aio.Group()
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the acceptor's tasks."""
+        return self._async_group
+
+    @property
+    def port(self) -> int:
+        """TCP port that is listened on."""
+        return self._port
+
+    def stop(self) -> None:
+        """Accept no more, at once, and close."""
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
+        self.close()
+
+    async def _listen(self, host: str, port: int) -> None:
+        infos = await self._loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with contextlib.ExitStack() as opened:
+            listeners = [
+                opened.enter_context(_listening_socket(family, address))
+                for family, _, _, _, address in dict.fromkeys(infos)
+            ]
+            opened.pop_all()
+        self._listeners = listeners
+        self._port = int(listeners[0].getsockname()[1])
+        for listener in listeners:
+            self._async_group.spawn(self._accept_loop, listener)
+
+    async def _accept_loop(self, listener: socket.socket) -> None:
+        with listener:
+            while True:
+                await self._wait_readable(listener)
+                try:
+                    await self._accept_batch(listener)
+                except OSError as e:
+                    if e.errno != errno.ECONNABORTED:  # that one peer gave up
+                        self._tell_failure(e)
+                        await asyncio.sleep(limits.ACCEPT_PAUSE_S)
+
+    async def _wait_readable(self, listener: socket.socket) -> None:
+        readable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(listener, self._set_readable, readable)
+        try:
+            await readable
+        finally:
+            if self._listeners:
+                self._loop.remove_reader(listener)
+
+    @staticmethod
+    def _set_readable(readable: asyncio.Future[None]) -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    async def _accept_batch(self, listener: socket.socket) -> None:
+        """Accept what is there, at most a turn of it, so that others get theirs."""
+        for _ in range(limits.ACCEPT_TURN_CONNECTIONS):
+            try:
+                tcp, address = listener.accept()
+            except BlockingIOError:
+                return
+            tcp.setblocking(False)
+            self._stats.accepted += 1
+            try:
+                await self._admit(tcp, address[0], f"{address[0]}:{address[1]}")
+            except BaseException:
+                tcp.close()
+                raise
+
+    async def _admit(self, tcp: socket.socket, host: str, peer: str) -> None:
+        try:
+            place = await self._admission.enter(host, peer, self._stats)
+        except RefusedError as e:
+            tcp.close()
+            reason = str(e)
+            self._stats.refused[reason] += 1
+            mlog.warning("connection refused", extra={"peer": peer, "reason": reason})
+            return
+        self._async_group.spawn(self._open, tcp, place)
+
+    async def _open(self, tcp: socket.socket, place: Place) -> None:
+        """Take an accepted connection to where its protocol has it."""
+        task = asyncio.current_task()
+        assert task is not None
+        place.when_taken(task.cancel)
+        try:
+            if place.was_taken:  # before it came to this
+                raise asyncio.CancelledError
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(place), tcp, **self._tls_arguments
+            )
+        except BaseException as e:
+            tcp.close()
+            place.release()
+            if place.was_taken:
+                self._tell_failed(place, FOR_ANOTHER)
+            elif isinstance(e, OSError):
+                self._tell_failed(place, self._handshake_problem(e))
+            else:
+                raise
+
+    def _tell_failed(self, place: Place, reason: str) -> None:
+        self._stats.closed["no handshake"] += 1
+        what = "TLS handshake failed" if self._tls_arguments else "connection failed"
+        mlog.warning(what, extra={"peer": place.peer, "reason": reason})
+
+    def _handshake_problem(self, error: OSError) -> str:
+        match error:
+            case ConnectionAbortedError():
+                return f"not within {self._tls_arguments['ssl_handshake_timeout']:g} s"
+            case ConnectionResetError():
+                return "the peer left"
+            case ssl.SSLCertVerificationError():
+                return f"the peer's certificate: {error.verify_message}"
+            case ssl.SSLError():
+                text = _HANDSHAKE_PROBLEMS.get(error.reason or "", str(error))
+                return text[: limits.MAX_LOG_CHARACTERS]
+        return str(error)
+
+    def _tell_failure(self, error: OSError) -> None:
+        now = time.monotonic()
+        if now - self._failure_told_at > limits.ACCEPT_FAILURE_TOLD_S:
+            self._failure_told_at = now
+            extra = {"port": self._port, "reason": error.strerror}
+            mlog.error("no connections can be accepted at the moment", extra=extra)
+
+
+def _listening_socket(family: int, address: Any) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # inherited by accepted sockets
+        watch_peer(listener)
+        listener.bind(address)
+        listener.listen(limits.LISTEN_BACKLOG)
+    except OSError as e:
+        listener.close()
+        raise OSError(e.errno, f"{address[0]}:{address[1]}: {e.strerror}") from e
+    return listener

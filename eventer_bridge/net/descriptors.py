@@ -1,0 +1,61 @@
+"""File descriptors: every connection takes one, and so does every file of the store."""
+
+import resource
+from typing import NamedTuple
+
+from eventer_bridge import limits
+from eventer_bridge.errors import LimitError
+from eventer_bridge.net.quota import Bounds
+
+
+def raise_limit() -> None:
+    """Raise this process' limit of open files as far as it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # refused where "unlimited" is more than the kernel allows: then it stays as it is
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return
+
+
+class Descriptors(NamedTuple):
+    """What the limit of open files allows.
+
+    Attributes:
+        limit: descriptors that this process may have.
+        bounds: connections that fit below it, with a reserve for the store.
+    """
+
+    limit: int
+    bounds: Bounds
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether there may be as many connections as there usually may."""
+        return self.bounds == Bounds.usual()
+
+    def __str__(self) -> str:
+        bounds = self.bounds
+        return (
+            f"open files are limited to {self.limit} (ulimit -n): at most {bounds.known} clients"
+            f" and {bounds.new} connections before init"
+        )
+
+
+def find() -> Descriptors:
+    """Look at the limit of this process.
+
+    Raises:
+        LimitError: it is too low for a store and a few connections.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = limits.RESERVED_DESCRIPTORS + limits.MIN_CONNECTIONS
+    usual = Bounds.usual()
+    if soft == resource.RLIM_INFINITY:
+        return Descriptors(limits.RESERVED_DESCRIPTORS + usual.new + usual.known, usual)
+    if soft < least:
+        raise LimitError(
+            f"open files are limited to {soft} (ulimit -n): the store and a few connections"
+            f" need {least} at least"
+        )
+    return Descriptors(soft, usual.fitting(soft - limits.RESERVED_DESCRIPTORS))

@@ -1,0 +1,87 @@
+"""How many connections there may be: of one address, and of all.
+
+An address is what one peer can easily have only one of: an IPv4 address, or a network of
+IPv6 (/64), of which every host has all 2**64 addresses.
+"""
+
+import ipaddress
+from typing import NamedTuple
+
+from eventer_bridge import limits
+
+
+def address_of(host: str) -> str:
+    """The address that connections from this host are counted by.
+
+    Args:
+        host: numeric, as ``socket.accept`` tells it.
+    """
+    ip = ipaddress.ip_address(host)
+    if ip.version == 4:
+        return host
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(ip) >> 64 << 64)}/64"
+
+
+class Bounds(NamedTuple):
+    """Connections of a process: new ones (before ``init``) and known ones."""
+
+    new: int
+    new_per_address: int
+    known: int
+    known_per_address: int
+
+    @classmethod
+    def usual(cls) -> "Bounds":
+        """Those of ``limits``."""
+        return cls(
+            limits.MAX_NEW_CONNECTIONS,
+            limits.MAX_NEW_CONNECTIONS_PER_ADDRESS,
+            limits.MAX_CONNECTIONS,
+            limits.MAX_CONNECTIONS_PER_ADDRESS,
+        )
+
+    def fitting(self, connections: int) -> "Bounds":
+        """The same if there may be so many connections together, else less of everything."""
+        if connections >= self.new + self.known:
+            return self
+        new = min(self.new, connections // 4)
+        known = connections - new
+        return Bounds(
+            new,
+            min(self.new_per_address, -(-new // 2)),
+            known,
+            min(self.known_per_address, -(-known // 2)),
+        )
+
+
+class Quota:
+    """Counts connections against a bound of all and a bound of each address.
+
+    Args:
+        max_connections: of all addresses together.
+        max_per_address: of one address.
+    """
+
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
+        self._by_address: dict[str, int] = {}
+        self._count = 0
+
+    def take(self, address: str) -> bool:
+        """Count one more; False if there are too many already."""
+        count = self._by_address.get(address, 0)
+        if self._count >= self._max_connections or count >= self._max_per_address:
+            return False
+        self._count += 1
+        self._by_address[address] = count + 1
+        return True
+
+    def give_back(self, address: str) -> None:
+        """Count one less."""
+        self._count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]

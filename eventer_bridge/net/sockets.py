@@ -1,0 +1,23 @@
+"""Options of sockets, the same for all connections, accepted or made."""
+
+import socket
+from typing import Any
+
+from eventer_bridge import limits
+
+
+def watch_peer(tcp: Any) -> None:
+    """Let the kernel give up on a peer whose kernel no longer answers.
+
+    Args:
+        tcp: ``socket.socket``, or what a transport has in its place.
+    """
+    milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def keep_alive(tcp: Any) -> None:
+    """Let the kernel probe a silent peer, where the wire has no pings."""
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_DELAY_S)
