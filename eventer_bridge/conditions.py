@@ -70,7 +70,7 @@ class Conditions:
                     )
 
     def _of_type(self, event_type: EventType) -> list[tuple[int, Mapping[str, Any]]]:
-        found = self._by_type.get(event_type)
+        found = self._by_type.known.get(event_type)
         if found is None:
             found = [
                 (index, condition)

@@ -299,7 +299,7 @@ class Engine(EventCore):
             InvalidEventError: a type cannot be registered.
             LimitError: there are too many types, or too many of the client's.
         """
-        checked = self._checked_types
+        checked = self._checked_types.known
         new_types = {event.type for event in events if event.type not in checked}
         if not new_types:
             return
@@ -307,7 +307,7 @@ class Engine(EventCore):
             check_type(event_type)
         self._backend.check_types(new_types, quota)
         for event_type in new_types:
-            checked.remember(event_type, None, type_bytes(event_type))
+            self._checked_types.remember(event_type, None, type_bytes(event_type))
 
     async def _close(self) -> None:
         await self.stop()

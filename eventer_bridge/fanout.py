@@ -90,7 +90,7 @@ class Fanout:
         if not self._groups:
             return
         indices_by_group: dict[_Group, list[int]] = {}
-        groups_by_type = self._persisted if persisted else self._registered
+        groups_by_type = (self._persisted if persisted else self._registered).known
         for index, event in enumerate(session.events):
             groups = groups_by_type.get(event.type)
             if groups is None:

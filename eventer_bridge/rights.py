@@ -75,7 +75,7 @@ class Rights:
         """Why these events may not be registered, cut; None if they may."""
         if self._may_register_everything:
             return None
-        checks_by_type = self._checks_by_type
+        checks_by_type = self._checks_by_type.known
         for index, event in enumerate(register_events):
             try:
                 schemas = checks_by_type[event.type]

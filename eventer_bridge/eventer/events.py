@@ -50,8 +50,10 @@ _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
-_types: Final[Remembered[bytes, EventType]] = Remembered()
-_encoded_types: Final[Remembered[EventType, bytes]] = Remembered()
+_remembered_types: Final[Remembered[bytes, EventType]] = Remembered()
+_types: Final = _remembered_types.known
+_remembered_encodings: Final[Remembered[EventType, bytes]] = Remembered()
+_encoded_types: Final = _remembered_encodings.known
 _seconds: Final[dict[bytes, int]] = {}
 _encoded_seconds: Final[dict[int, bytes]] = {}
 
@@ -105,7 +107,7 @@ def _encode_type(event_type: EventType) -> bytes:
     encoded = sbs.encode_length(len(segments)) + b"".join(segments)
     if len(encoded) <= limits.MAX_REMEMBERED_BYTES:
         n_bytes = type_bytes(event_type) + sys.getsizeof(encoded)
-        _encoded_types.remember(event_type, encoded, n_bytes)
+        _remembered_encodings.remember(event_type, encoded, n_bytes)
     return encoded
 
 
@@ -238,7 +240,8 @@ def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
     event_type = tuple(segments)
     if pos - begin <= limits.MAX_REMEMBERED_BYTES:
         encoded = data[begin:pos]
-        _types.remember(encoded, event_type, sys.getsizeof(encoded) + type_bytes(event_type))
+        n_bytes = sys.getsizeof(encoded) + type_bytes(event_type)
+        _remembered_types.remember(encoded, event_type, n_bytes)
     return event_type, pos
 
 

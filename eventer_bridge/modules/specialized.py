@@ -68,7 +68,7 @@ class SpecializedModule(Module):
 
     def wanted_by(self, event_type: EventType) -> list[int]:
         """Indices of the sub-modules whose subscription matches, rising."""
-        indices = self._wanted_by.get(event_type)
+        indices = self._wanted_by.known.get(event_type)
         if indices is None:
             indices = [i for i, j in enumerate(self._subscriptions) if j.matches(event_type)]
             n_bytes = type_bytes(event_type) + sys.getsizeof(indices)

@@ -220,8 +220,8 @@ class Bridge(aio.Resource):
     # --- to the bus -----------------------------------------------------------------------
 
     def _route_of(self, event_type: EventType) -> "_Route | None":
-        if event_type in self._routes:
-            return self._routes[event_type]
+        if event_type in self._routes.known:
+            return self._routes.known[event_type]
         scope = payloads.scope_of(event_type, self._settings.prefix)
         route = None
         if scope is not None and not RSB_SCOPE.includes(scope):

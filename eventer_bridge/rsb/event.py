@@ -60,7 +60,7 @@ def parse_scope(text: str) -> Scope:
     Raises:
         InvalidEventError: it has another form.
     """
-    scope = _scopes.get(text)
+    scope = _scopes.known.get(text)
     if scope is not None:
         return scope
     if len(text) > limits.MAX_TYPE_BYTES:

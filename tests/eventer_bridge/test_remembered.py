@@ -23,13 +23,13 @@ def test_never_more_than_the_bound(entries: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "REMEMBERED_BYTES", 1_000)
         for key, n_bytes in entries:
-            if key in remembered:
+            if key in remembered.known:
                 continue
             remembered.remember(key, n_bytes, n_bytes)
-            assert (key in remembered) is (n_bytes + ENTRY_BYTES <= 1_000)
-            assert sum(i + ENTRY_BYTES for i in remembered.values()) <= 1_000
+            assert (key in remembered.known) is (n_bytes + ENTRY_BYTES <= 1_000)
+            assert sum(i + ENTRY_BYTES for i in remembered.known.values()) <= 1_000
     remembered.forget()
-    assert not remembered
+    assert not remembered.known
 
 
 @given(st.lists(st.text(), max_size=70).map(tuple))
