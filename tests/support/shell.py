@@ -3,12 +3,20 @@
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import re
+import runpy
 import sys
+import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+_FORK_SERVER: Final = multiprocessing.get_context("forkserver")
+_FORK_SERVER.set_forkserver_preload(["mariner.cli"])
+"""Has imported the command once, which costs more than most commands do."""
 
 
 class Result(NamedTuple):
@@ -30,23 +38,48 @@ class Shell(NamedTuple):
 
     environment: dict[str, str]
 
-    async def start(self, *arguments: str, **variables: str) -> Process:
+    def _variables(self, more: dict[str, str]) -> dict[str, str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
-        environment |= self.environment | variables
+        environment |= self.environment | more
+        return {k: v for k, v in environment.items() if v}
+
+    async def start(self, *arguments: str, **variables: str) -> Process:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "mariner", *arguments),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={k: v for k, v in environment.items() if v},
+            env=self._variables(variables),
         )
 
     async def run(self, *arguments: str, stdin: str | bytes = b"", **variables: str) -> Result:
-        process = await self.start(*arguments, **variables)
+        """Run a command to its end, in a process that has imported it already."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        stdout, stderr = await process.communicate(data)
-        assert process.returncode is not None
-        return Result(process.returncode, stdout.decode(), stderr.decode())
+        environment = self._variables(variables)
+        return await asyncio.to_thread(_run, arguments, data, environment)
+
+
+def _run(arguments: tuple[str, ...], stdin: bytes, environment: dict[str, str]) -> Result:
+    with tempfile.TemporaryDirectory() as name:
+        files = [Path(name) / i for i in ("stdin", "stdout", "stderr")]
+        files[0].write_bytes(stdin)
+        target_arguments = (arguments, environment, files)
+        process = _FORK_SERVER.Process(target=_be_command, args=target_arguments)
+        process.start()
+        process.join()
+        assert process.exitcode is not None
+        return Result(process.exitcode, *(i.read_text() for i in files[1:]))
+
+
+def _be_command(arguments: tuple[str, ...], environment: dict[str, str], files: list[Path]) -> None:
+    for number, path in enumerate(files):
+        flags = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
+        os.dup2(os.open(path, flags), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # the fork server's is /dev/null
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["mariner", *arguments]
+    runpy.run_module("mariner", run_name="__main__")
 
 
 def shell_for(name: str, token: str, port: int) -> Shell:
