@@ -35,6 +35,10 @@ MAX_ANNOUNCED_NAMES: Final = 10_000
 """The same for types with names of clients, which tell who is connected. Where there is a token
 for all, clients make up their names."""
 
+MAX_NAME_CHARACTERS: Final = 256
+"""Of a name that a client makes up: it is kept as long as the client is connected, and stands in
+an event type and in lines of the log."""
+
 TYPE_PRICE_BYTES: Final = 1_024
 """Memory of a type that costs 1; a longer one costs more."""
 

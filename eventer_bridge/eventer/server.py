@@ -90,6 +90,11 @@ def by_token(
         same = hmac.compare_digest(b"" if given is None else given.encode(), expected)
         if not same or (given is None) is not (token is None):
             raise DeclinedError("invalid client token")
+        if len(name) > limits.MAX_NAME_CHARACTERS:
+            raise DeclinedError(
+                f"client name has {len(name)} characters, at most {limits.MAX_NAME_CHARACTERS}"
+                " are allowed"
+            )
         return rights
 
     return authenticate

@@ -51,6 +51,11 @@ def init(token: str | None = None, name: str = "gui/1", *subscriptions: str) -> 
         (TOKEN, init("Secret"), "invalid client token"),
         (by_token(None), init("secret"), "invalid client token"),
         (by_token(""), init(None), "invalid client token"),
+        (
+            by_token(None),
+            init(None, "n" * 257),
+            "client name has 257 characters, at most 256 are allowed",
+        ),
         (CLIENTS, init(None), "invalid client name or token"),
         (CLIENTS, init("wrong"), "invalid client name or token"),
         (CLIENTS, init("secret", "nobody"), "invalid client name or token"),
