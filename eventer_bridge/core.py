@@ -120,13 +120,14 @@ class EventCore(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """Answer a query.
 
         Args:
             params: which of the three queries.
             subscription: rights; only events whose type matches are seen. None: all.
+            client: name of who asks, with whose other queries it shares the time.
 
         Raises:
             EventerBridgeError: it cannot be answered; see ``Backend.query``.

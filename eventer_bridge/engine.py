@@ -220,10 +220,10 @@ class Engine(EventCore):
         return commit
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """Answer a query; see ``Backend.query`` for what is promised and raised."""
-        return await self._backend.query(params, subscription)
+        return await self._backend.query(params, subscription, client)
 
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.

@@ -103,8 +103,18 @@ MAX_LATEST_RESULTS: Final = 100_000
 LATEST_CACHE_TYPES: Final = 10_000
 """Types whose latest event is kept in memory, the most recently written."""
 
-READER_THREADS: Final = 2
-"""Threads that answer queries; a third slow query waits, registrations do not."""
+READERS: Final = 2
+"""Queries that are read for at a time; the others that are under way wait for their turn."""
+
+READER_TURN_S: Final = 0.005
+"""Time that a query is read for at a stretch, if others wait. Handing over costs 0.1 ms."""
+
+READER_STRETCH_S: Final = 0.001
+"""Time that a thread works at a stretch before the event loop may run. Giving way costs 50 us."""
+
+MAX_QUERIES_BEGUN: Final = 64
+"""Queries that had a turn and did not end, each of which holds a thread and a snapshot. One
+client may have as many as are left to others, so that 32 at most; more of them wait."""
 
 STORE_RETRY_PERIOD_S: Final = 1.0
 """After a failed commit the store is opened again so often, until it works. Each try that

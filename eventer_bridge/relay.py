@@ -142,7 +142,7 @@ class RelayCore(EventCore):
         return session
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """See :class:`EventCore`.
 

@@ -199,6 +199,12 @@ def _rsb_metrics(rsb: Bridge) -> Iterable[Metric]:
 
 
 def _store_metrics(backend: Backend) -> Iterable[Metric]:
+    load = backend.query_load
+    for name, text, value in (
+        ("queries_running", "Queries that read from the store", load.running),
+        ("queries_waiting", "Queries that wait to begin", load.waiting),
+    ):
+        yield GaugeMetricFamily(f"mariner_{name}", text, value)
     store = backend.stats()
     for name, text, value in (
         ("store_events", "Stored events, estimated", store.events),

@@ -48,6 +48,18 @@ class StoreStats(NamedTuple):
     size_bytes: int
 
 
+class QueryLoad(NamedTuple):
+    """Queries that are under way.
+
+    Attributes:
+        running: those that began.
+        waiting: those that did not begin yet.
+    """
+
+    running: int
+    waiting: int
+
+
 class Backend(aio.Resource, abc.ABC):
     """Storage of events.
 
@@ -129,7 +141,7 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """Answer a query.
 
@@ -149,20 +161,28 @@ class Backend(aio.Resource, abc.ABC):
         without it would not contain that event, the answer is empty (001: events are
         discarded until it occurs). So it is where retention has deleted that event, which
         may happen to who pages from the oldest events upwards. A server answer begins with
-        greater ids. An answer is cut at ``max_results``, ``limits.MAX_RESULTS`` and
+        greater ids. When the task that waits for an answer is cancelled, work on it ends.
+        An answer is cut at ``max_results``, ``limits.MAX_RESULTS`` and
         ``limits.MAX_RESULT_BYTES`` (but never below one event), with ``more_follows`` true
         if there are more; ``max_results`` 0 gives no events.
 
         Args:
             params: which of the three queries.
             subscription: rights; only events whose type matches are seen. None: all.
+            client: who asks. What one client asks shares the time with what others ask,
+                and does not come before it, however much it is.
 
         Raises:
             ClosedError: the backend is closed, or was meanwhile.
-            StorageError: reading failed.
+            StorageError: reading failed, or the store is being opened again.
             InvalidSubscriptionError: ``*`` is not last in one of the event types.
             LimitError: too many ``ids``.
         """
+
+    @property
+    @abc.abstractmethod
+    def query_load(self) -> QueryLoad:
+        """Queries that are under way, beyond what is answered at once."""
 
     @abc.abstractmethod
     async def flush(self) -> None:

@@ -26,7 +26,7 @@ class DummyBackend(VolatileBackend):
         """See :class:`Backend`; any number of types can be not stored."""
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """See :class:`Backend`; the answer is empty."""
         self._check_open()

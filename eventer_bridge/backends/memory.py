@@ -74,7 +74,7 @@ class MemoryBackend(VolatileBackend):
         self._budget.check(set(event_types).difference(self._latest), quota)
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hat import aio, util
 
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
@@ -64,6 +64,11 @@ class VolatileBackend(Backend):
             self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
             self._keep(events, quota, n_asked)
         return self._done()
+
+    @property
+    def query_load(self) -> QueryLoad:
+        """See :class:`Backend`; queries are answered at once."""
+        return QueryLoad(0, 0)
 
     async def flush(self) -> None:
         """See :class:`Backend`; nothing is ever pending but callbacks."""

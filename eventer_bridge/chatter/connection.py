@@ -32,6 +32,7 @@ from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net.admission import FOR_ANOTHER, Place
 from eventer_bridge.net.sockets import watch_peer
+from eventer_bridge.tcp_state import TcpState, tcp_state
 
 mlog = logging.getLogger(__name__)
 
@@ -336,6 +337,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         # TLS has no connections that are closed one way only
         if self.ssl_object is not None:
             self.close("peer closed")
+        self._probe()
         return self._close_reason is None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -419,6 +421,12 @@ class Connection(aio.Resource, asyncio.Protocol):
         is_open = self._close_reason is None and not self._transport.is_closing()
         return is_open and not self._has_ended
 
+    def _probe(self) -> None:
+        """Send something, so that the kernel of a peer that is gone resets the connection."""
+        if self._close_reason is None:
+            self._protocol.ping()
+            self._flush()
+
     def _close_if_answered(self) -> None:
         if not self._protocol.owed:
             self.close("peer closed")
@@ -477,7 +485,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
-        for check in (self._check_stalled, self._check_late, self._check_alive):
+        for check in (self._check_stalled, self._check_gone, self._check_late, self._check_alive):
             if self._close_reason is None:
                 check(now)
 
@@ -489,6 +497,17 @@ class Connection(aio.Resource, asyncio.Protocol):
             self._last_left_bytes = self._left_bytes()
         elif now > self._stall_deadline:
             self.abort("write stalled", detail=f"{self._buffered_bytes()} bytes are not read")
+
+    def _check_gone(self, now: float) -> None:
+        """A peer that is not read from while it waits for answers: is it still there?"""
+        if not self._protocol.owed or not (self._pauses or self._has_ended):
+            return
+        state = tcp_state(self._transport)
+        if state is TcpState.RESET:
+            self.close("connection lost")
+            self._transport.abort()
+        elif state is TcpState.ENDED:
+            self._probe()
 
     def _check_late(self, now: float) -> None:
         if self._was_paused:

@@ -5,7 +5,8 @@ What flows through a client's connection::
 
     chatter ─▶ codec ─▶ MsgInitReq: rights, fan-out
                         MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for
-                        MsgQueryReq: one after the other, beside everything else
+                        MsgQueryReq: one after the other, beside everything else;
+                                     ended when the client goes
 
 A connection is not read from while the core is full, or while too many of its registrations
 or queries are under way; what chatter bounds comes on top of it.
@@ -432,6 +433,7 @@ class _Client(chatter.Handler):
     async def _answer_queries(self) -> None:
         # one after the other, and the next only when the answer before it has left
         assert self._rights is not None
+        assert self._name is not None
         subscription = self._rights.subscription
         rights = None if subscription.is_everything else subscription
         loop = asyncio.get_running_loop()
@@ -440,7 +442,7 @@ class _Client(chatter.Handler):
                 await self._connection.drain()
                 conversation, params = self._queries[0]
                 started = loop.time()
-                result = await self._server.core.query(params, rights)
+                result = await self._server.core.query(params, rights, self._name)
                 self._send(*codec.encode(MsgQueryRes(result)), conversation=conversation)
                 self._server.observe_query(params, loop.time() - started)
                 self._queries.popleft()

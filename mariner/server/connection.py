@@ -4,7 +4,8 @@ What flows through it::
 
     bytes ─▶ Protocol ─▶ message ─▶ init: Authenticator, Fanout
                                     register: rights ─▶ core ─▶ response, in order
-                                    query: one after the other, beside everything else
+                                    query: one after the other, beside everything else;
+                                           ended when the peer goes
                                     ping: at once
 
 Nothing here grows without bound. A connection is not read from while
@@ -42,6 +43,7 @@ from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
+from eventer_bridge.tcp_state import TcpState, tcp_state
 from mariner import codec, limits
 from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
@@ -113,6 +115,7 @@ class ClientConnection(asyncio.Protocol):
         "_place",
         "_protocol",
         "_queries",
+        "_query_group",
         "_responses",
         "_rights",
         "_source",
@@ -134,6 +137,7 @@ class ClientConnection(asyncio.Protocol):
         self._awaited_commit: asyncio.Future[None] | None = None
         self._corked: list[bytes] | None = None
         self._queries: deque[QueryReq] = deque()
+        self._query_group: aio.Group | None = None
         self._is_querying = False
         self._eof = False
         self._close_reason: str | None = None
@@ -175,6 +179,8 @@ class ClientConnection(asyncio.Protocol):
             self._close("protocol error", detail=str(e), level=logging.WARNING)
             return False
         self._eof = True
+        if self._queries:
+            self._probe()
         return bool(self._responses or self._queries or self._paused)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -194,7 +200,7 @@ class ClientConnection(asyncio.Protocol):
             extra={"peer": self._peer, "client": self._name, "reason": reason},
         )
         self._paused |= _CLOSING
-        self._queries.clear()
+        self._stop_queries()
         self._responses.clear()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -240,6 +246,8 @@ class ClientConnection(asyncio.Protocol):
                 self._close("init timeout", level=logging.WARNING)
         elif self._paused & _WRITE_BLOCKED:
             self._sweep_stalled(now)
+        elif self._queries and (self._eof or self._paused):
+            self._sweep_unheard()
         else:
             self._sweep_idle(now)
 
@@ -421,8 +429,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _start_queries(self) -> None:
         if self._queries and not self._is_querying and not self._paused & _WRITE_BLOCKED:
+            if self._query_group is None:
+                self._query_group = self._context.group.create_subgroup()
             self._is_querying = True
-            self._context.group.spawn(self._answer_queries)
+            self._query_group.spawn(self._answer_queries)
+
+    def _stop_queries(self) -> None:
+        """Nobody waits for their answers any more."""
+        self._queries.clear()
+        if self._query_group is not None:
+            self._query_group.close()
 
     async def _answer_queries(self) -> None:
         # one after the other, and the next only when the answer before it has left
@@ -431,8 +447,6 @@ class ClientConnection(asyncio.Protocol):
                 request = self._queries[0]
                 started = time.perf_counter()
                 message = await self._answer(request)
-                if self._close_reason is not None or self.closed.done():
-                    return
                 self._queries.popleft()
                 self._write(self._protocol.send_encoded(QueryRes, message))
                 self._context.observe_query(request.params, time.perf_counter() - started)
@@ -451,7 +465,9 @@ class ClientConnection(asyncio.Protocol):
         assert self._rights is not None
         subscription = self._rights.subscription
         result = await self._context.core.query(
-            request.params, None if subscription.is_everything else subscription
+            request.params,
+            None if subscription.is_everything else subscription,
+            self._rights.name,
         )
         return codec.encode_query_result(request.query_id, result)
 
@@ -509,6 +525,7 @@ class ClientConnection(asyncio.Protocol):
             extra["detail"] = detail[: limits.MAX_LOG_CHARACTERS]
         mlog.log(level, "closing connection", extra=extra)
         self._leave()
+        self._stop_queries()
         self._pause(_CLOSING)
         self._uncork()
         self._transport.close()
@@ -538,6 +555,20 @@ class ClientConnection(asyncio.Protocol):
         elif now > self._deadline:
             self._abort("write stalled", detail=f"{size_bytes} bytes are not read")
         self._last_buffer_bytes = size_bytes
+
+    def _sweep_unheard(self) -> None:
+        """A peer that is not read from while it waits for answers: is it still there?"""
+        state = tcp_state(self._transport)
+        if state is TcpState.RESET:
+            self._close("connection lost")
+            self._transport.abort()
+        elif state is TcpState.ENDED:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Send something, so that the kernel of a peer that is gone resets the connection."""
+        self._ping_id += 1
+        self._write(self._protocol.send(PingReq(self._ping_id)))
 
     def _sweep_idle(self, now: float) -> None:
         if self._has_received:

@@ -58,6 +58,12 @@ class RawPeer:
         length = int.from_bytes(await self.reader.readexactly(size), "big")
         return msgspec.json.decode(await self.reader.readexactly(length))
 
+    async def receive_answer(self) -> Any:
+        """Next message that is no ping: who sends no more is asked whether it is still there."""
+        while (message := await self.receive())["msg_type"] == "ping_req":
+            pass
+        return message
+
     async def request(self, message: Any) -> Any:
         """Send a message and receive the next one."""
         self.send(message)

@@ -23,7 +23,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +30,7 @@ from typing import Any, TypeVar
 from hat import aio, util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, ServerMark, StoreStats
+from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark, StoreStats
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
@@ -93,15 +92,9 @@ async def create(
         StoreDamagedError: it is damaged, or something else than a store.
         StorageError: it cannot be opened for another reason.
     """
-    loop = asyncio.get_running_loop()
-    readers = ThreadPoolExecutor(limits.READER_THREADS, "store-reader")
-    try:
-        opened = await loop.run_in_executor(readers, ext_open, path)
-    except BaseException:
-        readers.shutdown(wait=False)
-        raise
+    opened = await asyncio.to_thread(ext_open, path)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
-    backend = RocksDbBackend(opened, readers, on_commit, retention, clock)
+    backend = RocksDbBackend(opened, on_commit, retention, clock)
     try:
         backend._control = await control.listen(opened.store)
     except BaseException:
@@ -134,7 +127,6 @@ class RocksDbBackend(Backend):
     def __init__(
         self,
         opened: Opened,
-        readers: ThreadPoolExecutor,
         on_commit: CommitCb | None,
         rules: Sequence[RetentionRule],
         clock: Clock,
@@ -142,7 +134,7 @@ class RocksDbBackend(Backend):
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
         self._stats = StoreStats(0, 0, 0)
-        self._queries = QueryRunner(self._store, self._types, self._latest, readers)
+        self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
         self._rules, self._clock = rules, clock
         self._control: control.ControlServer | None = None
@@ -224,7 +216,7 @@ class RocksDbBackend(Backend):
         return group.future
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None
+        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
@@ -233,10 +225,15 @@ class RocksDbBackend(Backend):
             with contextlib.suppress(StorageError):  # what failed is not to be found
                 await self.flush()
             self._check_open()
-        result = await self._queries.run(params, subscription)
+        result = await self._queries.run(params, subscription, client)
         if is_persisted:
             await self._ensure_durable()
         return result
+
+    @property
+    def query_load(self) -> QueryLoad:
+        """See :class:`Backend`."""
+        return self._queries.load
 
     async def flush(self) -> None:
         """See :class:`Backend`."""

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from rocksdict import ColumnFamily
 
 from eventer_bridge import limits
+from eventer_bridge.backends.pacing import give_way
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Commit, Store
 

@@ -8,16 +8,10 @@ from typing import Final
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import Filter, Span, pause, time_span
+from eventer_bridge.backends.rocksdb.scan import Filter, Span, time_span
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import OrderBy, QueryTimeseriesParams
 from eventer_bridge.payloads import same_as
-
-BYTES_AT_A_TIME: Final = 64 << 10
-"""After so many bytes of values a reader thread gives way to the event loop's."""
-
-_ROW_BYTES: Final = 512
-"""What reading a row costs besides its bytes, in bytes."""
 
 NOWHERE: Final = Span(b"", b"")
 
@@ -62,7 +56,6 @@ class ValueFilter:
         self._snapshot = snapshot
         self._conditions = conditions
         self._by_key = by_key
-        self._n_bytes = 0
 
     def __call__(self, key: bytes) -> bool:
         """See :data:`Filter`.
@@ -74,10 +67,7 @@ class ValueFilter:
         if self._by_key is not None and not self._by_key(key):
             return False
         value = self._snapshot.value(keys.event_key(key))
-        self._n_bytes += _ROW_BYTES + len(value)
-        if self._n_bytes > BYTES_AT_A_TIME:
-            self._n_bytes = 0
-            pause(self._snapshot)
+        self._snapshot.pause()
         return all(condition(value) for condition in self._conditions)
 
 

@@ -67,8 +67,7 @@ class Database:
             StorageError: it is being opened again, or could not be.
         """
         with self._gate:
-            if self._unusable is not None:
-                raise StorageError(self._unusable)
+            self.check_open()
             self._n_users += 1
         try:
             yield
@@ -76,6 +75,11 @@ class Database:
             with self._gate:
                 self._n_users -= 1
                 self._gate.notify_all()
+
+    def check_open(self) -> None:
+        """Raise ``StorageError`` while the database is being opened again, or could not be."""
+        if self._unusable is not None:
+            raise StorageError(self._unusable)
 
     def ext_reopen(self) -> None:
         """Close and open the database, after a commit failed; takes commits afterwards.

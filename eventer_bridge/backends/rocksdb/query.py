@@ -28,7 +28,7 @@ from eventer_bridge.backends.common import result_limit, take
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, give_way, scan
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.errors import StoreDamagedError
@@ -42,8 +42,8 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
 )
 
-ROWS_AT_A_TIME: Final = 128
-"""After so many rows a reader thread gives way to the event loop's."""
+ROWS_AT_A_TIME: Final = 16
+"""Rows that are read before it pauses: some 0.1 ms."""
 
 
 class Reader:
@@ -67,9 +67,9 @@ class Reader:
         """
         iterator = self._snapshot.iterator("event")
         found: list[bytes] = []
-        for n_types, type_id in enumerate(type_ids, 1):
+        for n_types, type_id in enumerate(type_ids):
             if n_types % ROWS_AT_A_TIME == 0:
-                give_way()
+                self._snapshot.pause()
             key = self._snapshot.seek_last(iterator, type_id)
             if key is not None:
                 found.append(key)
@@ -134,9 +134,9 @@ class Reader:
             ) from None
 
     def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
-        for n_rows, key in enumerate(found, 1):
+        for n_rows, key in enumerate(found):
             if n_rows % ROWS_AT_A_TIME == 0:
-                give_way()
+                self._snapshot.pause()
             yield key, self._snapshot.value(key)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
+from eventer_bridge.backends.pacing import give_way
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -35,7 +36,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.deletion import Deletion, StoredEvent, ext_oldest
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import ext_call
-from eventer_bridge.backends.rocksdb.scan import Span, give_way
+from eventer_bridge.backends.rocksdb.scan import Span
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Commit, Store
 from eventer_bridge.backends.rocksdb.types import Types

@@ -5,7 +5,6 @@ asks for it: keys first, then the values of what is returned.
 """
 
 import heapq
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from operator import itemgetter
@@ -16,17 +15,16 @@ from rocksdict import RdictIter
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Timestamp
 
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
 
+PAUSE_BYTES: Final = 64 * keys.ENTRY_BYTES
+"""Of a session's entries are walked before it pauses."""
+
 FEW_TYPES: Final = 16
 """Up to so many types are always merged."""
-
-TYPES_AT_A_TIME: Final = 64
-"""When a merge begins, it gives way after about so many types: a seek each."""
 
 MERGED_TYPES: Final = 4096
 """Ranges that are merged at a time, at about 1 kB each."""
@@ -82,27 +80,6 @@ def time_span(
     return Span(low, stop + keys.PAST, descending)
 
 
-def give_way() -> None:
-    """Let the event loop's thread have the interpreter, if it waits for it.
-
-    To be called by a reader thread after some 0.3 ms of work. Otherwise the loop gets it
-    after ``sys.getswitchinterval()`` only, 5 ms: while two readers are always busy, the
-    median of a registration is 15 ms then, and 0.8 ms so. It costs about 50 us.
-    """
-    time.sleep(0)
-
-
-def pause(snapshot: Snapshot) -> None:
-    """Give way, if the store is to be read from any longer.
-
-    Raises:
-        ClosedError: the store is about to close.
-    """
-    give_way()
-    if snapshot.is_closing:
-        raise ClosedError("backend closed during a query")
-
-
 def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:
     """Keys of a span, in order.
 
@@ -116,7 +93,8 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
     low, stop, descending = span
     step = iterator.prev if descending else iterator.next
     n_keys = 1
-    while not snapshot.is_closing:
+    while True:
+        snapshot.pause()
         if descending:
             iterator.seek_for_prev(stop)
             if iterator.valid() and iterator.key() == stop:
@@ -134,15 +112,12 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
                 iterator.status()  # raises if it is not the end, but a failure
             yield from block
             return
-        if n_keys == MAX_BLOCK_KEYS:
-            give_way()
         yield from block
         if descending:
             stop = key
         else:
             low = key + b"\x00"
         n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
-    raise ClosedError("backend closed during a query")
 
 
 def merge(
@@ -192,8 +167,6 @@ def _range(
     snapshot: Snapshot, iterator: RdictIter, type_id: TypeId, span: Span, done: Set[TypeId]
 ) -> Iterator[bytes]:
     """Keys of a type in a span, until the type is done."""
-    if type_id[-1] % TYPES_AT_A_TIME == 0:
-        pause(snapshot)
     low, stop, descending = span
     found = scan(snapshot, iterator, Span(type_id + low, type_id + stop, descending))
     while type_id not in done and (key := next(found, None)) is not None:
@@ -237,6 +210,8 @@ def walk(
         if descending:
             begins = reversed(range(0, len(entries), keys.ENTRY_BYTES))
         for begin in begins:
+            if not begin % PAUSE_BYTES:
+                snapshot.pause()
             place = session_key + entries[begin : begin + keys.INT_BYTES]
             if not low <= place < stop:
                 continue

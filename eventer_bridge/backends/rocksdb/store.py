@@ -11,7 +11,7 @@ goes through the log, one at a time: ``log_files`` relies on it.
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.errors import StorageError, StoreDamagedError
+from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 
 FEW_ROWS: Final = 4_000
@@ -78,7 +78,7 @@ class Store(Database):
 
     Attributes:
         path: as given.
-        is_closing: set by the owner, so that long scans give up.
+        is_closing: set by the owner, so that who reads for long gives up.
         counted: retention's: types whose events commits tally, each with where to.
     """
 
@@ -245,9 +245,20 @@ class Store(Database):
         """Iterator of a column family, which sees this moment."""
         return self._family(family).iter()
 
-    def snapshot(self) -> Snapshot:
-        """This moment."""
-        return Snapshot(self, self._db, self._families)
+    def snapshot(self, pause: Callable[[], None] | None = None) -> Snapshot:
+        """This moment; ``pause``: see :class:`Snapshot`."""
+        return Snapshot(self, self._db, self._families, pause)
+
+    def check_usable(self) -> None:
+        """End who has used the store for long, if others need that it is not used.
+
+        Raises:
+            ClosedError: the store is about to close.
+            StorageError: it is being opened again.
+        """
+        if self.is_closing:
+            raise ClosedError(f"{self.path}: the event store is closed")
+        self.check_open()
 
     def ext_begin_deleting(self) -> Snapshot:
         """This moment, to choose from it what is to be deleted."""

@@ -21,7 +21,6 @@ from eventer_bridge.backends.rocksdb.scan import (
     Span,
     find_in_sessions,
     merge,
-    pause,
     scan,
     time_span,
     without_type,
@@ -30,7 +29,7 @@ from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import EventId, EventType, Order, OrderBy, QueryTimeseriesParams
 
 IDS_AT_A_TIME: Final = 64
-"""After so many ids a reader thread gives way to the event loop's."""
+"""Ids that are looked up before it pauses."""
 
 
 class Timeseries:
@@ -170,8 +169,7 @@ class Timeseries:
         ordered = sorted(set(event_ids))  # those of a session are looked up together
         found: list[bytes] = []
         for begin in range(0, len(ordered), IDS_AT_A_TIME):
-            if begin:
-                pause(self._snapshot)
+            self._snapshot.pause()
             found.extend(
                 self._index_key(key)
                 for key in self._snapshot.find_all(ordered[begin : begin + IDS_AT_A_TIME])

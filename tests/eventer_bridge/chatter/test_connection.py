@@ -465,6 +465,7 @@ async def test_a_peer_that_only_ended_its_stream_is_heard_and_answered(is_last: 
             while not handler.connection._has_ended:
                 await asyncio.sleep(0)
             assert not handler.closed.done()
+            assert (await raw.receive()).type == "HatChatter.Ping"  # is it still there?
             for message in messages:
                 handler.connection.send("T.B", b"", conversation=message.conversation)
             assert [(await raw.receive()).first for _ in range(10)] == list(range(2, 12))

@@ -45,10 +45,12 @@ from tests.eventer_bridge.eventer.peers import (
     register_event,
     serving,
 )
+from tests.support.slow_reading import SlowReading
 
 REGISTER_REQ = "HatEventer.MsgRegisterReq"
 QUERY_REQ = "HatEventer.MsgQueryReq"
 ASCENDING = QueryTimeseriesParams([("a",)], order=Order.ASCENDING)
+SLOW = QueryTimeseriesParams(max_results=SlowReading.MARK)
 
 
 async def query(peer: Peer, params: QueryParams) -> QueryResult:
@@ -277,11 +279,14 @@ class SlowQueries:
         query_store = RocksDbBackend.query
 
         async def slow_query(
-            backend: RocksDbBackend, params: QueryParams, subscription: Subscription | None = None
+            backend: RocksDbBackend,
+            params: QueryParams,
+            subscription: Subscription | None = None,
+            client: str = "",
         ) -> QueryResult:
             self.n_waiting += 1
             await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
-            return await query_store(backend, params, subscription)
+            return await query_store(backend, params, subscription, client)
 
         monkeypatch.setattr(RocksDbBackend, "query", slow_query)
 
@@ -307,21 +312,23 @@ async def test_a_slow_query_holds_back_nobody(
         assert answer.conversation is asked
 
 
-async def test_a_client_that_leaves_during_its_queries_is_forgotten(
+async def test_the_queries_of_a_client_that_leaves_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = SlowQueries(monkeypatch)
+    slow = SlowReading(monkeypatch)
     async with serving(tmp_path / "store") as (server, _):
         async with initialised(server) as peer:
             for _ in range(3):
-                peer.send(MsgQueryReq(ASCENDING), last=False)
-            while not slow.n_waiting:
+                peer.send(MsgQueryReq(SLOW), last=False)
+            while not slow.n_under_way:
                 await asyncio.sleep(0.005)
+        while slow.n_under_way:
+            await asyncio.sleep(0.005)
         async with initialised(server) as other:
             assert await other.register(register_event("a"))
-        slow.release.set()
         while server.stats.connections:
             await asyncio.sleep(0.005)
+        assert slow.n_ended == 1
         assert server.stats.clients == 0
 
 

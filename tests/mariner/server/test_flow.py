@@ -52,10 +52,13 @@ async def test_a_slow_query_does_not_hold_back_a_ping(
     query = RocksDbBackend.query
 
     async def slow_query(
-        self: RocksDbBackend, params: QueryParams, subscription: Subscription | None = None
+        self: RocksDbBackend,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
     ) -> QueryResult:
         await asyncio.get_running_loop().run_in_executor(None, release.wait)
-        return await query(self, params, subscription)
+        return await query(self, params, subscription, client)
 
     monkeypatch.setattr(RocksDbBackend, "query", slow_query)
     async with (
@@ -173,7 +176,7 @@ async def test_who_stops_sending_while_it_is_held_back_gets_all_its_answers(
             peer.send(register_req(i, event("a", value=LARGE)))
             peer.send({**QUERY_ALL, "query_id": i, "max_results": 1})
         peer.writer.write_eof()
-        answers = [await peer.receive() for _ in range(2 * count)]
+        answers = [await peer.receive_answer() for _ in range(2 * count)]
         ids = [a["register_id"] for a in answers if a["msg_type"] == "register_res"]
         assert ids == list(range(count))
         assert await peer.is_closed_by_server()

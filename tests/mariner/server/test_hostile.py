@@ -276,7 +276,7 @@ async def test_who_stops_sending_still_gets_its_answers() -> None:
             peer.send(register_req(i, event("a")))
         peer.send(QUERY)
         peer.writer.write_eof()
-        answers = [await peer.receive() for _ in range(11)]
+        answers = [await peer.receive_answer() for _ in range(11)]
         assert sorted(a["register_id"] for a in answers if "register_id" in a) == list(range(10))
         assert await peer.is_closed_by_server()
 

@@ -1,0 +1,238 @@
+"""Threads that answer queries, which share the time by turns (see ``turns``).
+
+``limits.READERS`` queries have a turn at a time. Each runs on a thread of its own, so that
+its call stack is all that there is to keep between two turns: when its turn is over and
+others wait, :data:`PauseCb` blocks until it has the next one. Threads are started when they
+are needed and kept.
+
+Who does not wait for an answer any more (the awaiting task is cancelled) frees what the
+query holds: a query that did not begin never does, others end where they pause.
+"""
+
+import asyncio
+import contextlib
+import enum
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import QueryLoad
+from eventer_bridge.backends.pacing import Pacer
+from eventer_bridge.backends.turns import Turns
+from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
+
+mlog = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PauseCb: TypeAlias = Callable[[], None]
+"""To be called by a query's work again and again, as ``Pacer.pause``. What it raises ends
+the query and is not to be caught."""
+
+
+class _State(enum.Enum):
+    WAITING = enum.auto()  # for its first turn
+    HAS_TURN = enum.auto()
+    PAUSED = enum.auto()
+    ENDED = enum.auto()
+
+
+class _CancelledError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class _Query:
+    """A query under way; its state is changed with the lock of the readers only."""
+
+    __slots__ = ("began_s", "client", "ext_fn", "future", "is_first_turn", "state", "turn")
+
+    def __init__(
+        self, client: str, ext_fn: Callable[[PauseCb], Any], future: asyncio.Future[Any]
+    ) -> None:
+        self.client = client
+        self.ext_fn = ext_fn
+        self.future = future
+        self.state = _State.WAITING
+        self.is_first_turn = True
+        self.began_s = 0.0  # its turn
+        self.turn = threading.Lock()  # released when it has the next one
+        self.turn.acquire()
+
+
+class Readers:
+    """See the module. Made on the event loop's thread, and closed by :meth:`ext_close`.
+
+    Args:
+        check: called on a query's thread when it pauses, to end it by what it raises.
+    """
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._check = check
+        self._lock = threading.Lock()
+        self._turns: Turns[_Query] = Turns()
+        self._n_free = limits.READERS
+        self._begun: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
+        self._n_idle = 0  # threads that wait for one
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+
+    @property
+    def load(self) -> QueryLoad:
+        """Queries that are under way."""
+        return QueryLoad(self._turns.n_begun, len(self._turns.new))
+
+    async def run(self, client: str, ext_fn: Callable[[PauseCb], T]) -> T:
+        """Answer a query. On the event loop's thread.
+
+        Args:
+            client: whose query it is: what one client asks is not read for before what
+                others ask, however much it is.
+            ext_fn: called on a reader thread; gives the answer.
+
+        Raises:
+            ClosedError: it was not begun when the readers were closed.
+            StorageError: it failed in an unexpected way.
+            EventerBridgeError: what ``ext_fn`` raises.
+        """
+        query = _Query(client, ext_fn, self._loop.create_future())
+        with self._lock:
+            if self._is_closed:
+                raise _closed()
+            self._turns.add(client, query)
+            self._dispatch()
+        try:
+            answer: T = await query.future
+        finally:
+            if query.future.cancelled():
+                self._cancel(query)
+        return answer
+
+    def ext_close(self) -> None:
+        """Wait until all that began have ended, for which ``check`` is to raise."""
+        with self._lock:
+            self._is_closed = True
+            for query in self._turns.new:
+                query.state = _State.ENDED
+                self._deliver(query, None, _closed())
+            self._turns.forget_new()
+            for _ in self._threads:
+                self._begun.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _cancel(self, query: _Query) -> None:
+        with self._lock:
+            if query.state is _State.WAITING:
+                query.state = _State.ENDED
+                self._turns.new.remove(query.client, query)
+            elif query.state is _State.PAUSED:
+                self._turns.paused.remove(query.client, query)
+                query.turn.release()  # to end, for which it needs no turn
+
+    # with the lock
+
+    def _dispatch(self) -> None:
+        """Begin turns, as long as there are free ones and somebody waits."""
+        while self._n_free and (query := self._turns.next()) is not None:
+            self._n_free -= 1
+            query.began_s = time.perf_counter()
+            is_new = query.state is _State.WAITING
+            query.state = _State.HAS_TURN
+            if not is_new:
+                query.turn.release()
+            elif self._n_idle:
+                self._n_idle -= 1
+                self._begun.put(query)
+            else:
+                self._start_thread(query)
+
+    def _start_thread(self, query: _Query) -> None:
+        name = f"store-reader-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._ext_run, args=(query,), name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:  # the system has no more of them
+            self._deliver(query, None, StorageError(f"no thread for a query: {e}"))
+            self._end(query)
+        else:
+            self._threads.append(thread)
+
+    def _end_turn(self, query: _Query) -> None:
+        seconds = time.perf_counter() - query.began_s
+        self._turns.charge(seconds, is_first=query.is_first_turn)
+        query.is_first_turn = False
+        self._n_free += 1
+
+    def _end(self, query: _Query) -> None:
+        if query.state is _State.HAS_TURN:
+            self._end_turn(query)
+        query.state = _State.ENDED
+        self._turns.end(query.client)
+
+    # on a reader thread
+
+    def _ext_run(self, first: _Query) -> None:
+        query: _Query | None = first
+        while query is not None:
+            self._ext_answer(query)
+            with self._lock:
+                self._end(query)
+                self._n_idle += 1
+                self._dispatch()
+            del query  # and what it asked for
+            query = self._begun.get()
+
+    def _ext_answer(self, query: _Query) -> None:
+        answer: Any = None
+        error: EventerBridgeError | None = None
+        try:
+            answer = query.ext_fn(Pacer(partial(self._ext_look, query)).pause)
+        except _CancelledError:
+            pass
+        except EventerBridgeError as e:
+            # what it was raised by would keep iterators, and so the database, alive
+            e.__context__ = e.__cause__ = None
+            error = e.with_traceback(None)
+        except BaseException as e:  # nothing may end the thread: RocksDB's panics are such
+            mlog.exception("query failed")
+            error = StorageError(f"query failed: {type(e).__name__}: {e}")
+        self._deliver(query, answer, error)
+
+    def _ext_look(self, query: _Query) -> None:
+        self._ext_check(query)
+        if time.perf_counter() - query.began_s >= limits.READER_TURN_S:
+            with self._lock:
+                self._end_turn(query)
+                query.state = _State.PAUSED
+                self._turns.put_back(query.client, query)
+                self._dispatch()
+            query.turn.acquire()
+            self._ext_check(query)
+
+    def _ext_check(self, query: _Query) -> None:
+        if query.future.cancelled():
+            raise _CancelledError
+        self._check()
+
+    def _deliver(self, query: _Query, answer: Any, error: EventerBridgeError | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+            self._loop.call_soon_threadsafe(_resolve, query.future, answer, error)
+
+
+def _resolve(future: asyncio.Future[Any], answer: Any, error: EventerBridgeError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(answer)
+    else:
+        future.set_exception(error)
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the event store is closed")

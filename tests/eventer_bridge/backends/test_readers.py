@@ -1,0 +1,183 @@
+"""Threads that answer queries, with work that ends when the test says so."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import QueryLoad
+from eventer_bridge.backends.readers import PauseCb, Readers
+from eventer_bridge.errors import ClosedError, StorageError
+
+
+class Costly:
+    """Work that pauses again and again until it is released, or ended by a pause."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.release = threading.Event()
+        self.has_ended = threading.Event()
+
+    def __call__(self, pause: PauseCb) -> str:
+        self.began.set()
+        try:
+            while not self.release.is_set():
+                pause()
+        finally:
+            self.has_ended.set()
+        return "costly"
+
+
+def cheap(pause: PauseCb) -> str:
+    pause()
+    return "cheap"
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def readers() -> AsyncIterator[Readers]:
+    is_closing = threading.Event()
+
+    def check() -> None:
+        if is_closing.is_set():
+            raise ClosedError("closing")
+
+    readers = Readers(check)
+    yield readers
+    is_closing.set()
+    await asyncio.to_thread(readers.ext_close)
+    assert readers.load.running == 0
+
+
+def ask(readers: Readers, client: str, work: Callable[[PauseCb], str]) -> asyncio.Task[str]:
+    return asyncio.ensure_future(readers.run(client, work))
+
+
+async def test_answers_and_errors_come_back(readers: Readers) -> None:
+    def fail(pause: PauseCb) -> str:
+        raise StorageError("so")
+
+    assert await readers.run("a", cheap) == "cheap"
+    with pytest.raises(StorageError, match=r"^so$"):
+        await readers.run("a", fail)
+    await until(lambda: readers.load == QueryLoad(0, 0))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ZeroDivisionError("x")])
+async def test_a_thread_survives_whatever_a_query_raises(
+    readers: Readers, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(pause: PauseCb) -> str:
+        raise error
+
+    for _ in range(2 * limits.READERS):
+        with pytest.raises(StorageError, match=f"^query failed: {type(error).__name__}"):
+            await readers.run("a", fail)
+    assert await readers.run("a", cheap) == "cheap"
+    assert {i.getMessage() for i in caplog.records} == {"query failed"}
+
+
+async def test_a_cheap_query_is_answered_before_costly_ones_end(readers: Readers) -> None:
+    works = [Costly() for _ in range(3 * limits.READERS)]
+    costly = [ask(readers, "a", work) for work in works]
+    await until(lambda: all(work.began.is_set() for work in works))
+    assert readers.load == QueryLoad(len(works), 0)
+    for client in "b", "c", "a":  # even of the same client
+        for _ in range(10):
+            assert await readers.run(client, cheap) == "cheap"
+    assert not any(i.done() for i in costly)
+    for work in works:
+        work.release.set()
+    assert await asyncio.gather(*costly) == ["costly"] * len(works)
+
+
+async def test_costly_queries_go_on_however_many_cheap_ones_come(readers: Readers) -> None:
+    works = [Costly() for _ in range(2 * limits.READERS)]
+    costly = [ask(readers, "a", work) for work in works]
+    await until(lambda: all(work.began.is_set() for work in works))
+    is_over = False
+
+    async def ask_on(client: str) -> None:
+        while not is_over:
+            await readers.run(client, cheap)
+
+    crowd = [asyncio.ensure_future(ask_on(f"c{n}")) for n in range(10)]
+    for work in works:
+        work.release.set()
+    assert await asyncio.gather(*costly) == ["costly"] * len(works)
+    is_over = True
+    await asyncio.gather(*crowd)
+
+
+async def test_many_queries_of_one_client_leave_room_for_others(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_QUERIES_BEGUN", 8)
+    works = [Costly() for _ in range(20)]
+    costly = [ask(readers, "a", work) for work in works]
+    await until(lambda: readers.load == QueryLoad(4, 16))
+    other = Costly()
+    others = ask(readers, "b", other)
+    await until(other.began.is_set)
+    assert sum(work.began.is_set() for work in works) == 4
+    other.release.set()
+    assert await others == "costly"
+    for work in works:
+        work.release.set()
+    await asyncio.gather(*costly)
+
+
+async def test_who_gives_up_frees_what_its_query_holds(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_QUERIES_BEGUN", 2 * limits.READERS)
+    works = [Costly() for _ in range(20)]
+    costly = [ask(readers, f"{n}", work) for n, work in enumerate(works)]
+    await until(lambda: readers.load == QueryLoad(2 * limits.READERS, 20 - 2 * limits.READERS))
+    for task in costly:
+        task.cancel()
+    await until(lambda: readers.load == QueryLoad(0, 0))
+    assert all(work.has_ended.is_set() for work in works if work.began.is_set())
+    assert sum(work.began.is_set() for work in works) == 2 * limits.READERS
+    assert await readers.run("a", cheap) == "cheap"
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    is_closing = threading.Event()
+
+    def check() -> None:
+        if is_closing.is_set():
+            raise ClosedError("closing")
+
+    readers = Readers(check)
+    works = [Costly() for _ in range(limits.MAX_QUERIES_BEGUN)]
+    costly = [ask(readers, "a", work) for work in works]
+    await until(lambda: readers.load.running == limits.MAX_QUERIES_BEGUN // 2)
+    is_closing.set()
+    await asyncio.to_thread(readers.ext_close)
+    results = await asyncio.gather(*costly, return_exceptions=True)
+    assert {type(i) for i in results} == {ClosedError}
+    assert readers.load == QueryLoad(0, 0)
+    with pytest.raises(ClosedError):
+        await readers.run("a", cheap)
+    assert not any("store-reader" in i.name for i in threading.enumerate())
+
+
+async def test_no_thread_for_a_query_fails_it_alone(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(2 * limits.READERS):
+            with pytest.raises(StorageError, match="no thread for a query"):
+                await readers.run("a", cheap)
+    assert await readers.run("a", cheap) == "cheap"
