@@ -192,6 +192,7 @@ class Readers:
         answer: Any = None
         error: EventerBridgeError | None = None
         try:
+            self._ext_check(query)  # it may have waited for long
             answer = query.ext_fn(Pacer(partial(self._ext_look, query)).pause)
         except _CancelledError:
             pass

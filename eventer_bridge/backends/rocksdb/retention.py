@@ -113,6 +113,7 @@ class Retention:
         try:
             self._thread.start()
         except RuntimeError:  # no more threads
+            self._before = None  # its iterators keep the database open
             self._using.close()
             raise
 

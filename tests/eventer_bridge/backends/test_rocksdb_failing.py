@@ -137,16 +137,19 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
         assert (await waiting).events == writer.events[:1]
         assert (await backend.query(UPWARDS)).events == writer.events[:1]
         assert len((await backend.query(QueryLatestParams())).events) == 1
-        with pytest.raises(StorageError, match="commit failed"):
+        cannot = "commit failed|cannot be written"  # it may have been tried again by now
+        with pytest.raises(StorageError, match=cannot):
             await backend.query(QueryServerParams(1, persisted=True))
-        with pytest.raises(StorageError, match="commit failed"):
+        with pytest.raises(StorageError, match=cannot):
             await backend.flush()
         # refused at once: without a round of the loop
         for refusal in backend.register(lost[0]), backend.reserve(1, 1000):
             assert isinstance(refusal.exception(), StorageError)
         assert backend.server_mark(1).session == 1
         assert backend.stats().event_types == 1
-        tried = await changed(backend)
+        tried: str | None = backend.failure
+        if tried is not None and "commit failed" in tried:
+            tried = await changed(backend)
         assert tried is not None
         assert "the event store cannot be written: File too large (" in tried
     await recovered(backend)
