@@ -32,7 +32,7 @@ from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net.admission import FOR_ANOTHER, Place
 from eventer_bridge.net.sockets import watch_peer
-from eventer_bridge.tcp_state import TcpState, tcp_state
+from eventer_bridge.net.tcp_state import TcpState, tcp_state
 
 mlog = logging.getLogger(__name__)
 

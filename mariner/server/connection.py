@@ -39,11 +39,11 @@ from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
 from eventer_bridge.net.admission import FOR_ANOTHER, Place
+from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.tcp_state import TcpState, tcp_state
 from mariner import codec, limits
 from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
