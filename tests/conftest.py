@@ -15,6 +15,7 @@ ROOT: Final = Path(__file__).parent
 NEED_SPARK: Final = (
     "spark",
     "mariner/cli/test_lake_commands.py",
+    "perf/test_perf.py",
     "torture/test_lake_kill.py",
     "torture/test_stream_kill.py",
 )

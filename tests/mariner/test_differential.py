@@ -9,6 +9,7 @@ of registered payloads, which the contract does not have, are added to it.
 
 import collections
 import json
+import os
 from typing import Any, Final, NoReturn
 
 import jsonschema
@@ -21,8 +22,8 @@ from mariner.messages import InitRes, RegisterReq, StatusMsg
 from tests.mariner.message_generator import MESSAGE_TYPES, MessageGenerator
 from tests.support import json_oracle
 
-N_MESSAGES: Final = 40_000
-"""Of each seed."""
+N_MESSAGES: Final = int(os.environ.get("DIFFERENTIAL_MESSAGES", "10_000"))
+"""Of each seed; ``make torture`` makes more."""
 SEEDS: Final = (1, 2, 3, 4)
 SAMPLE_PERIOD: Final = 60
 """One message of so many is also shown to the slow validator."""
@@ -93,7 +94,7 @@ def test_codec_and_contract_never_disagree(seed: int) -> None:
     # the messages are worth the name of a test
     assert n_refused > N_MESSAGES / 4
     assert n_no_json > N_MESSAGES / 100
-    assert n_out_of_bounds > 10
+    assert n_out_of_bounds > 2
     assert all(accepted[i] > N_MESSAGES / 100 for i in MESSAGE_TYPES), accepted
 
 

@@ -258,3 +258,31 @@ def test_what_cannot_be_encoded(message: Message, text: str) -> None:
     with pytest.raises(InvalidEventError) as e:
         codec.encode(message)
     assert str(e.value) == text
+
+
+@pytest.mark.parametrize(
+    "source_timestamp", [None, Timestamp(-1, 0), Timestamp(1_700_000_000, 999_999)]
+)
+@pytest.mark.parametrize(
+    "payload", [None, BinaryPayload("", b""), BinaryPayload("t", b"\x00" * 300)]
+)
+@pytest.mark.parametrize("event_type", [(), ("a",), ("b", "ž" * 200)])
+def test_events_that_cannot_be_are_left_out_whatever_else_they_say(
+    event_type: tuple[str, ...],
+    payload: BinaryPayload | None,
+    source_timestamp: Timestamp | None,
+) -> None:
+    good = Event(EventId(1, 700, 1), ("a", "b"), Timestamp(5, 6), None, json_payload([1]))
+    value = hat_common.sbs_repo.decode(*hat_messages.encode(MsgEventsNotify([good] * 5)))
+    other = Event(EventId(2, -300, 70_000), event_type, Timestamp(5, 6), source_timestamp, payload)
+    bad = hat_common.sbs_repo.decode(*hat_messages.encode(MsgEventsNotify([other])))[0]
+    bad["timestamp"]["us"] = 1_000_000
+    unreadable = {**value[0], "payload": ("value", ("json", "[1"))}
+    value[1], value[3] = bad, unreadable
+    name = codec.type_name(MsgEventsNotify)
+    message = codec.decode(name, bytes(hat_common.sbs_repo.encode(name, value)))
+    assert isinstance(message, MsgEventsNotify)
+    assert message.events == [good] * 3
+    assert [i.id for i in message.refused] == [other.id, good.id]
+    assert "timestamp out of range" in message.refused[0].reason
+    assert "payload is not JSON" in message.refused[1].reason
