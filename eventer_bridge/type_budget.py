@@ -8,19 +8,25 @@ which no type before it had.
 Belongs to the event loop's thread.
 """
 
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import EventType
 
-TYPE_BYTES: Final = 300
-"""Memory of a type besides its tuple: entries by type and by id, its place in the tree."""
+TYPE_BYTES: Final = 350
+"""Memory of a type besides its segments: its tuple, entries by type and by id, its place in the
+tree."""
 
-SEGMENT_BYTES: Final = 50
-"""Memory of a segment besides its text."""
+SLOT_BYTES: Final = 8
+"""Memory for each of its segments, new or not."""
+
+SEGMENT_BYTES: Final = 100
+"""Memory of a new segment besides its characters."""
+
+MAX_CHARACTER_BYTES: Final = 4
+"""Memory of a character that is not ASCII, at most."""
 
 
 class TypeQuota(NamedTuple):
@@ -51,7 +57,7 @@ class TypeBudget:
         self.total = 0
         self._segments: dict[str, str] = {}
 
-    def check(self, new_types: Iterable[EventType], quota: TypeQuota | None) -> None:
+    def check(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
         """Refuse types that are not known yet and cost too much.
 
         Args:
@@ -61,24 +67,22 @@ class TypeBudget:
         Raises:
             LimitError: they exceed ``limits.MAX_EVENT_TYPES`` or the quota.
         """
-        price = self._price(new_types)
-        if not price:
+        if not new_types:
             return
         max_types = limits.MAX_EVENT_TYPES
         if quota is not None:
             max_types -= limits.RESERVED_EVENT_TYPES
-        if self.total + price > max_types:
+            left = quota.max_types - self.spent.get(quota.owner, 0)
+            if self._cost_more(new_types, left):
+                raise LimitError(
+                    f"{len(new_types)} new event types, but {max(left, 0)} more are allowed this"
+                    f" client (max_event_types: {quota.max_types}); a long one counts as several"
+                )
+        left = max_types - self.total
+        if self._cost_more(new_types, left):
             raise LimitError(
-                f"{self.total + price} different event types, at most {max_types} are allowed;"
-                " a long one counts as several"
-            )
-        if quota is None:
-            return
-        spent = self.spent.get(quota.owner, 0)
-        if spent + price > quota.max_types:
-            raise LimitError(
-                f"{spent + price} event types that nobody used before, at most {quota.max_types}"
-                " are allowed this client (max_event_types); a long one counts as several"
+                f"{len(new_types)} new event types, but {max(left, 0)} more are allowed"
+                f" ({max_types} altogether); a long one counts as several"
             )
 
     def add(self, event_type: EventType, owner: str | None = None) -> EventType:
@@ -91,22 +95,31 @@ class TypeBudget:
         Returns:
             An equal type, which has its segments in common with others.
         """
-        price = self._price([event_type])
+        price = self._price(event_type, set())
         self.total += price
         if owner is not None:
             self.spent[owner] = self.spent.get(owner, 0) + price
         segments = self._segments
         return tuple([segments.setdefault(segment, segment) for segment in event_type])
 
-    def _price(self, new_types: Iterable[EventType]) -> int:
-        known = self._segments
-        price = 0
+    def _cost_more(self, new_types: Collection[EventType], left: int) -> bool:
+        """Whether types cost more than is left; what is refused costs no more time than that."""
+        if len(new_types) > left:
+            return True
         seen: set[str] = set()
         for event_type in new_types:
-            n_bytes = TYPE_BYTES + sys.getsizeof(event_type)
-            for segment in event_type:
-                if segment not in known and segment not in seen:
-                    n_bytes += SEGMENT_BYTES + sys.getsizeof(segment)
-                    seen.add(segment)
-            price += -(-n_bytes // limits.TYPE_PRICE_BYTES)
-        return price
+            left -= self._price(event_type, seen)
+            if left < 0:
+                return True
+        return False
+
+    def _price(self, event_type: EventType, seen: set[str]) -> int:
+        """Price of a type after others that brought the segments in ``seen``, which it adds to."""
+        known = self._segments
+        n_bytes = TYPE_BYTES + SLOT_BYTES * len(event_type)
+        for segment in event_type:
+            if segment not in known and segment not in seen:
+                seen.add(segment)
+                width = 1 if segment.isascii() else MAX_CHARACTER_BYTES
+                n_bytes += SEGMENT_BYTES + width * len(segment)
+        return -(-n_bytes // limits.TYPE_PRICE_BYTES)

@@ -86,11 +86,12 @@ class Types:
         except KeyError:
             pass
         unknown = list(dict.fromkeys(event.type for event in events if event.type not in ids))
-        self._budget.check(unknown, None)
         asked: set[EventType] = set()
         if quota is not None:
             asked = {event.type for event in events[:n_asked] if event.type not in ids}
             self._budget.check(asked, quota)
+        if len(asked) < len(unknown):
+            self._budget.check(unknown, None)
         encoded = [keys.encode_type(event_type) for event_type in unknown]
         for event_type, data in zip(unknown, encoded, strict=True):
             type_id = keys.encode_type_id(len(self))
