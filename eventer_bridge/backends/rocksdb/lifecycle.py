@@ -6,6 +6,7 @@ and nothing that was made inside (an iterator, for example) is kept beyond it.
 """
 
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from eventer_bridge.backends.rocksdb.database import (
 )
 from eventer_bridge.backends.rocksdb.probe import probe_disk
 from eventer_bridge.backends.rocksdb.seal import write_seal
-from eventer_bridge.errors import StorageError
+from eventer_bridge.errors import StorageError, StoreLockedError
 
 
 class Database:
@@ -104,6 +105,8 @@ class Database:
             self._take(open_database(self.path, create=False))
         except StorageError as e:
             self._unusable = str(e)
+            if isinstance(e, StoreLockedError):
+                gc.collect()  # what holds it can only be ours: garbage that has an iterator
             raise
         self._unusable = None
         with self.errors("cannot be written"):

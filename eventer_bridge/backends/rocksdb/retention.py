@@ -115,6 +115,7 @@ class Retention:
         except RuntimeError:  # no more threads
             self._before = None  # its iterators keep the database open
             self._using.close()
+            self._before = None
             raise
 
     def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
