@@ -140,6 +140,18 @@ def silent_crowd(target: Target) -> Facts:
     return crowd.hold(target.duration(HOLD_S))
 
 
+def silent_botnet(target: Target) -> Facts:
+    """Silent connections from 4,000 addresses, which come again when they are closed."""
+    crowd = Crowd([target.mariner], target.count(8_000), sources=_addresses(4_000))
+    return crowd.hold(target.duration(HOLD_S))
+
+
+def silent_neighbours(target: Target) -> Facts:
+    """1,000 silent connections from the address of the honest client."""
+    crowd = Crowd([target.mariner], target.count(1_000), sources=[wire.HOST])
+    return crowd.hold(target.duration(HOLD_S))
+
+
 def silent_handshakes(target: Target) -> Facts:
     """12,600 TLS handshakes that do not begin."""
     crowd = Crowd([target.mariner], target.count(12_600))
@@ -216,6 +228,8 @@ ATTACKS: Final = {
     "silent": Attack(silent, max_files=1_024, limits=Limits(at_most={"refused registrations": 0})),
     "silent-everywhere": Attack(silent_everywhere, max_files=1_024),
     "silent-crowd": Attack(silent_crowd),
+    "silent-botnet": Attack(silent_botnet),
+    "silent-neighbours": Attack(silent_neighbours),
     "silent-handshakes": Attack(silent_handshakes, is_tls=True),
     "half-requests": Attack(half_requests, limits=Limits(at_most={"still open": 0})),
     "idle-requests": Attack(idle_requests, limits=Limits(at_most={"still open": 100})),
