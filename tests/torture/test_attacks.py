@@ -27,14 +27,9 @@ def _ground(name: str) -> str:
     return f"tls={attack.is_tls} files={attack.max_files} fault={attack.fault}"
 
 
-_SUCCEEDING = {"guesses", "eventer-guesses", "half-requests"}
-"""Attacks that the gateway does not stand yet."""
-
 _BY_GROUND = {
     ground: [*names]
-    for ground, names in itertools.groupby(
-        sorted({*ATTACKS} - _SUCCEEDING, key=_ground), key=_ground
-    )
+    for ground, names in itertools.groupby(sorted(ATTACKS, key=_ground), key=_ground)
 }
 
 

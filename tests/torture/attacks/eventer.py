@@ -289,7 +289,7 @@ def open_conversations(target: Target) -> Facts:
 
 
 ATTACKS: Final = {
-    "eventer-guesses": Attack(guess_tokens, limits=Limits(at_most={"guesses/s": FEW_GUESSES})),
+    "eventer-guesses": Attack(guess_tokens, limits=FEW_GUESSES),
     "eventer-long-names": Attack(long_names),
     "eventer-wrong-messages": Attack(wrong_messages),
     "eventer-huge-types": Attack(

@@ -20,12 +20,13 @@ def _client(name: str, subscriptions: list[list[str]], **rule: Any) -> dict[str,
 
 CLIENTS: Final = [
     _client("observer", _EVERYTHING),
+    _client("witness", _EVERYTHING),
     _client("insider", [["app", "*"]]),
     _client("checked", [["checked", "*"]], schema_id=_SCHEMA_ID),
     _client("entitled", [["app", "*"], *([f"s{i}", "?", "*"] for i in range(20))]),
     _client("rights", [[f"s{i}", "?", "*"] for i in range(200)]),
 ]
-"""The honest client, and those that attack: one with few rights, one whose payloads have to
+"""Two honest clients, and those that attack: one with few rights, one whose payloads have to
 satisfy a schema, two with many rights."""
 
 SCHEMAS: Final = [

@@ -172,8 +172,8 @@ class Peer:
         return data
 
 
-def register(port: int, events: Sequence[Any], per_request: int, name: str = "observer") -> None:
-    """Register events in requests of so many, as an honest client would."""
+def register(port: int, events: Sequence[Any], per_request: int, name: str = "witness") -> None:
+    """Register events in requests of so many, as an honest client would; not the observer."""
     with Peer(port, name, source=HOST) as peer:
         for number, begin in enumerate(range(0, len(events), per_request)):
             request = register_req(number, events[begin : begin + per_request])
