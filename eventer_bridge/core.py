@@ -7,13 +7,15 @@ Everything here belongs to the event loop's thread.
 """
 
 import abc
+import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from hat import aio
 
+from eventer_bridge import limits
 from eventer_bridge.model import (
     QueryParams,
     QueryResult,
@@ -24,6 +26,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.pending import Pending
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -40,14 +43,27 @@ class Observer(Protocol):
         """The status changed."""
 
 
+@runtime_checkable
+class PatientObserver(Observer, Protocol):
+    """One that takes its time for a large session."""
+
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        """As :meth:`on_session`, in steps. No other session is told of meanwhile."""
+
+
 class EventCore(aio.Resource, abc.ABC):
     """See the module.
 
     Args:
         max_pending_bytes: payload bytes under way, with more of which it is full.
+
+    Attributes:
+        lane: who takes in a large message of a client has it from before it is decoded, and
+            for a large session until that is committed.
     """
 
     def __init__(self, max_pending_bytes: int) -> None:
+        self.lane = asyncio.Semaphore(limits.MAX_LARGE_SESSIONS)
         self._pending = Pending(max_pending_bytes)
         self._observers: list[Observer] = []
         self._source_ids = itertools.count(1)
@@ -120,14 +136,22 @@ class EventCore(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        after: Collection[asyncio.Future[None]] = (),
     ) -> QueryResult:
         """Answer a query.
+
+        It finds everything that was acknowledged or, as durable, notified before it.
 
         Args:
             params: which of the three queries.
             subscription: rights; only events whose type matches are seen. None: all.
             client: name of who asks, with whose other queries it shares the time.
+            after: commits of what else it has to find: what the same client registered or
+                was notified of before.
 
         Raises:
             EventerBridgeError: it cannot be answered; see ``Backend.query``.
@@ -137,6 +161,15 @@ class EventCore(aio.Resource, abc.ABC):
         """Tell observers of a session."""
         for observer in self._observers:
             observer.on_session(session, persisted)
+
+    def _tell_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
+        """The same, of a large session."""
+        for observer in tuple(self._observers):
+            if isinstance(observer, PatientObserver):
+                yield from observer.on_large_session(session, persisted)
+            else:
+                observer.on_session(session, persisted)
+                yield
 
     def _tell_status(self) -> None:
         """Tell observers of the status, if it is another than they were told last."""

@@ -11,7 +11,8 @@ backend when they are durable::
 
 Without modules, all of this but the commit happens within the call of ``register``. With
 modules, sessions wait in a queue and are processed one after the other, each without
-waiting for the commit of the one before.
+waiting for the commit of the one before. A large session is handed over, and told of, in
+slices; what comes meanwhile waits for it, so that the order stays.
 
 Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers
 the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
@@ -23,8 +24,9 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Final
 
 from hat import aio
@@ -61,6 +63,7 @@ from eventer_bridge.numbering import Numbering
 from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
+from eventer_bridge.slices import Line, Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -132,6 +135,8 @@ class Engine(EventCore):
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
+        self._handing_over = Line()
+        self._telling = Line()
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
         self._starting_or_stopping = asyncio.Lock()
@@ -215,14 +220,21 @@ class Engine(EventCore):
         if commit.done() and commit.exception():
             return commit
         n_bytes = payload_bytes(events)
-        self._pending.add(len(events), n_bytes)
+        is_large = len(events) > limits.LARGE_SESSION_EVENTS
+        self._pending.add(len(events), n_bytes, is_large=is_large)
         self._track(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        after: Collection[asyncio.Future[None]] = (),
     ) -> QueryResult:
-        """Answer a query; see ``Backend.query`` for what is promised and raised."""
+        """See :class:`EventCore`; and ``Backend.query`` for what else is promised."""
+        if waiting := [commit for commit in after if not commit.done()]:
+            await asyncio.wait(waiting)
         return await self._backend.query(params, subscription, client)
 
     async def start(self) -> None:
@@ -334,13 +346,16 @@ class Engine(EventCore):
     ) -> Session:
         n_events = len(events)
         check_count(n_events)
-        self.check_types(events, quota)
+        is_large = n_events > limits.LARGE_SESSION_EVENTS
+        has_modules = self._runner is not None and not self._runner.is_abandoned
+        if not is_large or has_modules:
+            self.check_types(events, quota)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         n_bytes = payload_bytes(events)
-        if self._runner is None or self._runner.is_abandoned:
+        if not has_modules and not is_large and not self._handing_over.is_busy:
             created, commit = self._hand_over(events, quota, n_events)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(session)
@@ -348,11 +363,15 @@ class Engine(EventCore):
             return session
         session = Session(source, n_events, n_bytes, self._loop.create_future(), quota=quota)
         self._begin_own(session)
-        self._runner.submit(session, events)
+        if has_modules:
+            assert self._runner is not None
+            self._runner.submit(session, events)
+        else:
+            self._handing_over.add(functools.partial(self._take_over, session, events))
         return session
 
     def _begin_own(self, session: Session) -> None:
-        self._pending.add(session.requested, session.payload_bytes)
+        self._pending.add(session.requested, session.payload_bytes, is_large=session.is_large)
         self._n_own += 1
         self._own_ended.clear()
 
@@ -379,19 +398,75 @@ class Engine(EventCore):
     ) -> None:
         added = events[session.requested :]
         self.check_types(added)
-        added_bytes = payload_bytes(added)
+        if self._handing_over.is_busy or len(events) > limits.LARGE_SESSION_EVENTS:
+            self._handing_over.add(functools.partial(self._take_over, session, events, session_id))
+            return
         session.events, commit = self._hand_over(
             events, session.quota, session.requested, session_id
         )
-        session.payload_bytes += added_bytes
-        self._pending.add(len(added), added_bytes)
-        self._track(session, commit)
+        self._on_handed_over(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_own -= 1
-        self._pending.remove(session.requested, session.payload_bytes)
+        self._pending.remove(session.requested, session.payload_bytes, is_large=session.is_large)
         session.resolve(error)
         self._tell_drained()
+
+    def _take_over(
+        self,
+        session: Session,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        session_id: int | None = None,
+    ) -> Steps[None]:
+        """Hand a session over in its turn, a large one in steps."""
+        try:
+            if len(events) > limits.LARGE_SESSION_EVENTS:
+                created, commit = yield from self._hand_over_in_steps(session, events, session_id)
+            else:
+                created, commit = self._hand_over(
+                    events, session.quota, session.requested, session_id
+                )
+        except EventerBridgeError as e:
+            self._on_failed(session, e)
+        except Exception as e:
+            mlog.exception("session failed")
+            self._on_failed(session, StorageError(f"the session failed: {e!r}"))
+        else:
+            session.events = created
+            self._on_handed_over(session, commit)
+
+    def _hand_over_in_steps(
+        self,
+        session: Session,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        session_id: int | None,
+    ) -> Steps[tuple[list[Event], asyncio.Future[None]]]:
+        """As :meth:`_hand_over`; its types are checked, too."""
+        for part in parts(len(events)):
+            # what modules added was checked, and does not count as the client's
+            self.check_types(events[part.start : min(part.stop, session.requested)], session.quota)
+            if self._conditions:
+                self._conditions.check(events[part])
+            yield
+        if session_id is None:
+            session_id = self._numbering.next_session()
+        created = yield from self._numbering.create_events_in_steps(session_id, events)
+        commit = yield from self._backend.register_in_steps(
+            created, session.quota, session.requested
+        )
+        if commit.done() and (error := commit.exception()):
+            raise error
+        return created, commit
+
+    def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
+        """Count what modules added, too."""
+        n_added = len(session.events) - session.requested
+        if n_added:
+            was_large = session.requested > limits.LARGE_SESSION_EVENTS
+            self._pending.remove(session.requested, session.payload_bytes, is_large=was_large)
+            session.payload_bytes = payload_bytes(session.events)
+            self._pending.add(len(session.events), session.payload_bytes, is_large=session.is_large)
+        self._track(session, commit)
 
     def _track(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Wait for the commit of a session, and tell of the session meanwhile."""
@@ -400,19 +475,39 @@ class Engine(EventCore):
             sessions = self._uncommitted[commit] = []
             commit.add_done_callback(self._on_committed)
         sessions.append(session)
-        self._tell_session(session, persisted=False)
+        if session.is_large or self._telling.is_busy:
+            self._telling.add(functools.partial(self._tell_in_turn, session, persisted=False))
+        else:
+            self._tell_session(session, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
         for session in sessions:
-            self._n_own -= session.source is not REMOTE_SOURCE
-            self._pending.remove(len(session.events), session.payload_bytes)
-            if session.committed is not commit:
-                session.resolve(error)
+            if error is None and (session.is_large or self._telling.is_busy):
+                self._telling.add(functools.partial(self._end_in_turn, session, commit))
+                continue
+            self._end(session, commit)
             if error is None:
                 self._tell_session(session, persisted=True)
         self._tell_drained()
+
+    def _end(self, session: Session, commit: asyncio.Future[None]) -> None:
+        self._n_own -= session.source is not REMOTE_SOURCE
+        self._pending.remove(len(session.events), session.payload_bytes, is_large=session.is_large)
+        if session.committed is not commit:
+            session.resolve(commit.exception())
+
+    def _end_in_turn(self, session: Session, commit: asyncio.Future[None]) -> Steps[None]:
+        self._end(session, commit)
+        yield from self._tell_in_turn(session, persisted=True)
+        self._tell_drained()
+
+    def _tell_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
+        if session.is_large:
+            yield from self._tell_in_steps(session, persisted=persisted)
+        else:
+            self._tell_session(session, persisted=persisted)
 
     def _tell_drained(self) -> None:
         if not self._n_own:

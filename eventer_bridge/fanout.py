@@ -11,13 +11,15 @@ an event, a group is told from others by its identity.
 Runs on the event loop's thread.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from eventer_bridge.model import EventType
+from eventer_bridge.model import Event, EventType
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 
 EncodeCb: TypeAlias = Callable[[Session, Sequence[int]], bytes]
@@ -38,6 +40,9 @@ class Receiver(Protocol):
     def notify(self, message: bytes, event_count: int) -> None:
         """Send a message that ``EncodeCb`` made; must not block or raise."""
 
+    def heard_of(self, commit: asyncio.Future[None]) -> None:
+        """It was notified of a large session that is not committed: its queries wait for that."""
+
 
 class _Group:
     """Clients with the same filter; equal to no other."""
@@ -57,10 +62,12 @@ class Fanout:
 
     Args:
         encode: see :data:`EncodeCb`.
+        prepare: encodes all events of a large session in steps, so that ``encode`` need not.
     """
 
-    def __init__(self, encode: EncodeCb) -> None:
+    def __init__(self, encode: EncodeCb, prepare: Callable[[Session], Steps[None]]) -> None:
         self._encode = encode
+        self._prepare = prepare
         self._groups: dict[Filter, _Group] = {}
         self._registered: _GroupsByType = Remembered()
         self._persisted: _GroupsByType = Remembered()
@@ -90,8 +97,35 @@ class Fanout:
         if not self._groups:
             return
         indices_by_group: dict[_Group, list[int]] = {}
+        self._collect(indices_by_group, session.events, persisted)
+        if indices_by_group:
+            for _ in self._notify_groups(indices_by_group, session):
+                pass
+
+    def notify_in_steps(self, session: Session, persisted: bool) -> Steps[None]:
+        """As :meth:`notify`, of a large session."""
+        if not self._groups:
+            return
+        indices_by_group: dict[_Group, list[int]] = {}
+        for part in parts(len(session.events)):
+            self._collect(indices_by_group, session.events[part], persisted, part.start)
+            yield
+        if indices_by_group:
+            yield from self._prepare(session)
+            for group in indices_by_group if not persisted else ():
+                for receiver in group.receivers:
+                    receiver.heard_of(session.committed)
+            yield from self._notify_groups(indices_by_group, session)
+
+    def _collect(
+        self,
+        indices_by_group: dict[_Group, list[int]],
+        events: Sequence[Event],
+        persisted: bool,
+        first_index: int = 0,
+    ) -> None:
         groups_by_type = (self._persisted if persisted else self._registered).known
-        for index, event in enumerate(session.events):
+        for index, event in enumerate(events, first_index):
             groups = groups_by_type.get(event.type)
             if groups is None:
                 groups = self._groups_of(event.type, persisted)
@@ -99,9 +133,10 @@ class Fanout:
                 server_id = group.filter.server_id
                 if server_id is None or server_id == event.id.server:
                     indices_by_group.setdefault(group, []).append(index)
-        if not indices_by_group:
-            return
 
+    def _notify_groups(
+        self, indices_by_group: dict[_Group, list[int]], session: Session
+    ) -> Steps[None]:
         messages: dict[tuple[int, ...], bytes] = {}
         for group, indices in indices_by_group.items():
             key = tuple(indices)
@@ -111,6 +146,7 @@ class Fanout:
             # a copy: a receiver that is closed by its notification leaves the group
             for receiver in tuple(group.receivers):
                 receiver.notify(message, len(key))
+            yield
 
     def _groups_of(self, event_type: EventType, persisted: bool) -> tuple[_Group, ...]:
         """Groups that a type reaches, from now on remembered."""

@@ -5,6 +5,23 @@ from typing import Final
 MAX_SESSION_EVENTS: Final = 65_536
 """Events of one registration request; more would make one commit stall all others."""
 
+LARGE_SESSION_EVENTS: Final = 2_048
+"""Events of a registration above which it is dealt with in slices, between which others get
+their turn; at about 6 us an event, fewer take 12 ms."""
+
+LARGE_MESSAGE_BYTES: Final = 32 << 10
+"""An Eventer registration above which it is decoded in slices: of about 1,000 events."""
+
+STEP_EVENTS: Final = 256
+"""Events of a large registration that are dealt with between two looks at the clock."""
+
+SLICE_S: Final = 0.002
+"""Time that a large message is worked on at a stretch."""
+
+MAX_LARGE_SESSIONS: Final = 2
+"""Large registrations that are under way, so that one is prepared while another is synced. The
+next ones wait as the bytes that they came in, in the order in which they came."""
+
 MAX_PENDING_EVENTS: Final = 20_000
 """Events that wait for their commit. Above it the engine is full and its clients are not
 read from: at 100,000 events/s this is 0.2 s of work."""

@@ -8,13 +8,14 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import Event, EventId, ProcessEvent, RegisterEvent, Timestamp
+from eventer_bridge.slices import Steps, parts
 
 
 class Numbering:
@@ -63,6 +64,26 @@ class Numbering:
             )
             for instance, i in enumerate(register_events, 1)
         ]
+
+    def create_events_in_steps(
+        self, session: int, register_events: Sequence[RegisterEvent | ProcessEvent]
+    ) -> Steps[list[Event]]:
+        """As :meth:`create_events`."""
+        server, timestamp = self._server_id, self.now()
+        events: list[Event] = []
+        for part in parts(len(register_events)):
+            events += [
+                Event(
+                    EventId(server, session, instance),
+                    i.type,
+                    timestamp,
+                    i.source_timestamp,
+                    i.payload,
+                )
+                for instance, i in enumerate(register_events[part], part.start + 1)
+            ]
+            yield
+        return events
 
     def reserve(self) -> asyncio.Future[None]:
         """Reserve ids ahead; done when that is durable."""

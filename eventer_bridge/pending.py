@@ -16,6 +16,8 @@ class Pending:
 
     Attributes:
         events: events that are under way.
+        large_events: those of them that are of large sessions, of which there are few
+            (``limits.MAX_LARGE_SESSIONS``): they do not fill it.
         n_bytes: bytes of their payloads.
     """
 
@@ -23,25 +25,29 @@ class Pending:
         self._max_bytes = max_bytes
         self.events = 0
         self.n_bytes = 0
+        self.large_events = 0
         self._drained_cbs: list[Callable[[], None]] = []
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be handed in for now."""
-        return self.events > limits.MAX_PENDING_EVENTS or self.n_bytes > self._max_bytes
+        n_events = self.events - self.large_events
+        return n_events > limits.MAX_PENDING_EVENTS or self.n_bytes > self._max_bytes
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as it is no longer full."""
         self._drained_cbs.append(callback)
 
-    def add(self, events: int, n_bytes: int) -> None:
+    def add(self, events: int, n_bytes: int, *, is_large: bool = False) -> None:
         """So much more is under way."""
         self.events += events
+        self.large_events += events if is_large else 0
         self.n_bytes += n_bytes
 
-    def remove(self, events: int, n_bytes: int) -> None:
+    def remove(self, events: int, n_bytes: int, *, is_large: bool = False) -> None:
         """So much is done; :meth:`tell_drained` is to be called then."""
         self.events -= events
+        self.large_events -= events if is_large else 0
         self.n_bytes -= n_bytes
 
     def tell_drained(self) -> None:

@@ -15,7 +15,7 @@ Belongs to the event loop's thread.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 
 import msgspec
 from hat import aio
@@ -142,9 +142,13 @@ class RelayCore(EventCore):
         return session
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        after: Collection[asyncio.Future[None]] = (),
     ) -> QueryResult:
-        """See :class:`EventCore`.
+        """See :class:`EventCore`; what is found is up to the remote server.
 
         What the Eventer protocol cannot ask (ids, payload, unique type) is picked out of
         the answer to a wider query here, which costs as much as that.

@@ -21,6 +21,7 @@ from eventer_bridge.model import EventType, RegisterEvent
 from eventer_bridge.payload_schemas import PayloadSchema
 from eventer_bridge.registrable import check_type
 from eventer_bridge.remembered import Remembered, type_bytes
+from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -71,12 +72,17 @@ class Rights:
         )
         self._checks_by_type: Remembered[EventType, Sequence[PayloadSchema]] = Remembered()
 
-    def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
-        """Why these events may not be registered, cut; None if they may."""
+    def refusal(self, register_events: Iterable[RegisterEvent], first_index: int = 0) -> str | None:
+        """Why these events may not be registered, cut; None if they may.
+
+        Args:
+            register_events: some events of a request.
+            first_index: place of the first one in it.
+        """
         if self._may_register_everything:
             return None
         checks_by_type = self._checks_by_type.known
-        for index, event in enumerate(register_events):
+        for index, event in enumerate(register_events, first_index):
             try:
                 schemas = checks_by_type[event.type]
             except KeyError:
@@ -87,6 +93,15 @@ class Rights:
             for schema in schemas:
                 if reason := schema.refusal(event.payload):
                     return cut(f"register_events[{index}]: {quoted_type(event.type)}: {reason}")
+        return None
+
+    def refusal_in_steps(self, register_events: Sequence[RegisterEvent]) -> Steps[str | None]:
+        """As :meth:`refusal`, of many events."""
+        for part in parts(len(register_events)):
+            reason = self.refusal(register_events[part], part.start)
+            if reason is not None:
+                return reason
+            yield
         return None
 
     def _checks(self, event_type: EventType) -> Sequence[PayloadSchema]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from eventer_bridge import limits
 from eventer_bridge.model import Event, ProcessEvent, RegisterEvent, Source, SourceType
 from eventer_bridge.type_budget import TypeQuota
 
@@ -60,6 +61,11 @@ class Session:
         self.payload_bytes = payload_bytes
         self.committed = committed
         self.encodings: dict[str, Any] = {}
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is dealt with in slices (``slices``)."""
+        return max(self.requested, len(self.events)) > limits.LARGE_SESSION_EVENTS
 
     def resolve(self, error: BaseException | None) -> None:
         """Make ``committed`` succeed, or fail."""

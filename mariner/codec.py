@@ -34,6 +34,7 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
+    RegisterEvent,
     Status,
 )
 from mariner import contract, lenient, limits
@@ -104,12 +105,13 @@ def _decode(message: bytes) -> Message:
         return RegisterReq(decoded.register_id, decoded.register_events)
     if isinstance(decoded, wire.QueryReq):
         # of which additional properties are not known to be none
-        _check_depth(message)
+        check_depth(message)
         return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
     return _FROM_WIRE[type(decoded)](decoded)
 
 
-def _check_depth(data: bytes) -> None:
+def check_depth(data: bytes) -> None:
+    """Refuse JSON that is nested too deeply; raises InvalidMessageError."""
     if len(data) > payload_bounds.HARMLESS_RECEIVED_BYTES and payload_bounds.is_too_deep(data):
         raise InvalidMessageError(_TOO_DEEP)
 
@@ -119,22 +121,36 @@ def _received(events: list[Event]) -> list[Event]:
     for event in events:
         payload = event.payload
         if type(payload) is JsonPayload and len(payload.data) > payload_bounds.HARMLESS_BYTES:
-            _check_depth(bytes(payload.data))
+            check_depth(bytes(payload.data))
     return events
 
 
 def _check_payloads(request: wire.RegisterReq) -> None:
-    for i, event in enumerate(request.register_events):
+    try:
+        check_payloads(request.register_events)
+    except InvalidMessageError as e:
+        raise e.of_registration(request.register_id) from None
+
+
+def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> None:
+    """Refuse JSON payloads that exceed ``payload_bounds``.
+
+    Args:
+        events: of a ``register_req``.
+        first_index: place of the first one in it.
+
+    Raises:
+        InvalidMessageError: one does; without the request's identifier.
+    """
+    for i, event in enumerate(events, first_index):
         payload = event.payload
-        if isinstance(payload, JsonPayload) and (
-            reason := payload_bounds.exceeded(bytes(payload.data))
+        if (
+            type(payload) is JsonPayload
+            and len(payload.data) > payload_bounds.HARMLESS_BYTES
+            and (reason := payload_bounds.exceeded(bytes(payload.data)))
         ):
-            raise InvalidMessageError(
-                reason,
-                pointer=f"/register_events/{i}/payload/data",
-                msg_type="register_req",
-                register_id=request.register_id,
-            )
+            pointer = f"/register_events/{i}/payload/data"
+            raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
 
 
 def _decode_again(message: bytes, error: Exception) -> Message:
@@ -143,7 +159,7 @@ def _decode_again(message: bytes, error: Exception) -> Message:
         message.decode()
         if len(message) > limits.MAX_LENIENT_BYTES:
             _refuse_unexplained(message, error)
-        _check_depth(message)
+        check_depth(message)
         try:
             return _decode(lenient.plain_message(message))
         except msgspec.ValidationError:
@@ -304,7 +320,7 @@ def _required(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
 def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
     for raw in raws:
         if not isinstance(raw, msgspec.UnsetType):
-            _check_depth(bytes(raw))
+            check_depth(bytes(raw))
 
 
 def _init_res(res: wire.InitRes) -> InitRes:

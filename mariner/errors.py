@@ -59,6 +59,12 @@ class InvalidMessageError(RemoteProtocolError):
         self.msg_type = msg_type
         self.register_id = register_id
 
+    def of_registration(self, register_id: int) -> "InvalidMessageError":
+        """The same about a ``register_req`` of which the identifier is known."""
+        return InvalidMessageError(
+            self.reason, pointer=self.pointer, msg_type="register_req", register_id=register_id
+        )
+
 
 class ConnectError(MarinerError):
     """No connection to the server, or TLS was refused; the message says why."""

@@ -10,6 +10,23 @@ MAX_INIT_FRAME_BYTES: Final = 64 << 10
 MAX_FRAME_BYTES: Final = 16 << 20
 """Any later message that a server accepts: thousands of events in one registration."""
 
+LARGE_FRAME_BYTES: Final = 128 << 10
+"""A message above which it is decoded in slices, and then dealt with in slices: a registration of
+1,000 events or more. It takes 2 ms at the most to decode a smaller one."""
+
+STEP_BYTES: Final = 32 << 10
+"""Bytes of a large message that are decoded between two looks at the clock."""
+
+MAX_OTHER_FRAME_BYTES: Final = 1 << 20
+"""A message to a server that is not a ``register_req``: a query for 1,000 long types."""
+
+MAX_EVENT_COMMAS: Final = 1_000_000
+"""In one event of a large message, outside of texts, so that no single event takes longer than
+20 ms to decode. 16 MiB of numbers of 15 digits keep it."""
+
+MAX_EVENT_MARKS: Final = 500_000
+"""Brackets and quotes in one event of a large message; they are counted at 0.4 us each."""
+
 MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """What a client accepts: a server of another make may answer a query in one message of any
 size."""
@@ -19,8 +36,9 @@ MAX_EXPLAINED_BYTES: Final = 32 << 10
 names the place and what was found there: 5 ms at the most. Of larger ones typed decoding tells
 the place only."""
 
-MAX_LENIENT_BYTES: Final = 1 << 20
-"""A message that typed decoding refused and that is written anew for it, at up to 0.2 s."""
+MAX_LENIENT_BYTES: Final = 128 << 10
+"""What typed decoding refused and is written anew for it, at up to 30 ms: a message, or an event
+of a large one."""
 
 MAX_REASON_BYTES: Final = 200
 """Of a reason that typed decoding gives, and of the parts of a message that go with it."""
@@ -84,6 +102,8 @@ MAX_HTTP_LINE_BYTES: Final = 2 << 10
 
 MAX_HTTP_HEADERS: Final = 32
 """Headers of a request; they send below ten. With the bytes of a line, 64 kB at most."""
+assert MAX_EXPLAINED_BYTES <= MAX_LENIENT_BYTES
+assert LARGE_FRAME_BYTES <= MAX_LENIENT_BYTES < MAX_OTHER_FRAME_BYTES
 
 # --- metrics ------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ import msgspec
 
 from eventer_bridge import framing
 from eventer_bridge.errors import FrameError as BridgeFrameError
+from eventer_bridge.slices import Steps
 from mariner import codec, limits
 from mariner.errors import (
     FrameError,
@@ -33,6 +34,7 @@ from mariner.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
+from mariner.large import decode as decode_large
 from mariner.messages import (
     EventsMsg,
     InitReq,
@@ -101,6 +103,12 @@ class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
 
     register_id: int
     error: str
+
+
+class LargeMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that takes long to decode; :meth:`Protocol.decode_large` does it in steps."""
+
+    data: bytes
 
 
 class Protocol:
@@ -174,8 +182,10 @@ class Protocol:
             self._set_state(State.CLOSED)
             raise
 
-    def next_message(self) -> Message | RefusedRegister | None:
+    def next_message(self) -> Message | RefusedRegister | LargeMessage | None:
         """The next message of the peer; None if more bytes are needed for it.
+
+        Servers get a :class:`LargeMessage` where it is large.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
@@ -188,14 +198,12 @@ class Protocol:
                 if self._has_ended:
                     self._check_end()
                 return None
+            if len(frame) > limits.LARGE_FRAME_BYTES and self._role is Role.SERVER:
+                return LargeMessage(frame)
             message = codec.decode(frame)
-            if type(message) not in self._peer_may_send:
-                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+            self._check_allowed(message)
         except InvalidMessageError as e:
-            if e.register_id is not None and RegisterReq in self._peer_may_send:
-                return RefusedRegister(e.register_id, str(e))
-            self._set_state(State.CLOSED)
-            raise
+            return self._refused(e)
         except BridgeFrameError as e:
             self._set_state(State.CLOSED)
             raise FrameError(str(e)) from None
@@ -205,6 +213,29 @@ class Protocol:
         if self._state is not State.OPEN:
             self._on_init(message)
         return message
+
+    def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
+        """Decode a message in steps; raises as :meth:`next_message`."""
+        try:
+            message = yield from decode_large(large.data)
+            self._check_allowed(message)
+        except InvalidMessageError as e:
+            return self._refused(e)
+        except RemoteProtocolError:
+            self._set_state(State.CLOSED)
+            raise
+        return message
+
+    def _check_allowed(self, message: Message) -> None:
+        if type(message) not in self._peer_may_send:
+            raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+
+    def _refused(self, error: InvalidMessageError) -> RefusedRegister:
+        """How an invalid message is to be answered; raises it where it cannot be."""
+        if error.register_id is None or RegisterReq not in self._peer_may_send:
+            self._set_state(State.CLOSED)
+            raise error
+        return RefusedRegister(error.register_id, str(error))
 
     def send(self, message: Message) -> bytes:
         """Bytes that send a message.

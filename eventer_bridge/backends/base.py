@@ -17,6 +17,7 @@ from typing import NamedTuple
 from hat import aio, util
 
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -139,6 +140,17 @@ class Backend(aio.Resource, abc.ABC):
             :attr:`failure` is set, and with ``ClosedError`` if the backend was closed.
         """
 
+    def register_in_steps(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> Steps[asyncio.Future[None]]:
+        """As :meth:`register`, for a large session (``slices``).
+
+        Nothing of its server is handed over before it is done. Whatever else is, is committed
+        after it.
+        """
+        yield
+        return self.register(events, quota, n_asked)
+
     @abc.abstractmethod
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
@@ -146,8 +158,12 @@ class Backend(aio.Resource, abc.ABC):
         """Answer a query.
 
         An answer holds everything that was handed to :meth:`register` before the call (it
-        waits for the commit of what is pending), except that a server query with
-        ``persisted`` looks only at what is durable already.
+        waits for the commit of what is pending), except that
+
+        - it may lack large sessions (:meth:`register_in_steps`) and what was handed over after
+          them, as long as their commit is not done: nobody waits for somebody else's large
+          session. Who has to find them waits for their commit first;
+        - a server query with ``persisted`` looks only at what is durable already.
 
         Ordered by timestamp or source timestamp, events of equal value are in natural
         order (reversed for descending); without source timestamp they come last in either

@@ -38,6 +38,7 @@ from eventer_bridge.eventer.events import (
     encode_register_events,
     read_events,
     read_register_events,
+    read_register_events_in_steps,
 )
 from eventer_bridge.eventer.messages import (
     Message,
@@ -61,6 +62,7 @@ from eventer_bridge.eventer.queries import (
 )
 from eventer_bridge.model import QueryResult, Status
 from eventer_bridge.resources import read_schema
+from eventer_bridge.slices import Steps
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
 
@@ -90,17 +92,37 @@ def decode(name: str, data: bytes) -> Message | RefusedReq:
         raise InvalidMessageError(f"{name[:100]!r}: no message of the Eventer protocol")
     try:
         message, end = _READERS[message_type](data, 0)
-    except InvalidEventError as e:
-        if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq}:
-            return RefusedReq(message_type, str(e))
-        raise InvalidMessageError(f"{name}: {e}") from None
-    except InvalidMessageError as e:
-        raise InvalidMessageError(f"{name}: {e}") from None
-    except IndexError:
-        raise InvalidMessageError(f"{name}: ends too early, at byte {len(data)}") from None
-    if end != len(data):
-        raise InvalidMessageError(f"{name}: ends at byte {end}, but {len(data) - end} bytes follow")
+    except (InvalidEventError, InvalidMessageError, IndexError) as e:
+        return _refused(message_type, len(data), e)
+    _check_end(message_type, end, len(data))
     return message
+
+
+def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
+    """Decode a large ``MsgRegisterReq`` in steps; raises as :func:`decode`."""
+    try:
+        register_events, end = yield from read_register_events_in_steps(data, 0)
+    except (InvalidEventError, InvalidMessageError, IndexError) as e:
+        return _refused(MsgRegisterReq, len(data), e)
+    _check_end(MsgRegisterReq, end, len(data))
+    return MsgRegisterReq(register_events)
+
+
+def _refused(message_type: type[Message], size: int, error: Exception) -> RefusedReq:
+    name = type_name(message_type)
+    if isinstance(error, IndexError):
+        raise InvalidMessageError(f"{name}: ends too early, at byte {size}") from None
+    if not isinstance(error, InvalidEventError):
+        raise InvalidMessageError(f"{name}: {error}") from None
+    if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq}:
+        return RefusedReq(message_type, str(error))
+    raise InvalidMessageError(f"{name}: {error}") from None
+
+
+def _check_end(message_type: type[Message], end: int, size: int) -> None:
+    if end != size:
+        name = type_name(message_type)
+        raise InvalidMessageError(f"{name}: ends at byte {end}, but {size - end} bytes follow")
 
 
 def _read_init_req(data: bytes, pos: int) -> tuple[MsgInitReq, int]:

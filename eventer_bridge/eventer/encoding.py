@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps, parts
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:
@@ -15,6 +16,17 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
     if len(indices) < len(encoded):
         encoded = [encoded[i] for i in indices]
     return codec.encode_events_notify(encoded)
+
+
+def prepare(session: Session) -> Steps[None]:
+    """Encode a large session's events in steps; the functions here find them encoded then."""
+    if "eventer" in session.encodings:
+        return
+    encoded: list[bytes] = []
+    for part in parts(len(session.events)):
+        encoded += events.encode_events(session.events[part])
+        yield
+    session.encodings["eventer"] = encoded
 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:

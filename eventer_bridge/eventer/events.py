@@ -34,6 +34,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.remembered import Remembered, type_bytes
+from eventer_bridge.slices import Steps, parts
 
 _MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals
 _MIN_REGISTER_EVENT_BYTES: Final = 3
@@ -145,10 +146,32 @@ def _encode_content(
 
 def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], int]:
     """An Array of RegisterEvent; their JSON payloads keep ``payload_bounds``."""
+    count, pos = _read_session_count(data, pos)
+    events: list[RegisterEvent] = []
+    return events, _read_more_register_events(data, pos, count, events)
+
+
+def read_register_events_in_steps(data: bytes, pos: int) -> Steps[tuple[list[RegisterEvent], int]]:
+    """As :func:`read_register_events`, of many events."""
+    count, pos = _read_session_count(data, pos)
+    events: list[RegisterEvent] = []
+    for part in parts(count):
+        pos = _read_more_register_events(data, pos, part.stop - part.start, events)
+        yield
+    return events, pos
+
+
+def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
     count, pos = sbs.read_count(data, pos, _MIN_REGISTER_EVENT_BYTES)
     if count > limits.MAX_SESSION_EVENTS:
         raise InvalidEventError(f"{count} events, at most {limits.MAX_SESSION_EVENTS} are allowed")
-    events: list[RegisterEvent] = []
+    return count, pos
+
+
+def _read_more_register_events(
+    data: bytes, pos: int, count: int, events: list[RegisterEvent]
+) -> int:
+    """Append ``count`` events; returns the position after them."""
     type_bytes = 0
     try:
         for _ in range(count):
@@ -161,7 +184,7 @@ def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], in
             events.append(RegisterEvent(event_type, source_timestamp, payload))
     except InvalidEventError as e:
         raise InvalidEventError(f"event {len(events)}: {e}") from None
-    return events, pos
+    return pos
 
 
 def read_events(

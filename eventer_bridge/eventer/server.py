@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 
 from hat import aio
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter, limits, slices
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     ClosedError,
@@ -34,7 +34,7 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
 )
 from eventer_bridge.eventer import codec
-from eventer_bridge.eventer.encoding import encoded_requested, notification
+from eventer_bridge.eventer.encoding import encoded_requested, notification, prepare
 from eventer_bridge.eventer.messages import (
     MsgEventsAck,
     MsgInitReq,
@@ -52,6 +52,7 @@ from eventer_bridge.net import Admission
 from eventer_bridge.rights import DeclinedError, Rights, everything
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.tls import peer_common_name
 from eventer_bridge.type_budget import TypeQuota
@@ -59,6 +60,7 @@ from eventer_bridge.type_budget import TypeQuota
 mlog = logging.getLogger(__name__)
 
 _NOTIFY: Final = "HatEventer.MsgEventsNotify"
+_REGISTER_REQ: Final = "HatEventer.MsgRegisterReq"
 _REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
 
 # why a connection is not read from
@@ -66,6 +68,7 @@ _CORE_FULL: Final = "core full"
 _REGISTRATIONS_FULL: Final = "registrations full"
 _QUERIES_FULL: Final = "queries full"
 _DECLINED: Final = "declined"
+_LARGE: Final = "a large message is dealt with"
 
 _Registration: TypeAlias = tuple[Session, chatter.Conversation | None]
 """A session, and where it is to be answered."""
@@ -150,7 +153,7 @@ class EventerServer(aio.Resource):
         self.core = core
         self.authenticate = authenticate
         self.observe_query = observe_query
-        self.fanout = Fanout(notification)
+        self.fanout = Fanout(notification, prepare)
         self.stats = ServerStats()
         self._clients: set[_Client] = set()
         self._listener: chatter.Listener | None = None
@@ -172,6 +175,10 @@ class EventerServer(aio.Resource):
     def on_session(self, session: Session, persisted: bool) -> None:
         """Notify clients (``core.Observer``)."""
         self.fanout.notify(session, persisted)
+
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        """Notify clients (``core.PatientObserver``)."""
+        return self.fanout.notify_in_steps(session, persisted)
 
     def on_status(self, status: Status) -> None:
         """Tell clients (``core.Observer``)."""
@@ -225,6 +232,11 @@ class _Client(chatter.Handler):
         self._n_unanswered = 0
         self._queries: deque[tuple[chatter.Conversation, QueryParams]] = deque()
         self._is_querying = False
+        self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
+        self._large: Session | None = None
+        # what came behind a large message that is dealt with; None: there is none
+        self._behind: deque[chatter.Message] | None = None
+        self._taking_in: asyncio.Task[None] | None = None
         self._ack: chatter.Conversation | None = None
         self._delayed: asyncio.TimerHandle | None = None
 
@@ -233,6 +245,21 @@ class _Client(chatter.Handler):
     def on_message(self, message: chatter.Message) -> None:
         """A message came."""
         self._server.stats.frames_in += 1
+        if self._behind is not None:
+            self._behind.append(message)
+        elif (
+            len(message.data) > limits.LARGE_MESSAGE_BYTES
+            and message.type == _REGISTER_REQ
+            and self._rights is not None
+        ):
+            self._behind = deque()
+            self._connection.pause_reading(_LARGE)
+            # a task of its own: what was accepted is answered also when the server closes
+            self._taking_in = asyncio.get_running_loop().create_task(self._take_in(message))
+        else:
+            self._handle(message)
+
+    def _handle(self, message: chatter.Message) -> None:
         decoded = codec.decode(message.type, message.data)
         if self._rights is None:
             self._on_first(message, decoded)
@@ -282,6 +309,10 @@ class _Client(chatter.Handler):
             self._ack = self._send(_NOTIFY, message, last=False, timeout_s=limits.ACK_TIMEOUT_S)
         self._server.stats.events_notified += event_count
 
+    def heard_of(self, commit: asyncio.Future[None]) -> None:
+        """See ``fanout.Receiver``."""
+        self._heard = [i for i in self._heard if not i.done()] + [commit]
+
     def notify_status(self, status: Status) -> None:
         """Tell the client of the server's status."""
         self._tell(*codec.encode(MsgStatusNotify(status)))
@@ -291,6 +322,8 @@ class _Client(chatter.Handler):
         self._connection.pause_reading("closing")
         if self._unanswered:
             await asyncio.wait(tuple(self._unanswered), timeout=limits.DRAIN_TIMEOUT_S)
+        if self._taking_in is not None:
+            await asyncio.wait([self._taking_in], timeout=limits.DRAIN_TIMEOUT_S)
 
     # --- messages -----------------------------------------------------------------------
 
@@ -359,18 +392,64 @@ class _Client(chatter.Handler):
             linger_s=limits.DECLINED_LINGER_S,
         )
 
+    async def _take_in(self, message: chatter.Message) -> None:
+        """Deal with a large registration, in its turn among those of all clients."""
+        assert self._behind is not None
+        try:
+            async with self._server.core.lane:
+                if self._connection.close_reason is None:
+                    await self._handle_large(message)
+            while self._behind and self._connection.close_reason is None:
+                self._handle(self._behind.popleft())
+        except RemoteProtocolError as e:
+            self._connection.close("protocol error", detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            mlog.exception("large message failed", extra={"peer": self._connection.peer})
+            self._connection.close("internal error", detail=str(e), level=logging.ERROR)
+        self._behind = self._taking_in = None
+        self._connection.resume_reading(_LARGE)
+
+    async def _handle_large(self, message: chatter.Message) -> None:
+        assert self._rights is not None
+        request = await slices.run(codec.decode_register_req(message.data))
+        if isinstance(request, RefusedReq):
+            self._refuse(message, request.reason, "invalid message")
+            return
+        refusal = await slices.run(self._rights.refusal_in_steps(request.register_events))
+        session = self._register(message, request, refusal)
+        if session is not None and session.is_large:
+            await self._answer_large(message, session)
+
+    async def _answer_large(self, message: chatter.Message, session: Session) -> None:
+        self._large = session
+        await asyncio.wait([session.committed])
+        if session.committed.exception() is None:
+            await slices.run(prepare(session))
+        self._on_ended(session, None if message.is_last else message.conversation)
+        self._large = None
+
     def _on_register(self, message: chatter.Message, request: MsgRegisterReq) -> None:
         assert self._rights is not None
         refusal = self._rights.refusal(request.register_events)
+        session = self._register(message, request, refusal)
+        if session is not None and session.is_large:  # many, but short events
+            self._server.async_group.spawn(self._answer_large, message, session)
+
+    def _register(
+        self, message: chatter.Message, request: MsgRegisterReq, refusal: str | None
+    ) -> Session | None:
+        assert self._rights is not None
         if refusal is not None:
             self._refuse(message, refusal, "rights or schema")
-            return
+            return None
         core = self._server.core
         try:
             session = core.register(self._source, request.register_events, self._rights.type_quota)
         except EventerBridgeError as e:
             self._refuse(message, str(e), type(e).__name__)
-            return
+            return None
+        if session.is_large:  # answered when it is encoded
+            return session
         registrations = self._unanswered.get(session.committed)
         if registrations is None:
             registrations = self._unanswered[session.committed] = []
@@ -382,6 +461,7 @@ class _Client(chatter.Handler):
         if core.is_full:
             self._connection.pause_reading(_CORE_FULL)
             core.when_drained(lambda: self._connection.resume_reading(_CORE_FULL))
+        return session
 
     def _refuse(self, message: chatter.Message, reason: str, kind: str) -> None:
         """Refuse a registration; the protocol does not say why, so the log does."""
@@ -394,14 +474,17 @@ class _Client(chatter.Handler):
     def _on_committed(self, committed: asyncio.Future[None]) -> None:
         registrations = self._unanswered.pop(committed)
         self._n_unanswered -= len(registrations)
-        error = committed.exception()
         for session, conversation in registrations:
-            if error is None:
-                self._on_registered(session, conversation)
-            else:
-                self._on_failed(error, conversation)
+            self._on_ended(session, conversation)
         if self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._connection.resume_reading(_REGISTRATIONS_FULL)
+
+    def _on_ended(self, session: Session, conversation: chatter.Conversation | None) -> None:
+        error = session.committed.exception()
+        if error is None:
+            self._on_registered(session, conversation)
+        else:
+            self._on_failed(error, conversation)
 
     def _on_registered(self, session: Session, conversation: chatter.Conversation | None) -> None:
         self._server.stats.events_registered += session.requested
@@ -442,7 +525,9 @@ class _Client(chatter.Handler):
                 await self._connection.drain()
                 conversation, params = self._queries[0]
                 started = loop.time()
-                result = await self._server.core.query(params, rights, self._name)
+                result = await self._server.core.query(
+                    params, rights, self._name, self._commits_to_find()
+                )
                 self._send(*codec.encode(MsgQueryRes(result)), conversation=conversation)
                 self._server.observe_query(params, loop.time() - started)
                 self._queries.popleft()
@@ -456,6 +541,11 @@ class _Client(chatter.Handler):
             self._connection.close("internal error", detail=str(e), level=logging.ERROR)
         finally:
             self._is_querying = False
+
+    def _commits_to_find(self) -> list[asyncio.Future[None]]:
+        """Of what it registered last, or heard of before it was committed."""
+        commits = [*self._unanswered][-1:] + self._heard
+        return commits if self._large is None else [*commits, self._large.committed]
 
     def _tell(self, msg_type: str, data: bytes) -> None:
         """Send what is not answered, if the client is still there."""

@@ -42,6 +42,7 @@ from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participa
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps, parts
 from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
@@ -157,6 +158,17 @@ class Bridge(aio.Resource):
         for event in session.events[came:]:
             if route := self._route_of(event.type):
                 self._send_event(event, route)
+
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        """As :meth:`on_session` (``core.PatientObserver``)."""
+        if persisted or not self._informers or self._core.status is not Status.OPERATIONAL:
+            return
+        came = session.requested if session.source == self._source else 0
+        for part in parts(len(session.events)):
+            for event in session.events[max(part.start, came) : part.stop]:
+                if route := self._route_of(event.type):
+                    self._send_event(event, route)
+            yield
 
     def on_status(self, status: Status) -> None:
         """Nothing: RSB does not know it (``core.Observer``)."""

@@ -15,7 +15,7 @@ from eventer_bridge import connection_errors
 from mariner.client import reasons
 from mariner.errors import LocalProtocolError, RemoteProtocolError
 from mariner.messages import Message, PingReq, PingRes
-from mariner.protocol import Protocol, RefusedRegister, Role
+from mariner.protocol import LargeMessage, Protocol, RefusedRegister, Role
 
 
 class Connection(asyncio.Protocol):
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
                     break
                 if isinstance(message, PingReq):
                     self._answer(PingRes(message.ping_id))
-                else:
+                elif not isinstance(message, LargeMessage):  # which only servers get
                     self._on_message(message)
         except RemoteProtocolError as e:
             self.abort(reasons.broken_protocol(e))

@@ -10,7 +10,7 @@ What flows through it::
 
 Nothing here grows without bound. A connection is not read from while
 
-* the core is full,
+* the core is full, or a large message of it is dealt with (in slices, others in between),
 * too many of its registrations are under way or too many of its queries wait,
 * what it was sent has not left (it does not read).
 
@@ -27,12 +27,12 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 from hat import aio
 
-from eventer_bridge import framing, tls
+from eventer_bridge import framing, slices, tls
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.excerpts import cut
@@ -49,6 +49,7 @@ from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
     InitReq,
     InitRes,
+    Message,
     PingReq,
     PingRes,
     QueryReq,
@@ -57,8 +58,8 @@ from mariner.messages import (
     RegisterRes,
     StatusMsg,
 )
-from mariner.protocol import Protocol, RefusedRegister, Role, State
-from mariner.server.encoding import encoded_requested, notification
+from mariner.protocol import LargeMessage, Protocol, RefusedRegister, Role, State
+from mariner.server.encoding import encoded_requested, is_answerable, notification, prepare
 
 mlog = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ _QUERIES_FULL: Final = 4
 _WRITE_BLOCKED: Final = 8
 _CLOSING: Final = 16
 _DECLINED: Final = 32
+_LARGE: Final = 64
 
 
 class Context:
@@ -84,9 +86,10 @@ class Context:
         self.core = core
         self.authenticator = authenticator
         self.group = group
-        self.fanout = Fanout(notification)
+        self.fanout = Fanout(notification, prepare)
         self.stats = ServerStats()
         self.connections: set[ClientConnection] = set()
+        self.large: set[asyncio.Task[None]] = set()
         self.observe_query = observe_query
 
 
@@ -104,6 +107,7 @@ class ClientConnection(asyncio.Protocol):
         "_filter",
         "_has_received",
         "_has_sent",
+        "_heard",
         "_idle_since",
         "_is_querying",
         "_last_buffer_bytes",
@@ -138,6 +142,7 @@ class ClientConnection(asyncio.Protocol):
         self._corked: list[bytes] | None = None
         self._queries: deque[QueryReq] = deque()
         self._query_group: aio.Group | None = None
+        self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
         self._is_querying = False
         self._eof = False
         self._close_reason: str | None = None
@@ -231,6 +236,10 @@ class ClientConnection(asyncio.Protocol):
                     "slow consumer", detail=f"{size_bytes} bytes of notifications are not read"
                 )
 
+    def heard_of(self, commit: asyncio.Future[None]) -> None:
+        """See ``fanout.Receiver``."""
+        self._heard = [i for i in self._heard if not i.done()] + [commit]
+
     def notify_status(self, status: Status) -> None:
         """Tell the client of the server's status."""
         if self._protocol.state is State.OPEN and self._close_reason is None:
@@ -312,22 +321,72 @@ class ClientConnection(asyncio.Protocol):
         mlog.debug("client connected", extra={"peer": self._peer, "client": self._name})
         self._context.core.announce(self._source, rights.name, is_connected=True)
 
+    def _on_large(self, message: LargeMessage) -> None:
+        self._pause(_LARGE)
+        self._spawn(self._take_in(message))
+
+    def _spawn(self, large: Coroutine[None, None, None]) -> None:
+        # a task of its own: what was accepted is answered also when the server closes
+        task = asyncio.get_running_loop().create_task(large)
+        self._context.large.add(task)
+        task.add_done_callback(self._context.large.discard)
+
+    async def _take_in(self, large: LargeMessage) -> None:
+        """Deal with a large message, in its turn among those of all clients."""
+        try:
+            async with self._context.core.lane:
+                if self._close_reason is None:
+                    message = await slices.run(self._protocol.decode_large(large))
+                    await self._handle_large(message)
+        except RemoteProtocolError as e:
+            self._on_protocol_error(e)
+        except Exception:
+            mlog.exception("large message failed", extra={"peer": self._peer})
+            self._close("internal error", level=logging.ERROR)
+        self._resume(_LARGE)
+
+    async def _handle_large(self, message: Message | RefusedRegister) -> None:
+        if not isinstance(message, RegisterReq):
+            if self._close_reason is None:
+                self._handlers[type(message)](self, message)
+            return
+        assert self._rights is not None
+        refusal = await slices.run(self._rights.refusal_in_steps(message.register_events))
+        if self._close_reason is not None:
+            return
+        session = self._register(message, refusal)
+        if session is not None and session.is_large:
+            await self._answer_large(session)
+
+    async def _answer_large(self, session: Session) -> None:
+        await asyncio.wait([session.committed])
+        if session.committed.exception() is None:
+            await slices.run(prepare(session))
+        self._send_responses()
+
     def _on_register(self, message: RegisterReq) -> None:
         assert self._rights is not None
-        refusal = self._rights.refusal(message.register_events)
+        session = self._register(message, self._rights.refusal(message.register_events))
+        if session is not None and session.is_large:  # many, but short events
+            self._spawn(self._answer_large(session))
+
+    def _register(self, message: RegisterReq, refusal: str | None) -> Session | None:
+        assert self._rights is not None
         if refusal is not None:
             self._context.stats.rejected["rights or schema"] += 1
             self._respond(message.register_id, refusal)
-            return
+            return None
         core = self._context.core
         try:
             session = core.register(self._source, message.register_events, self._rights.type_quota)
         except EventerBridgeError as e:
             self._context.stats.rejected[type(e).__name__] += 1
             self._respond(message.register_id, str(e))
-            return
+            return None
         self._responses.append((message.register_id, session))
-        if session.committed is not self._awaited_commit:
+        if session.is_large:
+            pass  # answered when it is encoded
+        elif session.committed is not self._awaited_commit:
             # sessions that are committed together are answered together
             self._awaited_commit = session.committed
             session.committed.add_done_callback(self._send_responses)
@@ -336,6 +395,7 @@ class ClientConnection(asyncio.Protocol):
         if core.is_full:
             self._pause(_CORE_FULL)
             core.when_drained(lambda: self._resume(_CORE_FULL))
+        return session
 
     def _on_refused_register(self, message: RefusedRegister) -> None:
         mlog.warning(
@@ -364,6 +424,7 @@ class ClientConnection(asyncio.Protocol):
         QueryReq: _on_query,
         PingReq: _on_ping_req,
         PingRes: _on_ping_res,
+        LargeMessage: _on_large,
     }
 
     def _on_protocol_error(self, error: RemoteProtocolError) -> None:
@@ -406,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
             register_id, outcome = responses[0]
             if isinstance(outcome, str):
                 message = codec.encode(RegisterRes(register_id, False, error=outcome))
-            elif outcome.committed.done():
+            elif is_answerable(outcome):
                 message = self._register_response(register_id, outcome)
             else:
                 break
@@ -468,8 +529,16 @@ class ClientConnection(asyncio.Protocol):
             request.params,
             None if subscription.is_everything else subscription,
             self._rights.name,
+            self._commits_to_find(),
         )
         return codec.encode_query_result(request.query_id, result)
+
+    def _commits_to_find(self) -> list[asyncio.Future[None]]:
+        """Of what it registered last, or heard of before it was committed."""
+        for _, outcome in reversed(self._responses):
+            if isinstance(outcome, Session):
+                return [outcome.committed, *self._heard]
+        return self._heard
 
     def _close_if_answered(self) -> None:
         # while it is paused, more of what it asked for may be waiting

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge import framing
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps, parts
 from mariner import codec
 
 
@@ -30,6 +31,26 @@ def encoded_session(session: Session) -> bytes:
     if encoded is None:
         encoded = session.encodings["mariner session"] = codec.encode_events(session.events)
     return encoded
+
+
+def prepare(session: Session) -> Steps[None]:
+    """Encode a large session's events in steps; the functions here find them encoded then."""
+    if "mariner session" in session.encodings:
+        return
+    encoded: list[bytes] = []
+    for part in parts(len(session.events)):
+        encoded += map(codec.encode_event, session.events[part])
+        yield
+    session.encodings["mariner events"] = encoded
+    session.encodings["mariner session"] = b",".join(encoded)
+
+
+def is_answerable(session: Session) -> bool:
+    """Whether a session has ended, and the answer to a large one can be made at once."""
+    if not session.committed.done():
+        return False
+    is_prepared = not session.is_large or "mariner session" in session.encodings
+    return is_prepared or session.committed.exception() is not None
 
 
 def encoded_requested(session: Session) -> bytes:

@@ -19,6 +19,7 @@ from eventer_bridge.net import Acceptor, Admission, Place
 from eventer_bridge.rights import Authenticator, ClientConfig
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
+from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.server.connection import ClientConnection, Context
 
@@ -106,6 +107,10 @@ class MarinerServer(aio.Resource):
         """Notify clients (``core.Observer``)."""
         self._context.fanout.notify(session, persisted)
 
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        """Notify clients (``core.PatientObserver``)."""
+        return self._context.fanout.notify_in_steps(session, persisted)
+
     def on_status(self, status: Status) -> None:
         """Tell clients (``core.Observer``); they know two of the four states (002)."""
         was_operational = self._told_status is Status.OPERATIONAL
@@ -149,5 +154,9 @@ class MarinerServer(aio.Resource):
         connections = tuple(self._context.connections)
         if connections:
             await asyncio.gather(*(connection.shut_down() for connection in connections))
+        for task in tuple(self._context.large):
+            task.cancel()
+        if self._context.large:
+            await asyncio.wait(tuple(self._context.large))
         await self._context.group.async_close()
         self._core.remove_observer(self)

@@ -263,3 +263,50 @@ async def test_it_stops_while_sessions_are_replicated(core: Engine) -> None:
         while replication.n_sessions == n_sessions:  # which goes on
             await asyncio.sleep(0)
     core.remove_observer(replication)
+
+
+async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> None:
+    n_large = limits.LARGE_SESSION_EVENTS + 1
+    many = [register_event("large", str(i % 9)) for i in range(n_large)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        n_turns = 0
+
+        def count() -> None:
+            nonlocal n_turns
+            n_turns += 1
+            if not large.committed.done():
+                loop.call_soon(count)
+
+        loop = asyncio.get_running_loop()
+        first = core.register(SOURCE, [register_event("a")])
+        large = core.register(SOURCE, many)
+        last = core.register(SOURCE, [register_event("a")])
+        count()
+        assert (first.events[0].id.session, large.events, last.events) == (2, (), ())
+        assert not core.is_full
+        await asyncio.wait([i.committed for i in (first, large, last)])
+        assert [i.events[0].id.session for i in (first, large, last)] == [2, 3, 4]
+        assert [i.id.instance for i in large.events] == list(range(1, n_large + 1))
+        assert n_turns > 3
+        await core.async_close()
+    both = [(session, persisted) for persisted in (False, True) for session in (2, 3, 4)]
+    told = [i for i in recorder.sessions if i[0] < 5]
+    assert sorted(told) == sorted(both)
+    for persisted in False, True:
+        assert [i[0] for i in told if i[1] is persisted] == [2, 3, 4]
+    assert core.pending_events == 0
+
+
+async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:
+    many = [register_event("a")] * limits.LARGE_SESSION_EVENTS
+    session = core.register(SOURCE, [*many, register_event("a", "*")])
+    await asyncio.wait([session.committed])
+    with pytest.raises(InvalidEventError, match="'a/\\*'"):
+        session.committed.result()
+    with pytest.raises(LimitError):
+        core.register(SOURCE, many * 40)
+    assert core.pending_events == 0
+    assert (await register(core, register_event("a"))).events[0].id.session == 2

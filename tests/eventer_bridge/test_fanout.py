@@ -11,6 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 
 TYPES: list[EventType] = [("a",), ("a", "b"), ("b",), ("c", "d")]
@@ -25,6 +26,9 @@ class Recorder:
 
     def notify(self, message: bytes, event_count: int) -> None:
         self.told.append((message, event_count))
+
+    def heard_of(self, commit: asyncio.Future[None]) -> None:
+        pass
 
 
 class Hashed(Subscription):
@@ -57,6 +61,10 @@ def encode(session: Session, indices: Sequence[int]) -> bytes:
     return bytes(indices)
 
 
+def prepare(session: Session) -> Steps[None]:
+    yield
+
+
 filters = st.builds(
     lambda types, server_id, persisted: Filter(Subscription(types), server_id, persisted),
     st.lists(st.sampled_from(QUERY_TYPES), max_size=2),
@@ -71,7 +79,7 @@ def test_everybody_hears_of_what_passes_its_filter(
     joining: list[tuple[Filter, bool]], sessions: list[list[tuple[int, EventType]]]
 ) -> None:
     loop = asyncio.new_event_loop()
-    fanout = Fanout(encode)
+    fanout = Fanout(encode, prepare)
     receivers: list[tuple[Recorder, Filter, bool]] = []
     for one_filter, leaves in joining:
         receivers.append((Recorder(), one_filter, leaves))
@@ -100,7 +108,7 @@ def test_everybody_hears_of_what_passes_its_filter(
 
 
 def test_subscriptions_are_not_hashed_for_an_event(loop: asyncio.AbstractEventLoop) -> None:
-    fanout = Fanout(encode)
+    fanout = Fanout(encode, prepare)
     receivers = [Recorder() for _ in range(10)]
     for number, receiver in enumerate(receivers):
         query_types = [(f"{number}", f"{i}") for i in range(limits.MAX_SUBSCRIPTION_TYPES - 1)]
@@ -114,7 +122,7 @@ def test_subscriptions_are_not_hashed_for_an_event(loop: asyncio.AbstractEventLo
 
 
 def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -> None:
-    fanout = Fanout(encode)
+    fanout = Fanout(encode, prepare)
     one_filter = Filter(Subscription([("a",)]), None, False)
 
     class Leaving(Recorder):

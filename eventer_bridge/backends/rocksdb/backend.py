@@ -61,6 +61,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
+from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -112,13 +113,21 @@ class _Job(enum.Enum):
 
 
 class _Group:
-    """One commit, and the future of all who wait for it."""
+    """One commit, and the future of all who wait for it.
 
-    __slots__ = ("commit", "future")
+    Attributes:
+        commit: the commit.
+        future: done when it is durable.
+        is_large: whether it is of a large session, which nobody joins.
+        is_open: whether more is to come, so that it cannot be written.
+    """
+
+    __slots__ = ("commit", "future", "is_large", "is_open")
 
     def __init__(self, commit: Commit, future: asyncio.Future[None]) -> None:
         self.commit = commit
         self.future = future
+        self.is_large = self.is_open = False
 
 
 class RocksDbBackend(Backend):
@@ -206,14 +215,45 @@ class RocksDbBackend(Backend):
             type_ids = self._types.intern(events, new_types, quota, n_asked)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        if new_types and self._retention is not None:
-            names = self._types.names
-            self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
+        self._note_new_types(new_types)
         group = self._gather(len(events))
         self._store.stage(group.commit, events, type_ids, new_types)
         if new_types and quota is not None:
             self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
         return group.future
+
+    def register_in_steps(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> Steps[asyncio.Future[None]]:
+        """See :class:`Backend`.
+
+        Its group has its place among the commits before its types are known to others, so that
+        they are stored before others use them.
+        """
+        new_types: list[tuple[TypeId, bytes]] = []
+        try:
+            self._check_writable()
+            type_ids = self._types.intern(events, new_types, quota, n_asked)
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        self._note_new_types(new_types)
+        group = self._append(Commit(len(events)))
+        group.is_large = group.is_open = True
+        future = group.future
+        if new_types and quota is not None:
+            self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
+        for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
+            if future.done():  # a commit before it failed, and everything with it
+                return future
+            yield
+        group.is_open = False
+        self._commit_first()
+        return future
+
+    def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
+        if new_types and self._retention is not None:
+            names = self._types.names
+            self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
 
     async def query(
         self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
@@ -223,7 +263,7 @@ class RocksDbBackend(Backend):
         is_persisted = isinstance(params, QueryServerParams) and params.persisted
         if not is_persisted:
             with contextlib.suppress(StorageError):  # what failed is not to be found
-                await self.flush()
+                await self._settled()
             self._check_open()
         result = await self._queries.run(params, subscription, client)
         if is_persisted:
@@ -244,6 +284,20 @@ class RocksDbBackend(Backend):
             await asyncio.shield(self._groups[-1].future)
         else:
             await asyncio.sleep(0)  # callbacks of the last commit may still be due
+
+    async def _settled(self) -> None:
+        """Wait for the commits that come before that of a large session.
+
+        Raises:
+            StorageError: one failed.
+        """
+        last: _Group | None = None
+        for group in self._groups:
+            if group.is_large:
+                break
+            last = group
+        if last is not None:
+            await asyncio.shield(last.future)
 
     async def _ensure_durable(self) -> None:
         """Rows can be read before the log that holds them is synced, or if that failed."""
@@ -266,7 +320,9 @@ class RocksDbBackend(Backend):
         groups = self._groups
         if len(groups) > self._is_committing:
             n_gathered = groups[-1].commit.n_events
-            if not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
+            if groups[-1].is_large:
+                pass
+            elif not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
                 return groups[-1]
         return self._append(Commit())
 
@@ -298,6 +354,9 @@ class RocksDbBackend(Backend):
         return True
 
     def _commit_first(self) -> None:
+        """Commit the first group, if it is there, whole, and not being committed."""
+        if self._is_committing or not self._groups or self._groups[0].is_open:
+            return
         group = self._groups[0]
         self._is_committing = True
         self._started_s = time.perf_counter()

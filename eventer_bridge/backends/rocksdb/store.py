@@ -35,6 +35,7 @@ from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
+from eventer_bridge.slices import Steps, parts
 
 FEW_ROWS: Final = 4_000
 """Rows that a checkpoint may have to write to files: some 5 ms."""
@@ -48,6 +49,9 @@ class Commit:
 
     Staged (:meth:`Store.stage`), written (:meth:`Store.write`), synced (:meth:`Store.ext_sync`).
 
+    Args:
+        n_events: events that are staged in steps.
+
     Attributes:
         batch: the rows.
         latest: the greatest row of each type that is among them.
@@ -58,10 +62,10 @@ class Commit:
 
     __slots__ = ("batch", "latest", "n_events", "oldest", "tally")
 
-    def __init__(self) -> None:
+    def __init__(self, n_events: int = 0) -> None:
         self.batch = WriteBatch(raw_mode=True)
         self.latest: dict[TypeId, Row] = {}
-        self.n_events = 0
+        self.n_events = n_events
         self.oldest = keys.PAST
         self.tally: dict[Share, tuple[int, int]] = {}
 
@@ -154,14 +158,59 @@ class Store(Database):
             type_ids: ids of their types, one each.
             new_types: those of them that are not stored yet, encoded.
         """
+        session_key = _session_key(events)
+        self.stage_types(commit, new_types)
+        entries = self._stage_events(commit, session_key, events, type_ids)
+        self._stage_session(commit, session_key, entries)
+        commit.n_events += len(events)
+
+    def stage_in_steps(
+        self,
+        commit: Commit,
+        events: Sequence[Event],
+        type_ids: Sequence[TypeId],
+        new_types: Sequence[tuple[TypeId, bytes]],
+    ) -> Steps[None]:
+        """As :meth:`stage`, except that the commit has to say before how many events it gets."""
+        session_key = _session_key(events)
+        commit.oldest = min(commit.oldest, session_key)
+        for part in parts(len(new_types)):
+            self.stage_types(commit, new_types[part])
+            yield
+        entries: list[bytes] = []
+        for part in parts(len(events)):
+            entries += self._stage_events(commit, session_key, events[part], type_ids[part])
+            yield
+        self._stage_session(commit, session_key, entries)
+
+    def stage_types(self, commit: Commit, new_types: Iterable[tuple[TypeId, bytes]]) -> None:
+        """Add types, encoded, to a commit."""
+        for type_id, data in new_types:
+            commit.batch.put(type_id, data, self._handles[-1])
+
+    def _stage_session(self, commit: Commit, session_key: bytes, entries: list[bytes]) -> None:
         put = commit.batch.put
-        event_cf, source_cf, session_cf, server_cf, type_cf = self._handles
+        _, _, session_cf, server_cf, _ = self._handles
+        commit.oldest = min(commit.oldest, session_key)
+        put(session_key, b"".join(entries), session_cf)
+        server_key, timestamp = (
+            session_key[keys.TIMESTAMP_BYTES :],
+            session_key[: keys.TIMESTAMP_BYTES],
+        )
+        put(server_key, timestamp, server_cf)
+
+    def _stage_events(
+        self,
+        commit: Commit,
+        session_key: bytes,
+        events: Sequence[Event],
+        type_ids: Sequence[TypeId],
+    ) -> list[bytes]:
+        """Returns their instances and types, as ``session`` has them."""
+        put = commit.batch.put
+        event_cf, source_cf, *_ = self._handles
         encode_int, encode_value = keys.encode_int, keys.encode_value
         latest, tally, counted = commit.latest, commit.tally, self.counted
-        for type_id, data in new_types:
-            put(type_id, data, type_cf)
-        first = events[0]
-        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
         entries: list[bytes] = []
         for event, type_id in zip(events, type_ids, strict=True):
             instance = encode_int(event.id.instance)
@@ -177,10 +226,7 @@ class Store(Database):
             if counted and (share := counted.get(type_id)) is not None:
                 n_events, n_bytes = tally.get(share, (0, 0))
                 tally[share] = n_events + 1, n_bytes + len(key) + len(value)
-        commit.oldest = min(commit.oldest, session_key)
-        put(session_key, b"".join(entries), session_cf)
-        put(session_key[keys.TIMESTAMP_BYTES :], session_key[: keys.TIMESTAMP_BYTES], server_cf)
-        commit.n_events += len(events)
+        return entries
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
         """Add to a commit that sessions of a server are reserved up to this one."""
@@ -331,3 +377,8 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+
+
+def _session_key(events: Sequence[Event]) -> bytes:
+    first = events[0]
+    return keys.session_key(first.timestamp, first.id.server, first.id.session)

@@ -22,6 +22,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
+from eventer_bridge.slices import at_once
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.oracle import Writer, draft
 
@@ -88,6 +89,23 @@ class BackendContract:
         await backend.flush()
         await asyncio.gather(*futures)
         assert done == list(range(200))
+
+    async def test_a_large_session_has_its_place_in_the_order(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        done: list[str] = []
+        steps = backend.register_in_steps(writer.make(*[draft(f"t{n}") for n in range(3_000)]))
+        next(steps)
+        # of another server, whose new types are those of the large session
+        other = backend.register(writer.make(draft("t0"), draft("t2999"), server=2))
+        other.add_done_callback(lambda _: done.append("other"))
+        large = at_once(steps)
+        large.add_done_callback(lambda _: done.append("large"))
+        await asyncio.gather(large, other)
+        await backend.flush()
+        assert sorted(done) == ["large", "other"]
+        assert backend.server_mark(1).session == 1
+        assert backend.server_mark(2).session == 1
 
     async def test_who_gives_up_waiting_does_not_disturb_others(
         self, backend: Backend, writer: Writer

@@ -253,7 +253,7 @@ async def test_rights_bound_what_is_seen_and_registered(caplog: pytest.LogCaptur
             (register_event("c"), "register_events[0]: no right to register 'c'"),
             (
                 register_event("c", "1", value={"n": "x"}),
-                'register_events[0]: \'c/1\': payload/n: "x" is not of type "integer"',
+                "register_events[0]: 'c/1': payload/n: value is not of type \"integer\"",
             ),
             (
                 RegisterEvent(("c", "1"), None, None),

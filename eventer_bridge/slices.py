@@ -1,0 +1,82 @@
+"""Costly work in slices: what would hold up everybody is done a few milliseconds at a time.
+
+Such work is written as a generator of :data:`Steps`, each of which takes about a millisecond,
+and run by :func:`run` on the event loop's thread. Others go on between two slices.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeAlias, TypeVar
+
+from eventer_bridge import limits
+
+mlog = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, T]
+"""Work that yields after each step; what it returns is the result."""
+
+
+async def run(steps: Steps[T]) -> T:
+    """Do work in slices of ``limits.SLICE_S``; raises what it raises."""
+    end = time.perf_counter() + limits.SLICE_S
+    while True:
+        try:
+            next(steps)
+        except StopIteration as e:
+            result: T = e.value
+            return result
+        if time.perf_counter() >= end:
+            await asyncio.sleep(0)
+            end = time.perf_counter() + limits.SLICE_S
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Do work without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as e:
+            result: T = e.value
+            return result
+
+
+def parts(n_items: int) -> Iterator[slice]:
+    """Cut a sequence into parts of ``limits.STEP_EVENTS`` items, one for each step."""
+    for begin in range(0, n_items, limits.STEP_EVENTS):
+        yield slice(begin, min(begin + limits.STEP_EVENTS, n_items))
+
+
+class Line:
+    """Work that is done in the order in which it came, in slices.
+
+    It ends by itself when nothing is left. Belongs to the event loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], Steps[None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether what comes now has to wait."""
+        return bool(self._waiting)
+
+    def add(self, make_steps: Callable[[], Steps[None]]) -> None:
+        """Do this after what was added before; it is not to raise."""
+        self._waiting.append(make_steps)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting:
+            try:
+                await run(self._waiting[0]())
+            except Exception:
+                mlog.exception("costly work failed")
+            self._waiting.popleft()
+        self._task = None

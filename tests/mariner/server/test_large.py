@@ -1,0 +1,129 @@
+"""Large registrations: done in slices, in order, and others do not wait for them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from eventer_bridge import limits
+from mariner.limits import LARGE_FRAME_BYTES
+from tests.support.inprocess import running_gateway
+from tests.support.peer import RawPeer, event, register_req
+
+N = 4 * limits.LARGE_SESSION_EVENTS
+QUERY = {
+    "msg_type": "query_req",
+    "query_id": 1,
+    "query_type": "timeseries",
+    "event_types": [["large"]],
+    "order": "ASCENDING",
+    "order_by": "TIMESTAMP",
+    "max_results": 10,
+}
+
+
+def large(register_id: int) -> dict[str, Any]:
+    return register_req(register_id, *[event("large", value=i) for i in range(N)])
+
+
+async def test_others_do_not_wait(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port) as other,
+    ):
+        peer.send(large(1))
+        answer = asyncio.ensure_future(peer.receive())
+        n_pings = n_queries = 0
+        while not answer.done():
+            pong = await other.request({"msg_type": "ping_req", "ping_id": n_pings})
+            assert pong["ping_id"] == n_pings
+            n_pings += not answer.done()
+            found = (await other.request(QUERY))["events"]
+            n_queries += not answer.done()
+            assert len(found) in (0, 10)  # a session is seen whole or not at all
+        assert n_pings > 5
+        assert n_queries > 1
+        response = await answer
+        assert response["success"]
+        assert [i["payload"]["data"] for i in response["events"]] == list(range(N))
+
+
+async def test_what_a_client_asks_is_done_in_order(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        for register_id in range(4):
+            peer.send(
+                register_req(register_id, event("a")) if register_id % 2 else large(register_id)
+            )
+        peer.send(QUERY)
+        received = [await peer.receive() for _ in range(5)]
+        registered = [i for i in received if i["msg_type"] == "register_res"]
+        assert [i["register_id"] for i in registered] == [0, 1, 2, 3]
+        sessions = [i["events"][0]["id"]["session"] for i in registered]
+        assert sessions == list(range(sessions[0], sessions[0] + 4))
+        # what it registered before is found
+        assert len(received[-1]["events"]) == 10 or received[-1] in registered
+
+
+async def test_many_short_events_are_answered_too(tmp_path: Path) -> None:
+    short: dict[str, Any] = {"type": [], "source_timestamp": None, "payload": None}
+    request = register_req(1, *[short] * (limits.LARGE_SESSION_EVENTS + 1))
+    assert len(str(request)) < LARGE_FRAME_BYTES
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        response = await peer.request(request)
+        assert len(response["events"]) == limits.LARGE_SESSION_EVENTS + 1
+
+
+async def test_who_is_notified_finds_it(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["large"]]) as early,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["large"]], persisted=True) as late,
+    ):
+        peer.send(large(1))
+        for subscriber in early, late:
+            notified = await subscriber.receive()
+            assert [i["payload"]["data"] for i in notified["events"]] == list(range(N))
+            assert len((await subscriber.request(QUERY))["events"]) == 10
+        assert (await peer.receive())["success"]
+
+
+async def test_a_large_registration_is_answered_while_the_server_closes(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        peer.send(large(1))
+        while gateway.core.pending_events < N:
+            await asyncio.sleep(0)
+        closing = asyncio.ensure_future(gateway.async_close())
+        while (message := await peer.receive())["msg_type"] == "status":
+            pass
+        assert message["success"]
+        await closing
+
+
+async def test_a_large_registration_without_rights_is_refused() -> None:
+    client = {
+        "name": "app",
+        "token": "secret",
+        "subscriptions": [["*"]],
+        "register_events": [{"subscriptions": [["large"]]}],
+    }
+    events = [event("large") for _ in range(N)]
+    async with (
+        running_gateway([client]) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        response = await peer.request(register_req(1, *events, event("other")))
+        assert response["error"] == f"register_events[{N}]: no right to register 'other'"
+        wrong = {**event("large"), "type": 1}
+        response = await peer.request(register_req(2, *events, wrong))
+        assert response["error"].startswith(f"register_req: /register_events/{N}: Expected `array`")
+        assert (await peer.request(register_req(3, *events)))["success"]
