@@ -140,7 +140,7 @@ class ClientConnection(asyncio.Protocol):
         self._responses: deque[tuple[int, Session | str]] = deque()
         self._awaited_commit: asyncio.Future[None] | None = None
         self._corked: list[bytes] | None = None
-        self._queries: deque[QueryReq] = deque()
+        self._queries: list[QueryReq] = []  # an empty deque takes 0.7 kB
         self._query_group: aio.Group | None = None
         self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
         self._is_querying = False
@@ -508,7 +508,7 @@ class ClientConnection(asyncio.Protocol):
                 request = self._queries[0]
                 started = time.perf_counter()
                 message = await self._answer(request)
-                self._queries.popleft()
+                del self._queries[0]
                 self._write(self._protocol.send_encoded(QueryRes, message))
                 self._context.observe_query(request.params, time.perf_counter() - started)
                 self._resume(_QUERIES_FULL)
