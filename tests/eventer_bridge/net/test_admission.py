@@ -137,11 +137,17 @@ async def test_a_wire_may_have_a_quota_of_its_own() -> None:
     places[2].release()
     rest = [await peers.enter(f"192.0.2.{i}") for i in (4, 5)]
     assert [i.establish(quota) for i in rest] == [True, True]
-    # and what is refused by the process takes nothing of the quota
-    last = await peers.enter("192.0.2.6")
-    assert not last.establish(quota)
-    rest[0].release()
-    assert last.establish(quota)
+
+
+async def test_what_the_process_refuses_takes_nothing_of_a_quota() -> None:
+    peers = Peers(Bounds(9, 9, 1, 9))
+    quota = Quota(1, 1)
+    known = await peers.enter("192.0.2.1")
+    assert known.establish()
+    other = await peers.enter("192.0.2.2")
+    assert not other.establish(quota)
+    known.release()
+    assert other.establish(quota)
 
 
 async def test_who_lost_its_place_cannot_have_it_back(grace: Callable[[float], None]) -> None:

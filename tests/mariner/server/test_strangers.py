@@ -131,6 +131,19 @@ async def test_who_knows_the_token_gets_in_among_silent_ones(
         assert sum(of_all) >= 30
 
 
+async def test_both_wires_count_against_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_limits, "MAX_CONNECTIONS", 1)
+    async with running_gateway(event_core=CORE) as gateway:
+        assert gateway.eventer_server is not None
+        address = chatter.Address("127.0.0.1", gateway.eventer_server.address.port)
+        async with await RawPeer.init(gateway.mariner.port):
+            with pytest.raises(InitError, match="too many connections"):
+                await eventer.connect(address, "gui", client_token="secret")
+        await until(lambda: gateway.mariner.stats.clients == 0)
+        async with await eventer.connect(address, "gui", client_token="secret"):
+            assert not await log_in_mariner(gateway, "secret")
+
+
 @pytest.mark.parametrize("log_in", [log_in_mariner, log_in_eventer])
 async def test_guesses_are_answered_late_and_who_is_right_at_once(
     log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
