@@ -15,16 +15,27 @@ from eventer_bridge.model import (
 from eventer_bridge.subscription import Subscription
 
 
+def asked_types(params: QueryParams) -> Subscription | None:
+    """What is asked for; None: everything.
+
+    Raises:
+        InvalidSubscriptionError: ``*`` is not last in one of the event types.
+    """
+    if isinstance(params, QueryServerParams) or params.event_types is None:
+        return None
+    return Subscription(params.event_types)
+
+
 def visible_types(params: QueryParams, rights: Subscription | None) -> Subscription | None:
     """What is asked for, as far as it may be seen; None: everything.
 
     Raises:
         InvalidSubscriptionError: ``*`` is not last in one of the event types.
     """
-    if isinstance(params, QueryServerParams) or params.event_types is None:
-        return rights
-    asked = Subscription(params.event_types)
-    return asked if rights is None else asked.intersection(rights)
+    asked = asked_types(params)
+    if asked is None or rights is None:
+        return asked or rights
+    return asked.intersection(rights)
 
 
 def check_ids(params: QueryParams) -> None:

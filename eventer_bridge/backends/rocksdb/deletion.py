@@ -49,7 +49,7 @@ def ext_oldest(
         snapshot.iterator("session"),
         Span(span.low[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST),
     )
-    found = find_in_sessions(snapshot, sessions, type_ids, span, limit=max_events)
+    found = find_in_sessions(snapshot, sessions, frozenset(type_ids), span, limit=max_events)
     give_way()
     rows: list[StoredEvent] = []
     iterator = snapshot.iterator("event")

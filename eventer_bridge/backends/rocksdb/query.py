@@ -19,7 +19,7 @@ What a query costs, besides what it returns:
 - server: nothing; with rights to some types only, as timeseries.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -58,7 +58,7 @@ class Reader:
         self._snapshot = snapshot
         self._names = names
 
-    def ext_latest(self, type_ids: Sequence[TypeId]) -> QueryResult:
+    def ext_latest(self, type_ids: Iterable[TypeId]) -> QueryResult:
         """Latest event of each type.
 
         Raises:
@@ -78,7 +78,7 @@ class Reader:
         return self._take(found, limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(
-        self, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None
+        self, params: QueryTimeseriesParams, type_ids: Collection[TypeId] | None
     ) -> QueryResult:
         """Events by timestamp or source timestamp.
 
@@ -87,11 +87,11 @@ class Reader:
             type_ids: types of interest; None: all.
         """
         max_results = result_limit(params.max_results)
-        timeseries = Timeseries(self._snapshot, self._names, params, type_ids)
+        timeseries = Timeseries(self._snapshot, len(self._names), params, type_ids)
         return self._take(timeseries.find(max_results + 1), max_results)
 
     def ext_server(
-        self, params: QueryServerParams, type_ids: Sequence[TypeId] | None
+        self, params: QueryServerParams, type_ids: Collection[TypeId] | None
     ) -> QueryResult:
         """Events of a server, by id.
 

@@ -3,34 +3,30 @@
 What a query sees is up to the backend, which waits for commits before or after it.
 """
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.common import check_ids, take, visible_types
+from eventer_bridge.backends.common import check_ids, take
 from eventer_bridge.backends.readers import PauseCb, Readers
-from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import LatestCache
+from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.wanted import each_wanted, find_wanted
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
+    EventType,
     QueryLatestParams,
     QueryParams,
     QueryResult,
     QueryServerParams,
-    QueryTimeseriesParams,
 )
 from eventer_bridge.subscription import Subscription
 
 QUICK_TYPES: Final = 64
 """Types whose latest events are looked up on the loop; more would hold up others."""
-
-_ReadCb: TypeAlias = Callable[[Reader], QueryResult]
 
 
 class QueryRunner:
@@ -61,61 +57,54 @@ class QueryRunner:
     ) -> QueryResult:
         """Answer a query from what is written by now; see ``Backend.query``."""
         check_ids(params)
-        types = visible_types(params, subscription)
-        while (result := await self._answer(params, types, client)) is None:
-            pass
-        return result
+        rights = None if subscription is None or subscription.is_everything else subscription
+        if isinstance(params, QueryLatestParams) and (rows := self._quick_latest(params, rights)):
+            return take(decode_rows(rows, self._types.names), limits.MAX_LATEST_RESULTS)
+        if self._store.is_closing:
+            raise ClosedError(f"{self._store.path}: the event store is closed")
+        return await self._readers.run(client, partial(self._ext_run, params, rights))
 
     def ext_close(self) -> None:
         """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
         self._readers.ext_close()
 
-    async def _answer(
-        self, params: QueryParams, types: Subscription | None, client: str
-    ) -> QueryResult | None:
-        """Answer a query; None: a new type came meanwhile, and may belong to the answer."""
-        ids = None
-        if types is not None and not types.is_everything:
-            ids = [type_id for found in self._types.find(types) for type_id in found]
-        if ids is not None and not ids:
-            return QueryResult([], False)
-        match params:
-            case QueryLatestParams():
-                return await self._query_latest(ids, client)
-            case QueryTimeseriesParams():
-                return await self._read(client, lambda i: i.ext_timeseries(params, ids))
-            case QueryServerParams():
-                return await self._read(client, lambda i: i.ext_server(params, ids))
+    def _quick_latest(self, params: QueryLatestParams, rights: Subscription | None) -> list[Row]:
+        """Latest events of a few types, if all of them are known; else none."""
+        asked = params.event_types
+        if asked is None or len(asked) > QUICK_TYPES:
+            return []
+        rows: list[Row] = []
+        for event_type in dict.fromkeys(map(tuple, asked)):
+            type_id = self._types.find_one(event_type)
+            row = None if type_id is None else self._latest.get(type_id)
+            if row is None or not _is_single(event_type):
+                return []
+            if rights is None or rights.matches(event_type):
+                rows.append(row)
+        return rows
 
-    async def _query_latest(
-        self, type_ids: Sequence[TypeId] | None, client: str
-    ) -> QueryResult | None:
-        names = self._types.names
-        ids = type_ids or list(islice(names, limits.MAX_LATEST_RESULTS + 1))
-        if len(ids) <= QUICK_TYPES:
-            rows = [row for type_id in ids if (row := self._latest.get(type_id))]
-            if len(rows) == len(ids):
-                return take(decode_rows(rows, names), limits.MAX_LATEST_RESULTS)
-        return await self._read(client, lambda reader: reader.ext_latest(ids))
-
-    async def _read(self, client: str, ext_read: _ReadCb) -> QueryResult | None:
-        """Read on a reader thread; None: the types among the arguments are not all any more."""
-        if self._store.is_closing:
-            raise ClosedError(f"{self._store.path}: the event store is closed")
-        types, n_types = self._types, len(self._types)
-        return await self._readers.run(client, partial(self._ext_read, types, n_types, ext_read))
-
-    def _ext_read(
-        self, types: Types, n_types: int, ext_read: _ReadCb, pause: PauseCb
-    ) -> QueryResult | None:
+    def _ext_run(
+        self, params: QueryParams, rights: Subscription | None, pause: PauseCb
+    ) -> QueryResult:
         with self._store.in_use():
-            return self._ext_in_use(types, n_types, ext_read, pause)
+            return self._ext_in_use(params, rights, pause)
 
     def _ext_in_use(
-        self, types: Types, n_types: int, ext_read: _ReadCb, pause: PauseCb
-    ) -> QueryResult | None:
+        self, params: QueryParams, rights: Subscription | None, pause: PauseCb
+    ) -> QueryResult:
         # a function of its own, so that the snapshot is gone when the store is free again
         snapshot = self._store.snapshot(pause)
-        if len(types) != n_types:
-            return None  # of a session with a new type the other events would be seen only
-        return ext_read(Reader(snapshot, types.names))
+        types = self._types  # after the snapshot: it has the type of each row of it
+        reader = Reader(snapshot, types.names)
+        visible = None if rights is None else types.visible(rights)
+        if isinstance(params, QueryLatestParams):
+            return reader.ext_latest(each_wanted(types, params, visible, pause))
+        wanted = find_wanted(types, params, visible, pause)
+        if isinstance(params, QueryServerParams):
+            return reader.ext_server(params, wanted)
+        return reader.ext_timeseries(params, wanted)
+
+
+def _is_single(query_type: EventType) -> bool:
+    """Whether no other type than the one of the same segments matches."""
+    return "?" not in query_type and "*" not in query_type

@@ -5,7 +5,7 @@ asks for it: keys first, then the values of what is returned.
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -15,6 +15,7 @@ from rocksdict import RdictIter
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.wanted import patience
 from eventer_bridge.model import Timestamp
 
 MAX_BLOCK_KEYS: Final = 256
@@ -123,7 +124,7 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
 def merge(
     snapshot: Snapshot,
     iterator: RdictIter,
-    type_ids: Sequence[TypeId],
+    type_ids: Iterable[TypeId],
     span: Span,
     *,
     limit: int,
@@ -145,11 +146,10 @@ def merge(
     """
     low, stop, descending = span
     first: list[bytes] = []
-    for begin in range(0, len(type_ids), MERGED_TYPES):
-        ranges = [
-            _range(snapshot, iterator, type_id, Span(low, stop, descending), done)
-            for type_id in type_ids[begin : begin + MERGED_TYPES]
-        ]
+    waiting = iter(type_ids)
+    while some := list(islice(waiting, MERGED_TYPES)):
+        span = Span(low, stop, descending)
+        ranges = [_range(snapshot, iterator, type_id, span, done) for type_id in some]
         found: Iterable[bytes] = heapq.merge(*ranges, key=without_type, reverse=descending)
         if accept:
             found = filter(accept, found)
@@ -176,7 +176,7 @@ def _range(
 def walk(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
-    wanted: Set[TypeId] | None,
+    wanted: Collection[TypeId] | None,
     span: Span,
     *,
     limit: int,
@@ -204,6 +204,7 @@ def walk(
     low, stop, descending = span
     found: list[bytes] = []
     n_passed = 0
+    n_allowed = 0 if wanted is None else patience(wanted)
     for session_key in session_keys:
         entries = snapshot.entries(session_key)
         begins: Iterable[int] = range(0, len(entries), keys.ENTRY_BYTES)
@@ -218,7 +219,9 @@ def walk(
             type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
             if wanted is not None and (type_id not in wanted or type_id in done):
                 n_passed += 1
-                if n_passed > len(wanted):
+                if n_passed > n_allowed:
+                    n_allowed = len(wanted)  # they may have to be sought for that
+                if n_passed > n_allowed:
                     rest = Span(low, place + b"\x00", True) if descending else Span(place, stop)
                     return found, rest
                 continue
@@ -233,7 +236,7 @@ def walk(
 def find_in_sessions(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
-    type_ids: Sequence[TypeId] | None,
+    type_ids: Collection[TypeId] | None,
     span: Span,
     *,
     limit: int,
@@ -245,17 +248,16 @@ def find_in_sessions(
     Args:
         snapshot: what is read from.
         session_keys: keys in ``session``, in the direction of the span.
-        type_ids: types of interest; None: all.
+        type_ids: types of interest, to look up in quickly; None: all.
         span: places (see ``keys``) of interest.
         limit: keys at most.
         accept: filter of keys.
         done: as for :func:`merge`; only with ``type_ids``.
     """
     found: list[bytes] = []
-    if type_ids is None or len(type_ids) > FEW_TYPES:
-        wanted = None if type_ids is None else frozenset(type_ids)
+    if type_ids is None or patience(type_ids) > FEW_TYPES:
         found, rest = walk(
-            snapshot, session_keys, wanted, span, limit=limit, accept=accept, done=done
+            snapshot, session_keys, type_ids, span, limit=limit, accept=accept, done=done
         )
         if rest is None or type_ids is None:
             return found

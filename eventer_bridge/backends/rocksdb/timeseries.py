@@ -8,7 +8,7 @@ The position of an event in the order is its place, after the source timestamp i
 ordered by; an index key is a type and a position (see ``keys``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -26,7 +26,8 @@ from eventer_bridge.backends.rocksdb.scan import (
     without_type,
 )
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.model import EventId, EventType, Order, OrderBy, QueryTimeseriesParams
+from eventer_bridge.backends.rocksdb.wanted import every_type
+from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams
 
 IDS_AT_A_TIME: Final = 64
 """Ids that are looked up before it pauses."""
@@ -37,7 +38,7 @@ class Timeseries:
 
     Args:
         snapshot: the moment that is asked about.
-        names: every type that rows can have, by id.
+        n_types: number of types that rows can have.
         params: the query; its ``event_types`` and ``max_results`` are not looked at.
         type_ids: types of interest; None: all.
 
@@ -49,12 +50,12 @@ class Timeseries:
     def __init__(
         self,
         snapshot: Snapshot,
-        names: Mapping[TypeId, EventType],
+        n_types: int,
         params: QueryTimeseriesParams,
-        type_ids: Sequence[TypeId] | None,
+        type_ids: Collection[TypeId] | None,
     ) -> None:
         self._snapshot = snapshot
-        self._names = names
+        self._n_types = n_types
         self._params = params
         self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
         self._type_ids = type_ids
@@ -124,7 +125,7 @@ class Timeseries:
         index_key = self._index_key(key)
         if self._first_of_type is not None:
             whole = msgspec.structs.replace(params, last_event_id=None)
-            of_type = Timeseries(self._snapshot, self._names, whole, [key[: keys.TYPE_BYTES]])
+            of_type = Timeseries(self._snapshot, self._n_types, whole, [key[: keys.TYPE_BYTES]])
             is_contained = of_type.find(1) == [key]
         else:
             is_contained = self._filter is None or self._filter(index_key)
@@ -153,19 +154,22 @@ class Timeseries:
         return find_in_sessions(
             self._snapshot,
             scan(self._snapshot, self._snapshot.iterator("session"), session_span),
-            self._types() if self._first_of_type else self._type_ids,
+            self._counted_types() if self._first_of_type else self._type_ids,
             span,
             limit=limit,
             accept=self._accept,
             done=self._done,
         )
 
-    def _types(self) -> Sequence[TypeId]:
-        return list(self._names) if self._type_ids is None else self._type_ids
+    def _types(self) -> Iterable[TypeId]:
+        return every_type(self._n_types) if self._type_ids is None else self._type_ids
+
+    def _counted_types(self) -> Collection[TypeId]:
+        return frozenset(self._types()) if self._type_ids is None else self._type_ids
 
     def _look_up(self, event_ids: Sequence[EventId]) -> list[bytes]:
         """Index keys of the events with these ids, in order."""
-        wanted = None if self._type_ids is None else frozenset(self._type_ids)
+        wanted = self._type_ids
         ordered = sorted(set(event_ids))  # those of a session are looked up together
         found: list[bytes] = []
         for begin in range(0, len(ordered), IDS_AT_A_TIME):

@@ -7,7 +7,7 @@ before.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from eventer_bridge import limits
@@ -43,6 +43,7 @@ class Types:
         self._ids: dict[EventType, TypeId] = {}
         self._trie = TypeTrie()
         self._visible: OrderedDict[Subscription, VisibleTypes] = OrderedDict()
+        self._visible_lock = threading.Lock()
         for type_id, event_type in stored:
             self._add(type_id, event_type, None)
 
@@ -107,17 +108,21 @@ class Types:
         ids = self._ids
         return ([ids[i] for i in found] for found in self._trie.find(subscription))
 
-    def visible(self, rights: Subscription) -> "VisibleTypes":
-        """The types that rights allow: one for all who ask for equal rights.
+    def find_one(self, event_type: EventType) -> TypeId | None:
+        """Id of a type; None: it is not known. Any thread."""
+        return self._ids.get(event_type)
 
-        On the event loop's thread.
-        """
-        visible = self._visible.pop(rights, None)
-        if visible is None:
-            visible = VisibleTypes(self, rights)
-        self._visible[rights] = visible
-        while len(self._visible) > 1 and len(self._visible) * len(self) > limits.MAX_VISIBLE_BYTES:
-            self._visible.popitem(last=False)
+    def visible(self, rights: Subscription) -> "VisibleTypes":
+        """The types that rights allow: one for all who ask for equal rights. Any thread."""
+        hash(rights)  # slow at the first time
+        with self._visible_lock:
+            visible = self._visible.pop(rights, None)
+            if visible is None:
+                visible = VisibleTypes(self, rights)
+            self._visible[rights] = visible
+            n_kept = max(1, limits.MAX_VISIBLE_BYTES // max(1, len(self)))
+            while len(self._visible) > n_kept:
+                self._visible.popitem(last=False)
         return visible
 
     def _add(self, type_id: TypeId, event_type: EventType, owner: str | None) -> None:
@@ -127,7 +132,7 @@ class Types:
         self.names[type_id] = event_type  # the last: see ``__len__``
 
 
-class VisibleTypes:
+class VisibleTypes(Collection[TypeId]):
     """Ids of the types that rights allow, kept up to date: a byte for each known type.
 
     Made by ``Types.visible``. Any thread.
@@ -135,11 +140,14 @@ class VisibleTypes:
     Args:
         types: all types.
         rights: which of them are allowed.
+
+    Attributes:
+        rights: as given.
     """
 
     def __init__(self, types: Types, rights: Subscription) -> None:
         self._types = types
-        self._rights = rights
+        self.rights = rights
         self._flags = bytearray()  # 1 for each type that is allowed, by its number
         self._size = 0
         self._lock = threading.Lock()
@@ -186,10 +194,10 @@ class VisibleTypes:
     def _find(self, begin: int, end: int) -> Iterator[Iterable[int]]:
         """Numbers of types from ``begin`` on that are allowed, in steps."""
         if not begin:
-            for found in self._types.find(self._rights):
+            for found in self._types.find(self.rights):
                 yield map(keys.decode_type_id, found)
             return
-        names, matches = self._types.names, self._rights.matches
+        names, matches = self._types.names, self.rights.matches
         for number in range(begin, end, STEP_TYPES):
             some = range(number, min(number + STEP_TYPES, end))
             yield [i for i in some if matches(names[keys.encode_type_id(i)])]

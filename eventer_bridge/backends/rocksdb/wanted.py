@@ -1,0 +1,130 @@
+"""Which types a query wants: what it asks for, as far as it may be seen.
+
+Runs on a reader thread, in steps of 0.1 ms with a pause after each. The types that a client
+may see are kept (``types.VisibleTypes``). What a query asks for is sought among the known
+types; where that takes long, only once reading needs it: events that come first in the
+order are often found without it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from typing import Final
+
+from eventer_bridge.backends.common import asked_types
+from eventer_bridge.backends.readers import PauseCb
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.types import Types, VisibleTypes
+from eventer_bridge.model import QueryParams
+from eventer_bridge.subscription import Subscription
+
+FEW_STEPS: Final = 8
+"""Steps in which the types that match are sought before anything is read."""
+
+FREE_PASSES: Final = 10_000
+"""Events that are passed over before those types are sought that took longer."""
+
+
+class SoughtTypes(Collection[TypeId]):
+    """Types that match a subscription; how many and which they all are is sought when asked for.
+
+    Args:
+        types: all types.
+        subscription: what has to match.
+        pause: called again and again.
+    """
+
+    def __init__(self, types: Types, subscription: Subscription, pause: PauseCb) -> None:
+        self._types = types
+        self._subscription = subscription
+        self._pause = pause
+        self._known: dict[TypeId, bool] = {}
+        self._found: VisibleTypes | None = None
+
+    def __contains__(self, type_id: object) -> bool:
+        assert isinstance(type_id, bytes)
+        is_wanted = self._known.get(type_id)
+        if is_wanted is None:
+            is_wanted = self._subscription.matches(self._types.names[type_id])
+            self._known[type_id] = is_wanted
+        return is_wanted
+
+    def __len__(self) -> int:
+        return len(self._sought())
+
+    def __iter__(self) -> Iterator[TypeId]:
+        return iter(self._sought())
+
+    def _sought(self) -> VisibleTypes:
+        if self._found is None:
+            found = VisibleTypes(self._types, self._subscription)
+            catch_up(found, self._pause)
+            self._found = found
+        return self._found
+
+
+def catch_up(visible: VisibleTypes, pause: PauseCb) -> None:
+    """Look at the types that came since the last time."""
+    if not visible.is_up_to_date:
+        for _ in visible.catch_up():
+            pause()
+
+
+def patience(wanted: Collection[TypeId]) -> int:
+    """Events that may be passed over before a merge would have been better, at least."""
+    return FREE_PASSES if isinstance(wanted, SoughtTypes) else len(wanted)
+
+
+def find_wanted(
+    types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
+) -> Collection[TypeId] | None:
+    """Types that a query wants; None: all.
+
+    Args:
+        types: all types: those of every row that is read are known before this is called.
+        params: the query.
+        visible: what may be seen; None: all.
+        pause: called again and again.
+
+    Raises:
+        InvalidSubscriptionError: ``*`` is not last in one of the event types.
+    """
+    asked = asked_types(params)
+    if asked is None or asked.is_everything:
+        if visible is not None:
+            catch_up(visible, pause)
+        return visible
+    wanted = asked if visible is None else asked.intersection(visible.rights)
+    found: list[TypeId] = []
+    steps = types.find(wanted)
+    for n_steps, some in enumerate(steps):
+        found += some
+        pause()
+        if n_steps == FEW_STEPS:
+            return SoughtTypes(types, wanted, pause)
+    return frozenset(found)
+
+
+def each_wanted(
+    types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
+) -> Iterator[TypeId]:
+    """As :func:`find_wanted`, one by one, for who wants them all anyway."""
+    asked = asked_types(params)
+    if asked is None or asked.is_everything:
+        if visible is None:
+            return every_type(len(types))
+        catch_up(visible, pause)
+        return iter(visible)
+    wanted = asked if visible is None else asked.intersection(visible.rights)
+    return chain.from_iterable(_pausing(types.find(wanted), pause))
+
+
+def every_type(n_types: int) -> Iterator[TypeId]:
+    """Ids of that many types."""
+    return map(keys.encode_type_id, range(n_types))
+
+
+def _pausing(steps: Iterable[list[TypeId]], pause: PauseCb) -> Iterator[list[TypeId]]:
+    for step in steps:
+        pause()
+        yield step
