@@ -186,7 +186,9 @@ class ClientConnection(asyncio.Protocol):
         self._eof = True
         if self._queries:
             self._probe()
-        return bool(self._responses or self._queries or self._paused)
+        is_answering = bool(self._responses or self._queries or self._paused)
+        # over TLS it is closed whatever is returned, and asyncio would warn of it
+        return is_answering and self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""

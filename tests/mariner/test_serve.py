@@ -20,7 +20,7 @@ from eventer_bridge import tls
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import write_conf
-from tests.support.peer import RawPeer, event, register_req
+from tests.support.peer import INIT, RawPeer, event, register_req
 from tests.support.process import START_TIMEOUT_S
 
 
@@ -54,6 +54,12 @@ async def test_hat_client_over_tls(tmp_path: Path) -> None:
             peer.send({"msg_type": "ping_req", "ping_id": 1})
             await peer.reader.read()  # at most a TLS alert
             assert peer.reader.at_eof()
+        # the end of a connection is nothing to warn of, also while it is being closed
+        async with await RawPeer.connect(running.port, tls.client_context(made.ca)) as peer:
+            peer.send({**INIT, "client_token": "wrong"})
+            assert not (await peer.receive())["success"]
+        log = running.stderr_path
+    assert "eof_received" not in log.read_text()
 
 
 async def test_mutual_tls(tmp_path: Path) -> None:
