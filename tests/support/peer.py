@@ -32,9 +32,13 @@ class RawPeer:
     async def init(cls, port: int, **properties: Any) -> Self:
         """Connect and initialise successfully."""
         peer = await cls.connect(port)
-        peer.send({**INIT, **properties})
-        response = await peer.receive()
-        assert response["success"], response
+        try:
+            peer.send({**INIT, **properties})
+            response = await peer.receive()
+            assert response["success"], response
+        except BaseException:  # else it would be told of when a later test's loop is closed
+            peer.writer.close()
+            raise
         return peer
 
     async def __aenter__(self) -> Self:
