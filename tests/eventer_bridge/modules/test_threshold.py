@@ -234,10 +234,13 @@ async def test_the_store_is_not_asked_where_memory_knows(monkeypatch: pytest.Mon
     query = memory.MemoryBackend.query
 
     async def counting(
-        self: memory.MemoryBackend, params: QueryParams, subscription: Subscription | None = None
+        self: memory.MemoryBackend,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
     ) -> QueryResult:
         asked.append(params)
-        return await query(self, params, subscription)
+        return await query(self, params, subscription, client)
 
     monkeypatch.setattr(memory.MemoryBackend, "query", counting)
     async with running_engine(conf(TEMPERATURE)) as core:
