@@ -310,3 +310,10 @@ async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:
         core.register(SOURCE, many * 40)
     assert core.pending_events == 0
     assert (await register(core, register_event("a"))).events[0].id.session == 2
+
+
+async def test_own_events_are_not_replicated(core: Engine) -> None:
+    own = Event(EventId(7, 900, 1), ("a",), Timestamp(1, 0), None, None)
+    with pytest.raises(InvalidEventError, match=r"^events of server 7, which is this one"):
+        await core.replicate([own])
+    assert (await register(core, register_event("a"))).events[0].id.session < 900

@@ -235,6 +235,15 @@ def test_limits_can_be_given() -> None:
         server.next_message()
 
 
+@pytest.mark.parametrize("state", [State.CONNECTING, State.OPEN])
+def test_an_empty_frame_is_no_message(state: State) -> None:
+    for protocol in in_state(state):
+        protocol.receive_data(b"\x01\x00")
+        with pytest.raises(FrameError, match=r"^empty frame, expected a JSON message$"):
+            protocol.next_message()
+        assert protocol.state is State.CLOSED
+
+
 # --- end of the stream --------------------------------------------------------------------
 
 
