@@ -37,6 +37,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.slices import Steps, parts
 from mariner import contract, lenient, limits
 from mariner import wire_types as wire
 from mariner.errors import InvalidMessageError
@@ -244,9 +245,17 @@ def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
     )
 
 
-def encode_query_result(query_id: int, result: QueryResult) -> bytes:
-    """A ``query_res``."""
-    return _encode(wire.QueryRes(query_id, list(result.events), result.more_follows))
+def encode_query_result(query_id: int, result: QueryResult) -> Steps[bytes]:
+    """A ``query_res``, whose events are encoded in steps."""
+    encoded: list[bytes] = []
+    for part in parts(len(result.events)):
+        encoded.append(encode_events(result.events[part]))
+        yield
+    return b'{"msg_type":"query_res","query_id":%d,"events":[%b],"more_follows":%b}' % (
+        query_id,
+        b",".join(encoded),
+        b"true" if result.more_follows else b"false",
+    )
 
 
 # --- between wire and messages ------------------------------------------------------------

@@ -62,7 +62,7 @@ from eventer_bridge.eventer.queries import (
 )
 from eventer_bridge.model import QueryResult, Status
 from eventer_bridge.resources import read_schema
-from eventer_bridge.slices import Steps
+from eventer_bridge.slices import Steps, at_once, parts
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
 
@@ -261,9 +261,13 @@ def _encode_register_res(message: MsgRegisterRes) -> bytes:
     return encode_register_success(encode_events(message.events))
 
 
-def _encode_query_res(message: MsgQueryRes) -> bytes:
-    events = encode_events_notify(encode_events(message.result.events))
-    return events + (sbs.TRUE if message.result.more_follows else sbs.FALSE)
+def encode_query_result(result: QueryResult) -> Steps[bytes]:
+    """The data of a ``MsgQueryRes``, whose events are encoded in steps."""
+    encoded: list[bytes] = []
+    for part in parts(len(result.events)):
+        encoded += encode_events(result.events[part])
+        yield
+    return encode_events_notify(encoded) + (sbs.TRUE if result.more_follows else sbs.FALSE)
 
 
 _TO_SBS: Final[dict[type[Message], Callable[[Any], Any]]] = {
@@ -279,6 +283,6 @@ _ENCODERS: Final[dict[type[Message], Callable[[Any], bytes]]] = {
     MsgEventsNotify: lambda i: encode_events_notify(encode_events(i.events)),
     MsgRegisterReq: lambda i: encode_register_events(i.register_events),
     MsgRegisterRes: _encode_register_res,
-    MsgQueryRes: _encode_query_res,
+    MsgQueryRes: lambda i: at_once(encode_query_result(i.result)),
 }
 """Messages that consist of events."""

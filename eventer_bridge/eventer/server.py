@@ -40,7 +40,6 @@ from eventer_bridge.eventer.messages import (
     MsgInitReq,
     MsgInitRes,
     MsgQueryReq,
-    MsgQueryRes,
     MsgRegisterReq,
     MsgStatusNotify,
     RefusedReq,
@@ -61,6 +60,7 @@ mlog = logging.getLogger(__name__)
 
 _NOTIFY: Final = "HatEventer.MsgEventsNotify"
 _REGISTER_REQ: Final = "HatEventer.MsgRegisterReq"
+_QUERY_RES: Final = "HatEventer.MsgQueryRes"
 _REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
 
 # why a connection is not read from
@@ -528,7 +528,8 @@ class _Client(chatter.Handler):
                 result = await self._server.core.query(
                     params, rights, self._name, self._commits_to_find()
                 )
-                self._send(*codec.encode(MsgQueryRes(result)), conversation=conversation)
+                answer = await slices.run(codec.encode_query_result(result))
+                self._send(_QUERY_RES, answer, conversation=conversation)
                 self._server.observe_query(params, loop.time() - started)
                 self._queries.popleft()
                 self._connection.resume_reading(_QUERIES_FULL)

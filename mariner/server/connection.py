@@ -533,7 +533,7 @@ class ClientConnection(asyncio.Protocol):
             self._rights.name,
             self._commits_to_find(),
         )
-        return codec.encode_query_result(request.query_id, result)
+        return await slices.run(codec.encode_query_result(request.query_id, result))
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""

@@ -9,6 +9,7 @@ from hat.mariner.transport import encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -22,6 +23,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.slices import at_once
 from mariner import codec, contract, limits
 from mariner.errors import InvalidMessageError
 from mariner.messages import (
@@ -140,8 +142,22 @@ def test_messages_of_events_that_are_encoded_already() -> None:
         for register_id in (INT64_MIN, 0, INT64_MAX):
             made = codec.encode_register_success(register_id, encoded[:n])
             assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
-        made = codec.encode_query_result(5, QueryResult(tuple(events[:n]), False))
-        assert made == codec.encode(QueryRes(5, events[:n], False))
+        for more_follows in False, True:
+            result = QueryResult(tuple(events[:n]), more_follows)
+            made = at_once(codec.encode_query_result(-5, result))
+            assert made == codec.encode(QueryRes(-5, events[:n], more_follows))
+
+
+def test_a_large_answer_is_encoded_in_steps() -> None:
+    sample = SAMPLES["events"]
+    assert isinstance(sample, EventsMsg)
+    events = [*sample.events] * core_limits.STEP_EVENTS
+    steps = codec.encode_query_result(1, QueryResult(events, True))
+    n_steps = -(-len(events) // core_limits.STEP_EVENTS)
+    assert n_steps > 1
+    for _ in range(n_steps):
+        next(steps)
+    assert at_once(steps) == codec.encode(QueryRes(1, events, True))
 
 
 INTEGERS = st.integers(INT64_MIN, INT64_MAX)
