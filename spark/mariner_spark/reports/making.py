@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 from pyspark import StorageLevel
@@ -23,6 +24,9 @@ from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.reading import Selection, Source
 
 PAGE: Final = "report.html"
+
+_FORMULA: Final = r"^[=+\-@\t\r]"
+"""Text with which spreadsheets begin to calculate."""
 
 
 class Order(NamedTuple):
@@ -151,8 +155,22 @@ def _overview(events: DataFrame) -> Overview:
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    pa.csv.write_csv(table, path.with_suffix(".csv"))
+    pa.csv.write_csv(_without_formulas(table), path.with_suffix(".csv"))
     pa.parquet.write_table(table, path.with_suffix(".parquet"), compression="zstd")
+
+
+def _without_formulas(table: pa.Table) -> pa.Table:
+    """A table for spreadsheets: text that they would run as a formula has a ``'`` before it.
+
+    Others name event types and clients, and write payloads.
+    """
+    for index, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            cells = table.column(index)
+            escaped = pc.binary_join_element_wise("'", cells, "")
+            is_formula = pc.match_substring_regex(cells, _FORMULA)
+            table = table.set_column(index, field, pc.if_else(is_formula, escaped, cells))
+    return table
 
 
 def _about(order: Order, overview: Overview) -> list[Fact]:

@@ -1,6 +1,7 @@
 """``mariner report``: of stores and gateways, of nothing, and of what is wrong."""
 
 import asyncio
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner.cli import main
 from mariner.cli.report import NAMES
+from mariner_spark import type_path
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.reports.catalogue import REPORTS
@@ -124,6 +126,30 @@ def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
+
+
+def test_text_that_a_spreadsheet_would_run(spark: SparkSession, tmp_path: Path) -> None:
+    harmless = ("a=1", "'=1", "", " =1")
+    begins = ("=", "+", "-", "@", "\t", "\r")
+    types = [*harmless, *(f"{i}cmd|' /C calc'!A0" for i in begins)]
+    stored = [
+        Event(EventId(1, i, 1), (name,), Timestamp(i, 0), Timestamp(i + 5, 0), JsonPayload.of(-i))
+        for i, name in enumerate(types, 1)
+    ]
+    fill(tmp_path / "events", stored)
+    paths = {type_path.encode((i,)): i[:1] in begins for i in types}
+    result = report("latest", "latency", "--store", tmp_path / "events", "--out", tmp_path)
+    assert result.exit_code == 0, result
+    with (tmp_path / "latest.csv").open(newline="") as file:
+        latest = list(csv.DictReader(file))
+    assert {i["type_path"] for i in latest} == {
+        f"'{path}" if is_formula else path for path, is_formula in paths.items()
+    }
+    assert {i["payload"] for i in latest} == {f"'-{i}" for i in range(1, len(types) + 1)}
+    assert {float(i["value"]) for i in latest} == {-i for i in range(1, len(types) + 1)}
+    with (tmp_path / "latency.csv").open(newline="") as file:
+        assert {float(i["min_s"]) for i in csv.DictReader(file)} == {-5}
+    assert {i["type_path"] for i in table(tmp_path, "latest")} == set(paths)
 
 
 def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
