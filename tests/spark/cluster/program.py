@@ -1,6 +1,11 @@
-"""What the test submits: reads a gateway, and prints what it saw and whose code did it."""
+"""What the test submits: reads a gateway, says whose code did it, and then is ``mariner report``.
+
+``program.py OPTIONS JOB [ARGUMENT]...``: a file with options of the data source, as JSON, and the
+application of ``deploy/spark`` with its arguments, which gets the same session.
+"""
 
 import json
+import runpy
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,11 +13,10 @@ from pathlib import Path
 import mariner_spark
 
 
-def main() -> None:
-    """Run; the argument is a file with the options of the data source, as JSON."""
-    options = json.loads(Path(sys.argv[1]).read_text())
+def main(options: str, job: str, *arguments: str) -> None:
+    """Run."""
     spark = mariner_spark.get_session()
-    events = spark.read.format("mariner").options(**options).load()
+    events = spark.read.format("mariner").options(**json.loads(Path(options).read_text())).load()
     by_type = events.groupBy("type_path").count().orderBy("type_path")
     seen = {
         "driver": mariner_spark.__file__,
@@ -20,10 +24,13 @@ def main() -> None:
         "master": spark.sparkContext.master,
         "n_partitions": events.rdd.getNumPartitions(),
         "by_type": [list(row) for row in by_type.collect()],
-        "one_type": events.where("type_path = 'site/0/d1'").count(),
     }
-    print(json.dumps(seen))
-    spark.stop()
+    print(json.dumps(seen), flush=True)
+    sys.argv = [job, *arguments]
+    try:
+        runpy.run_path(job, run_name="__main__")
+    finally:
+        spark.stop()
 
 
 def where(rows: Iterable[int]) -> Iterator[str]:
@@ -34,4 +41,4 @@ def where(rows: Iterable[int]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

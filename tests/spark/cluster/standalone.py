@@ -18,12 +18,20 @@ from typing import Final
 import pyspark
 
 from mariner_spark import java
+from mariner_spark.session import SHORT_WORK_OPTIONS
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 """Until a master or worker is there. It takes about 3 s; on a loaded machine more."""
 
-SUBMIT_TIMEOUT_S: Final = 150.0
+SUBMIT_TIMEOUT_S: Final = 300.0
 """Until an application ends. The one of the tests takes about 20 s."""
+
+_CONFIGURATION: Final = {
+    "spark.driver.extraJavaOptions": SHORT_WORK_OPTIONS,
+    "spark.executor.extraJavaOptions": SHORT_WORK_OPTIONS,
+    "spark.sql.shuffle.partitions": "1",
+    "spark.ui.enabled": "false",
+}
 
 _HOST: Final = "127.0.0.1"
 _BIN: Final = Path(pyspark.__file__).parent / "bin"
@@ -53,7 +61,9 @@ class Standalone:
         Raises:
             AssertionError: it failed; the message is what it said.
         """
-        command = [str(_BIN / "spark-submit"), "--master", self._url, *map(str, args)]
+        configuration = [f"--conf={name}={value}" for name, value in _CONFIGURATION.items()]
+        spark_submit = [str(_BIN / "spark-submit"), "--master", self._url, *configuration]
+        command = [*spark_submit, *map(str, args)]
         done = subprocess.run(
             command,
             cwd=self._folder,
@@ -107,5 +117,7 @@ def _environment() -> dict[str, str]:
         "JAVA_HOME": str(java.make_home(java.find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(java.make_spark_home()),
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_WORK_OPTIONS,
+        "SPARK_LAUNCHER_OPTS": SHORT_WORK_OPTIONS,
         "SPARK_LOCAL_IP": _HOST,
     }
