@@ -2,13 +2,16 @@
 
 import asyncio
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import hypothesis
 import pytest
 import uvloop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT: Final = Path(__file__).parent
 
@@ -57,3 +60,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests run on the loop that the gateway runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+# --- Spark, which takes long to import and to start, and need not be installed ---------------
+
+
+@pytest.fixture(scope="session")
+def spark_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder of its own for what Spark keeps."""
+    from tests.support.spark import cache_folder
+
+    with cache_folder(tmp_path_factory.mktemp("cache")):
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(spark_cache: None) -> "Iterator[SparkSession]":
+    """One session for all tests that take it; they are run by one worker."""
+    from tests.support.spark import session
+
+    with session() as spark:
+        yield spark

@@ -129,11 +129,16 @@ async def finish(process: Process, outcome_type: type[T], data: bytes | None = N
     Raises:
         ChildError: it failed; the message has its traceback.
     """
+    return msgspec.json.decode(await output_of(process, data), type=outcome_type)
+
+
+async def output_of(process: Process, data: bytes | None = None) -> bytes:
+    """What a client writes until it ends; see :func:`finish`."""
     async with asyncio.timeout(JOB_TIMEOUT_S):
         output, errors = await process.communicate(data)
     if process.returncode != 0:
         raise ChildError(f"{(data or b'').decode()}\n{errors.decode(errors='replace')}")
-    return msgspec.json.decode(output, type=outcome_type)
+    return output
 
 
 async def fill(server: Server, events: int) -> None:

@@ -4,7 +4,9 @@ One gateway is filled; all reads are done by one Spark session with two cores wh
 runs. Then it is registered to, with and without a session that reads its store all the time.
 """
 
+import asyncio
 import statistics
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -14,8 +16,17 @@ import msgspec
 from tests.perf.client import Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import Sizes
-from tests.perf.sides import OURS, Server, client_process, do, fill, finish
+from tests.perf.sides import (
+    JOB_TIMEOUT_S,
+    OURS,
+    Server,
+    client_process,
+    do,
+    fill,
+    output_of,
+)
 from tests.perf.spark_client import SparkJob, SparkOutcome
+from tests.support.process import ChildError
 
 REQUEST_EVENTS: Final = 100
 
@@ -61,30 +72,49 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
     Raises:
         ChildError: the gateway, Spark or a client failed; rows were missing.
     """
-    async with OURS.start(directory) as server:
+    async with OURS.start(directory) as server, client_process(_CLIENT) as process:
         await fill(server, sizes.spark)
-        job = _job("reads", server, directory, sizes, sizes.spark)
-        async with client_process(_CLIENT) as process:
-            outcome = await finish(process, SparkOutcome, msgspec.json.encode(job) + b"\n")
+        job = _job(server, directory, sizes)
+        answer = await _ask(process, msgspec.json.encode(job))
+        outcome = msgspec.json.decode(answer, type=SparkOutcome)
         values = _values(outcome.seconds, sizes.spark)
         if "spark-beside" in wanted:
-            values["spark-beside"] = await _beside(server, directory, sizes)
+            values["spark-beside"] = await _beside(server, process, sizes)
+        else:
+            await output_of(process, b"")
     for name, measure in wanted.items():
         measure.add(OURS.name, values[name])
         if name == "spark-path":
             measure.target = min(measure.target, 0.3 * values["spark-lake"])
 
 
-def _job(kind: str, server: Server, directory: Path, sizes: Sizes, events: int) -> SparkJob:
+def _job(server: Server, directory: Path, sizes: Sizes) -> SparkJob:
     return SparkJob(
-        kind="loop" if kind == "loop" else "reads",
         host=server.host,
         port=server.port,
         store=str(directory / OURS.store),
         folder=str(directory / "tables"),
-        events=events,
+        events=sizes.spark,
         rounds=sizes.rounds,
+        is_short=sizes.small,
     )
+
+
+async def _ask(process: Process, line: bytes) -> bytes:
+    """The client's answer to a line.
+
+    Raises:
+        ChildError: it ended.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line + b"\n")
+    async with asyncio.timeout(JOB_TIMEOUT_S):
+        answer = await process.stdout.readline()
+    if not answer:
+        await output_of(process, b"")
+        raise ChildError("the client ended without an answer")
+    return answer
 
 
 def _values(seconds: Mapping[str, float], events: int) -> dict[str, float]:
@@ -97,7 +127,7 @@ def _values(seconds: Mapping[str, float], events: int) -> dict[str, float]:
     }
 
 
-async def _beside(server: Server, directory: Path, sizes: Sizes) -> float:
+async def _beside(server: Server, process: Process, sizes: Sizes) -> float:
     """Rate of registration beside a reader, of the mean of that before and after."""
     first = sizes.spark
     warm_up = sizes.spark_requests // 20
@@ -118,12 +148,7 @@ async def _beside(server: Server, directory: Path, sizes: Sizes) -> float:
         return job.requests * REQUEST_EVENTS / (await do(job)).seconds
 
     before = await rate()
-    async with client_process(_CLIENT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        job = _job("loop", server, directory, sizes, first)
-        process.stdin.write(msgspec.json.encode(job) + b"\n")
-        ready = await process.stdout.readline()
-        beside = await rate() if ready == b"reading\n" else 0.0
-        await finish(process, SparkOutcome, b"")  # its standard input ends
+    assert await _ask(process, b"%d" % first) == b"reading\n"
+    beside = await rate()
+    await output_of(process, b"")  # its standard input ends
     return beside / statistics.fmean((before, await rate()))

@@ -1,6 +1,10 @@
 """Reads what a gateway stored, by Spark, in a process of its own (``python -m``).
 
-A :class:`SparkJob` comes on standard input, one line of JSON; outcomes go to standard output.
+A :class:`SparkJob` comes on standard input, one line of JSON; a :class:`SparkOutcome` goes to
+standard output, as a line. With another line, the number of events that there are by then, it reads
+the store again and again, says so by a line when the first time is over, and ends when standard
+input does.
+
 Every read is counted in the same pass that is timed, and has to give what was registered.
 """
 
@@ -10,7 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -35,22 +39,21 @@ class SparkJob(msgspec.Struct, frozen=True):
     """What to do.
 
     Attributes:
-        kind: ``reads`` measures every read; ``loop`` reads the store again and again, says so
-            by a line when the first time is over, and ends when standard input does.
         host, port: of the gateway.
         store: directory of its store.
         folder: where tables can be made.
         events: registered with the types ``OWN_TYPES``.
         rounds: of which the median counts.
+        is_short: start quickly and compile little.
     """
 
-    kind: Literal["reads", "loop"]
     host: str
     port: int
     store: str
     folder: str
     events: int
     rounds: int
+    is_short: bool
 
 
 class SparkOutcome(msgspec.Struct, frozen=True):
@@ -164,14 +167,11 @@ def loop(spark: SparkSession, job: SparkJob) -> None:
 def main() -> None:
     """Run."""
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=SparkJob)
-    spark = mariner_spark.get_session(master=f"local[{CORES}]", is_short=False)
-    if job.kind == "loop":
-        loop(spark, job)
-        outcome = SparkOutcome({})
-    else:
-        outcome = measure(spark, job)
+    spark = mariner_spark.get_session(master=f"local[{CORES}]", is_short=job.is_short)
+    print(msgspec.json.encode(measure(spark, job)).decode(), flush=True)
+    if n_events := sys.stdin.buffer.readline():
+        loop(spark, msgspec.structs.replace(job, events=int(n_events)))
     spark.stop()
-    sys.stdout.buffer.write(msgspec.json.encode(outcome))
 
 
 if __name__ == "__main__":

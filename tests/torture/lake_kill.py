@@ -9,8 +9,11 @@ import random
 from functools import partial
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from mariner_spark.lake import compact, manifest, segments
 from mariner_spark.lake.files import Files
+from mariner_spark.lake.ingest import ingest
 from tests.support.gateway import gateway
 from tests.torture.clients import connected
 from tests.torture.drivers import compare, driver, registering, wait_end, wait_until
@@ -21,8 +24,21 @@ MAX_WORK_S: float = 1.5
 """It is killed at a random moment of so long from its first batch."""
 
 
-async def run(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
+async def run(
+    directory: Path,
+    rounds: int,
+    chance: random.Random,
+    progress: Progress,
+    spark: SparkSession | None = None,
+) -> str:
     """Kill it ``rounds`` times.
+
+    Args:
+        directory: empty; everything goes there.
+        rounds: how often.
+        chance: when.
+        progress: told of each.
+        spark: ingests what is left in the end; None: the command does once more.
 
     Raises:
         ViolationError: an event was lost, or came twice, or is another one.
@@ -31,8 +47,8 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     files = Files(str(lake))
     async with gateway(directory) as running, connected(running) as client:
         address = ("--host", running.host, "--port", str(running.port), "--name", "app")
-        ingest = ("mariner", "lake", "ingest", str(lake), *address)
-        start = partial(driver, directory, *ingest)
+        command = ("mariner", "lake", "ingest", str(lake), *address)
+        start = partial(driver, directory, *command)
         async with registering(client, ledger):
             for n in range(1, rounds + 1):
                 before = _version(files)
@@ -42,9 +58,13 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
                     await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
                 compact.compact(str(lake), grace_s=0)
                 progress(n, rounds)
-        async with start(MARINER_TOKEN="secret") as process:
-            await wait_end(directory, process)
         stored = await read_store(client)
+        if spark is None:
+            async with start(MARINER_TOKEN="secret") as process:
+                await wait_end(directory, process)
+        else:
+            source = {"host": running.host, "port": str(running.port), "client_name": "app"}
+            ingest(spark, str(lake), {**source, "token": "secret"})
     ledger.check(stored)
     found = manifest.load(files)
     rows = segments.read(files, list(found.segments)).to_pylist()

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import mariner_spark
 
@@ -38,15 +39,20 @@ class Sink:
         partial.rename(path)
 
 
-def main(options: str, checkpoint: str, sink: str, *rest: str) -> None:
-    """Run the query: for ever, or until there is nothing left to read."""
-    spark = mariner_spark.get_session(master="local[2]")
-    given: dict[str, Any] = msgspec.json.decode(options)
-    frame = spark.readStream.format("mariner").options(**given).load()
+def start(
+    spark: SparkSession, options: dict[str, Any], checkpoint: str, sink: str, *rest: str
+) -> StreamingQuery:
+    """Start the query: for ever, or until there is nothing left to read."""
+    frame = spark.readStream.format("mariner").options(**options).load()
     writer = frame.writeStream.foreachBatch(Sink(Path(sink)))
     writer = writer.option("checkpointLocation", checkpoint)
-    query = (writer.trigger(availableNow=True) if rest else writer).start()
-    query.awaitTermination()
+    return (writer.trigger(availableNow=True) if rest else writer).start()
+
+
+def main(options: str, checkpoint: str, sink: str, *rest: str) -> None:
+    """Run the query."""
+    spark = mariner_spark.get_session(master="local[2]")
+    start(spark, msgspec.json.decode(options), checkpoint, sink, *rest).awaitTermination()
 
 
 if __name__ == "__main__":

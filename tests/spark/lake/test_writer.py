@@ -88,7 +88,7 @@ ingest.start(Feed(feed).stream(spark), str(root), checkpoint).awaitTermination(6
 """
 
 
-@pytest.mark.timeout(120)  # it starts Java
+@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
 def test_a_driver_killed_between_writing_and_commit(spark: SparkSession, tmp_path: Path) -> None:
     given_events = plain_events(200)
     feed, root, checkpoint = Feed(tmp_path / "feed"), tmp_path / "lake", tmp_path / "checkpoint"

@@ -288,18 +288,3 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
 def test_other_commands_do_not_wait_for_spark() -> None:
     imported = run_python("import sys, mariner.cli; print('pyspark' in sys.modules)")
     assert imported.stdout == "False\n", imported
-
-
-@pytest.mark.timeout(240)
-def test_from_a_shell(store: Path, tmp_path: Path) -> None:
-    """The command starts Spark by itself, and ends."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mariner", "report", "top", "--store", store, "--out", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'report.html'}\n"), done
-    assert "Error" not in done.stderr
-    assert sum(row["events"] for row in table(tmp_path, "top")) == N_EVENTS

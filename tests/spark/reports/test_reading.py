@@ -46,8 +46,8 @@ def test_reports_are_the_same_of_events_that_are_not_kept(
 ) -> None:
     """Each reads its events several times, with filters of its own."""
     fill(tmp_path / "store", plain_events(300))
-    events = prepare(mariner_spark.read(spark, store=tmp_path / "store"))
-    kept = prepare(mariner_spark.read(spark, store=tmp_path / "store")).persist()
+    events = prepare(mariner_spark.read(spark, store=tmp_path / "store", partitions=1))
+    kept = prepare(mariner_spark.read(spark, store=tmp_path / "store", partitions=1)).persist()
     settings = Settings(span=span_of(kept), depth=3, with_core=False)
     for name, report in REPORTS.items():
         found = report.make(events, settings).toArrow().to_pylist()
