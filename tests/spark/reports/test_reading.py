@@ -1,11 +1,13 @@
 """Which events reports are about: of a lake, by types; and of a store, read as often as needed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import mariner_spark
 from eventer_bridge.model import EventType
@@ -41,16 +43,27 @@ def test_types_are_chosen_as_by_subscriptions(
     assert found == [tuple(i.matches(event_type) for i in chosen) for event_type in types]
 
 
-def test_reports_are_the_same_of_events_that_are_not_kept(
-    spark: SparkSession, tmp_path: Path
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reading") / "store"
+    fill(path, plain_events(300))
+    return path
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, store: Path) -> Iterator[DataFrame]:
+    events = prepare(mariner_spark.read(spark, store=store, partitions=1)).persist()
+    yield events
+    events.unpersist()
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_the_same_of_events_that_are_not_kept(
+    spark: SparkSession, store: Path, kept: DataFrame, name: str
 ) -> None:
-    """Each reads its events several times, with filters of its own."""
-    fill(tmp_path / "store", plain_events(300))
-    events = prepare(mariner_spark.read(spark, store=tmp_path / "store", partitions=1))
-    kept = prepare(mariner_spark.read(spark, store=tmp_path / "store", partitions=1)).persist()
+    """It reads its events several times, with filters of its own."""
+    events = prepare(mariner_spark.read(spark, store=store, partitions=1))
     settings = Settings(span=span_of(kept), depth=3, with_core=False)
-    for name, report in REPORTS.items():
-        found = report.make(events, settings).toArrow().to_pylist()
-        assert found == report.make(kept, settings).toArrow().to_pylist(), name
-        assert found or name == "gaps"
-    kept.unpersist()
+    found = REPORTS[name].make(events, settings).toArrow().to_pylist()
+    assert found == REPORTS[name].make(kept, settings).toArrow().to_pylist()
+    assert found or name == "gaps"
