@@ -220,8 +220,7 @@ class Engine(EventCore):
         if commit.done() and commit.exception():
             return commit
         n_bytes = payload_bytes(events)
-        is_large = len(events) > limits.LARGE_SESSION_EVENTS
-        self._pending.add(len(events), n_bytes, is_large=is_large)
+        self._pending.add(len(events), n_bytes)
         self._track(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
 
@@ -371,7 +370,9 @@ class Engine(EventCore):
         return session
 
     def _begin_own(self, session: Session) -> None:
-        self._pending.add(session.requested, session.payload_bytes, is_large=session.is_large)
+        self._pending.add(session.requested, session.payload_bytes)
+        if session.is_large:
+            self._pending.large_events += session.requested
         self._n_own += 1
         self._own_ended.clear()
 
@@ -408,7 +409,9 @@ class Engine(EventCore):
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_own -= 1
-        self._pending.remove(session.requested, session.payload_bytes, is_large=session.is_large)
+        self._pending.remove(session.requested, session.payload_bytes)
+        if session.is_large:
+            self._pending.large_events -= session.requested
         session.resolve(error)
         self._tell_drained()
 
@@ -460,12 +463,16 @@ class Engine(EventCore):
 
     def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Count what modules added, too."""
-        n_added = len(session.events) - session.requested
-        if n_added:
-            was_large = session.requested > limits.LARGE_SESSION_EVENTS
-            self._pending.remove(session.requested, session.payload_bytes, is_large=was_large)
-            session.payload_bytes = payload_bytes(session.events)
-            self._pending.add(len(session.events), session.payload_bytes, is_large=session.is_large)
+        n_events = len(session.events)
+        if n_events != session.requested:
+            n_bytes = payload_bytes(session.events)
+            self._pending.add(n_events - session.requested, n_bytes - session.payload_bytes)
+            session.payload_bytes = n_bytes
+            if session.is_large:
+                self._pending.large_events -= session.requested
+            session.is_large = n_events > limits.LARGE_SESSION_EVENTS
+            if session.is_large:
+                self._pending.large_events += n_events
         self._track(session, commit)
 
     def _track(self, session: Session, commit: asyncio.Future[None]) -> None:
@@ -487,14 +494,22 @@ class Engine(EventCore):
             if error is None and (session.is_large or self._telling.is_busy):
                 self._telling.add(functools.partial(self._end_in_turn, session, commit))
                 continue
-            self._end(session, commit)
+            if session.is_large:
+                self._end(session, commit)
+                continue
+            self._n_own -= session.source is not REMOTE_SOURCE
+            self._pending.remove(len(session.events), session.payload_bytes)
+            if session.committed is not commit:
+                session.resolve(error)
             if error is None:
                 self._tell_session(session, persisted=True)
         self._tell_drained()
 
     def _end(self, session: Session, commit: asyncio.Future[None]) -> None:
         self._n_own -= session.source is not REMOTE_SOURCE
-        self._pending.remove(len(session.events), session.payload_bytes, is_large=session.is_large)
+        self._pending.remove(len(session.events), session.payload_bytes)
+        if session.is_large and session.source is not REMOTE_SOURCE:
+            self._pending.large_events -= len(session.events)
         if session.committed is not commit:
             session.resolve(commit.exception())
 

@@ -17,7 +17,7 @@ class Pending:
     Attributes:
         events: events that are under way.
         large_events: those of them that are of large sessions, of which there are few
-            (``limits.MAX_LARGE_SESSIONS``): they do not fill it.
+            (``limits.MAX_LARGE_SESSIONS``): they do not fill it. Kept by the core.
         n_bytes: bytes of their payloads.
     """
 
@@ -38,16 +38,14 @@ class Pending:
         """Call ``callback`` once, as soon as it is no longer full."""
         self._drained_cbs.append(callback)
 
-    def add(self, events: int, n_bytes: int, *, is_large: bool = False) -> None:
+    def add(self, events: int, n_bytes: int) -> None:
         """So much more is under way."""
         self.events += events
-        self.large_events += events if is_large else 0
         self.n_bytes += n_bytes
 
-    def remove(self, events: int, n_bytes: int, *, is_large: bool = False) -> None:
+    def remove(self, events: int, n_bytes: int) -> None:
         """So much is done; :meth:`tell_drained` is to be called then."""
         self.events -= events
-        self.large_events -= events if is_large else 0
         self.n_bytes -= n_bytes
 
     def tell_drained(self) -> None:

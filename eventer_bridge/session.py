@@ -29,6 +29,7 @@ class Session:
             ``EventerBridgeError`` where they may not be. Sessions that are committed
             together may share it, so it is never to be cancelled: wait for it with
             ``asyncio.wait`` where that could happen.
+        is_large: whether it is dealt with in slices (``slices``); what modules added counts.
         quota: of who asked, for event types that nobody used before.
         encodings: encoded events by wire, filled in by the wires themselves, so that an
             event is encoded once per wire and not once per receiver.
@@ -38,6 +39,7 @@ class Session:
         "committed",
         "encodings",
         "events",
+        "is_large",
         "payload_bytes",
         "quota",
         "requested",
@@ -57,15 +59,11 @@ class Session:
         self.source = source
         self.quota = quota
         self.requested = requested
+        self.is_large = requested > limits.LARGE_SESSION_EVENTS
         self.events = events
         self.payload_bytes = payload_bytes
         self.committed = committed
         self.encodings: dict[str, Any] = {}
-
-    @property
-    def is_large(self) -> bool:
-        """Whether it is dealt with in slices (``slices``)."""
-        return max(self.requested, len(self.events)) > limits.LARGE_SESSION_EVENTS
 
     def resolve(self, error: BaseException | None) -> None:
         """Make ``committed`` succeed, or fail."""

@@ -55,20 +55,20 @@ class Line:
     """Work that is done in the order in which it came, in slices.
 
     It ends by itself when nothing is left. Belongs to the event loop's thread.
+
+    Attributes:
+        is_busy: whether what comes now has to wait.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], Steps[None]]] = deque()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether what comes now has to wait."""
-        return bool(self._waiting)
+        self.is_busy = False
 
     def add(self, make_steps: Callable[[], Steps[None]]) -> None:
         """Do this after what was added before; it is not to raise."""
         self._waiting.append(make_steps)
+        self.is_busy = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -80,3 +80,4 @@ class Line:
                 mlog.exception("costly work failed")
             self._waiting.popleft()
         self._task = None
+        self.is_busy = False

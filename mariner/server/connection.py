@@ -469,7 +469,7 @@ class ClientConnection(asyncio.Protocol):
             register_id, outcome = responses[0]
             if isinstance(outcome, str):
                 message = codec.encode(RegisterRes(register_id, False, error=outcome))
-            elif is_answerable(outcome):
+            elif outcome.committed.done() and (not outcome.is_large or is_answerable(outcome)):
                 message = self._register_response(register_id, outcome)
             else:
                 break

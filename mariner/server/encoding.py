@@ -46,11 +46,8 @@ def prepare(session: Session) -> Steps[None]:
 
 
 def is_answerable(session: Session) -> bool:
-    """Whether a session has ended, and the answer to a large one can be made at once."""
-    if not session.committed.done():
-        return False
-    is_prepared = not session.is_large or "mariner session" in session.encodings
-    return is_prepared or session.committed.exception() is not None
+    """Whether the answer to a large session that has ended can be made at once."""
+    return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
 def encoded_requested(session: Session) -> bytes:

@@ -158,8 +158,10 @@ class Store(Database):
             type_ids: ids of their types, one each.
             new_types: those of them that are not stored yet, encoded.
         """
-        session_key = _session_key(events)
-        self.stage_types(commit, new_types)
+        first = events[0]
+        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
+        if new_types:
+            self.stage_types(commit, new_types)
         entries = self._stage_events(commit, session_key, events, type_ids)
         self._stage_session(commit, session_key, entries)
         commit.n_events += len(events)
@@ -172,7 +174,8 @@ class Store(Database):
         new_types: Sequence[tuple[TypeId, bytes]],
     ) -> Steps[None]:
         """As :meth:`stage`, except that the commit has to say before how many events it gets."""
-        session_key = _session_key(events)
+        first = events[0]
+        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
         commit.oldest = min(commit.oldest, session_key)
         for part in parts(len(new_types)):
             self.stage_types(commit, new_types[part])
@@ -377,8 +380,3 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
-
-
-def _session_key(events: Sequence[Event]) -> bytes:
-    first = events[0]
-    return keys.session_key(first.timestamp, first.id.server, first.id.session)
