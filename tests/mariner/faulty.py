@@ -15,7 +15,8 @@ import pytest
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.engine import Engine
-from eventer_bridge.model import RegisterEvent
+from eventer_bridge.model import RegisterEvent, Source
+from eventer_bridge.session import Session
 from mariner import limits
 from mariner.cli import main
 
@@ -59,12 +60,14 @@ FAULTS: Final[dict[str, Callable[[], None]]] = {
 def _install() -> None:
     register = Engine.register
 
-    def faulty(self: Engine, source: Any, register_events: Sequence[RegisterEvent]) -> Any:
+    def faulty(
+        self: Engine, source: Source, register_events: Sequence[RegisterEvent], *others: Any
+    ) -> Session:
         first, *rest = register_events[0].type
         if first == "fault":
             sys.stderr.write(f"{BEGINS}\n")
             FAULTS[rest[0]]()
-        return register(self, source, register_events)
+        return register(self, source, register_events, *others)
 
     PATCH.setattr(Engine, "register", faulty)
     PATCH.setattr(limits, "MAX_STOP_S", STOP_S)

@@ -27,16 +27,11 @@ async def break_it(directory: Path, fault: str, number: signal.Signals | None = 
         await running.process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("fault", "waits_for", "thread"),
+    ("fault", "waits_for", "thread", "number"),
     [
-        (
-            "loop-sleeps",
-            "nothing",
-            "MainThread",
-        ),
-        ("sync-hangs", "engine", "store-writer"),
+        ("loop-sleeps", "nothing", "MainThread", signal.SIGINT),
+        ("sync-hangs", "engine", "store-writer", signal.SIGTERM),
     ],
 )
 async def test_a_signal_ends_it_whatever_hangs(
