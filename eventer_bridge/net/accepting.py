@@ -203,11 +203,15 @@ class Acceptor(aio.Resource):
         assert task is not None
         place.when_taken(task.cancel)
         try:
-            if place.was_taken:  # before it came to this
-                raise asyncio.CancelledError
-            await self._loop.connect_accepted_socket(
+            opening = self._loop.connect_accepted_socket(
                 lambda: self._make_protocol(place), tcp, **self._tls_arguments
             )
+            if self._tls_arguments:
+                await opening
+            else:
+                # takes a turn of the loop. Cancelled in it, uvloop closes what the protocol
+                # was told of already, and never tells it
+                await aio.uncancellable(opening, raise_cancel=False)
         except BaseException as e:
             tcp.close()
             place.release()

@@ -78,8 +78,10 @@ class Place:
         self.was_taken = False
 
     def when_taken(self, close: Callable[[], object]) -> None:
-        """Have the connection closed by this if its place goes to another."""
+        """Have the connection closed by this if its place goes to another, or did already."""
         self._close = close
+        if self.was_taken:
+            close()
 
     def establish(self, quota: Quota | None = None) -> bool:
         """It is known from now on.

@@ -175,6 +175,7 @@ class BusServer(Bus):
     async def _stop(self) -> None:
         if self._acceptor is not None:
             self._acceptor.stop()
+            await self._acceptor.async_close()  # no more connections come from here on
         connections = tuple(self._connections)
         for connection in connections:
             connection.close("server closing")

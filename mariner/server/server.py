@@ -151,6 +151,7 @@ class MarinerServer(aio.Resource):
     async def _stop(self) -> None:
         if self._acceptor is not None:
             self._acceptor.stop()
+            await self._acceptor.async_close()  # no more connections come from here on
         connections = tuple(self._context.connections)
         if connections:
             await asyncio.gather(*(connection.shut_down() for connection in connections))

@@ -131,6 +131,30 @@ async def test_who_knows_the_token_gets_in_among_silent_ones(
         assert sum(of_all) >= 30
 
 
+@pytest.mark.parametrize("log_in", [log_in_mariner, log_in_eventer])
+async def test_whose_place_is_taken_as_it_connects_is_closed(
+    log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", 3)
+    monkeypatch.setattr(bridge_limits, "NEW_CONNECTION_GRACE_S", 0.0)
+    async with running_gateway(event_core=CORE) as gateway, contextlib.AsyncExitStack() as stack:
+        assert gateway.eventer_server is not None
+        assert gateway.eventer_server._listener is not None
+        port = gateway.mariner.port
+        if log_in is log_in_eventer:
+            port = gateway.eventer_server.address.port
+        for _ in range(100):  # the kernel holds them; they are accepted many at a time
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        stats = stats_of(gateway, log_in)
+        await until(lambda: stats.accepted == 100)
+        await until(lambda: stats.connections == 3)
+        known = {
+            *gateway.mariner._context.connections,
+            *gateway.eventer_server._listener.connections,
+        }
+        assert len(known) == 3
+
+
 async def test_both_wires_count_against_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge_limits, "MAX_CONNECTIONS", 1)
     async with running_gateway(event_core=CORE) as gateway:
