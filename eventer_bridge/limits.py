@@ -193,6 +193,10 @@ RELAYED_QUERY_TIMEOUT_S: Final = 60.0
 """What a relayed query gets, with all pages of the remote Event Server that it is picked out
 of; a server of another make may have no end of them."""
 
+MAX_RELAYED_QUERIES: Final = 4
+"""Queries, or pages of them, that a remote Event Server is asked for at a time: it may answer
+them one after the other. The others wait here, where clients take turns."""
+
 RELAYED_RESPONSE_TIMEOUT_S: Final = 2 * RELAYED_QUERY_TIMEOUT_S
 """What a remote Event Server gets to answer on the connection for relayed queries. Ending it
 ends the queries of all clients: nobody waits any more for what takes so long."""

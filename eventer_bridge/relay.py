@@ -7,7 +7,8 @@ registrations fail; notifications that were missed are caught up with (see ``fee
 The gateway is one client of the remote server, with three connections. Two are feeds:
 clients that ask for persisted events hear of other moments than the rest. The third is for
 queries: a server may answer what comes over a connection one after the other (hat-event
-does), so that registrations would wait for slow queries. What clients may see and register
+does), so that registrations would wait for slow queries. It is asked for a few at a time, of
+one client after the other. What clients may see and register
 is the gateway's to decide.
 
 Belongs to the event loop's thread.
@@ -31,6 +32,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed
+from eventer_bridge.fair_gate import FairGate
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -44,7 +46,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.relay_positions import Position
-from eventer_bridge.relay_queries import is_conditional, query_conditional
+from eventer_bridge.relay_queries import AskCb, is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
@@ -71,6 +73,7 @@ class RelayCore(EventCore):
         self._client: EventerClient | None = None
         self._query_client: EventerClient | None = None
         self._connecting_query_client = asyncio.Lock()
+        self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
         self._baseline: Mapping[int, Position] | None = None
         self._finding_baseline = asyncio.Lock()
         self._async_group = aio.Group()
@@ -161,7 +164,12 @@ class RelayCore(EventCore):
         timeout = asyncio.timeout(limits.RELAYED_QUERY_TIMEOUT_S)
         try:
             async with timeout:
-                return await _query(await self._connect_for_queries(), params, subscription)
+                connected = await self._connect_for_queries()
+
+                async def ask(page: QueryParams) -> QueryResult:
+                    return await self._query_gate.run(client, lambda: connected.query(page))
+
+                return await _query(ask, params, subscription)
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -250,20 +258,18 @@ class RelayCore(EventCore):
             await self._query_client.async_close()
 
 
-async def _query(
-    client: EventerClient, params: QueryParams, subscription: Subscription | None
-) -> QueryResult:
+async def _query(ask: AskCb, params: QueryParams, subscription: Subscription | None) -> QueryResult:
     visible = visible_types(params, subscription)
     if visible is not None and visible.is_empty:
         return QueryResult([], False)
     if isinstance(params, QueryServerParams):
-        return await _query_server(client, params, visible)
+        return await _query_server(ask, params, visible)
     types = None if visible is None else visible.query_types
     params = msgspec.structs.replace(params, event_types=types)
     if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-        result = await query_conditional(client, params)
+        result = await query_conditional(ask, params)
     else:
-        result = await client.query(params)
+        result = await ask(params)
     if visible is None:
         return result
     # the rights are the gateway's to keep, whatever the remote server answers
@@ -272,10 +278,10 @@ async def _query(
 
 
 async def _query_server(
-    client: EventerClient, params: QueryServerParams, visible: Subscription | None
+    ask: AskCb, params: QueryServerParams, visible: Subscription | None
 ) -> QueryResult:
     while True:
-        result = await client.query(params)
+        result = await ask(params)
         if visible is None:
             return result
         events = [event for event in result.events if visible.matches(event.type)]

@@ -4,15 +4,18 @@ They are picked out of the answers to a wider query, page by page: it costs as m
 """
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeAlias
 
 import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import result_limit
-from eventer_bridge.eventer.client import EventerClient
-from eventer_bridge.model import Event, EventType, QueryResult, QueryTimeseriesParams
+from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, QueryTimeseriesParams
 from eventer_bridge.payloads import same_as
+
+AskCb: TypeAlias = Callable[[QueryParams], Awaitable[QueryResult]]
+"""Asks a remote Event Server, as ``EventerClient.query``."""
 
 
 def is_conditional(params: QueryTimeseriesParams) -> bool:
@@ -20,7 +23,7 @@ def is_conditional(params: QueryTimeseriesParams) -> bool:
     return params.ids is not None or params.payload is not None or params.unique_type
 
 
-async def query_conditional(client: EventerClient, params: QueryTimeseriesParams) -> QueryResult:
+async def query_conditional(ask: AskCb, params: QueryTimeseriesParams) -> QueryResult:
     """Answer such a query.
 
     Raises:
@@ -29,7 +32,7 @@ async def query_conditional(client: EventerClient, params: QueryTimeseriesParams
     max_results = result_limit(params.max_results)
     found: list[Event] = []
     n_bytes = 0
-    async with contextlib.aclosing(matching(client, params)) as events:
+    async with contextlib.aclosing(matching(ask, params)) as events:
         async for event in events:
             if event.payload is not None:
                 n_bytes += len(event.payload.data)
@@ -39,9 +42,7 @@ async def query_conditional(client: EventerClient, params: QueryTimeseriesParams
     return QueryResult(found, False)
 
 
-async def matching(
-    client: EventerClient, params: QueryTimeseriesParams
-) -> AsyncGenerator[Event, None]:
+async def matching(ask: AskCb, params: QueryTimeseriesParams) -> AsyncGenerator[Event, None]:
     """All events that satisfy such a query, after its ``last_event_id``.
 
     ``max_results`` does not count. Each page of the wider query is asked for when it is needed.
@@ -57,7 +58,7 @@ async def matching(
         params, ids=None, payload=None, unique_type=False, max_results=None, last_event_id=None
     )
     while True:
-        page = await client.query(wider)
+        page = await ask(wider)
         for event in page.events:
             if ids is not None and event.id not in ids:
                 continue

@@ -114,7 +114,7 @@ class _Client(aio.Resource):
         """See ``Client``. What Eventer cannot ask is picked out of the answer to a wider query."""
         with _mariner_errors():
             if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-                events = matching(self._connected, params)
+                events = matching(self._connected.query, params)
             else:
                 events = paging.query_all(self._connected.query, params, limit)
             count = 0
