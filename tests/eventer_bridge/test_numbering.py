@@ -1,0 +1,61 @@
+"""Session ids are given when they are reserved on disk, and not before."""
+
+import asyncio
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.dummy import DummyBackend
+from eventer_bridge.errors import LimitError, StorageError
+from eventer_bridge.numbering import Numbering
+
+
+class SlowDisk(DummyBackend):
+    """Reserves when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, asyncio.Future[None]]] = []
+
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        assert server_id == 7
+        self.asked.append((session, asyncio.get_running_loop().create_future()))
+        return self.asked[-1][1]
+
+
+async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 10)
+    async with SlowDisk() as backend:
+        numbering = Numbering(backend, 7)
+
+        def is_refused() -> bool:
+            with pytest.raises(LimitError, match=r"^session ids are not reserved on disk yet"):
+                numbering.next_session()
+            return True
+
+        assert is_refused()
+        assert [i for i, _ in backend.asked] == [10]
+        backend.asked[0][1].set_result(None)
+        await asyncio.sleep(0)  # callbacks of the future
+        assert [numbering.next_session() for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert len(backend.asked) == 1
+        # half of them are left: more are asked for
+        assert [numbering.next_session() for _ in range(5)] == [6, 7, 8, 9, 10]
+        assert [i for i, _ in backend.asked] == [10, 15]
+        assert is_refused()
+        # those that could not be reserved are not given, but asked for again
+        for _, future in backend.asked[1:]:
+            future.set_exception(StorageError("full"))
+        await asyncio.sleep(0)
+        n_asked = len(backend.asked)
+        assert is_refused()
+        assert len(backend.asked) == n_asked + 1
+        ceiling, future = backend.asked[-1]
+        future.set_result(None)
+        await asyncio.sleep(0)
+        assert [numbering.next_session() for _ in range(ceiling - 10)] == list(
+            range(11, ceiling + 1)
+        )
+        for _, future in backend.asked:
+            if not future.done():
+                future.set_result(None)
