@@ -201,7 +201,8 @@ class Protocol:
             if len(frame) > limits.LARGE_FRAME_BYTES and self._role is Role.SERVER:
                 return LargeMessage(frame)
             message = codec.decode(frame)
-            self._check_allowed(message)
+            if type(message) not in self._peer_may_send:
+                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
         except InvalidMessageError as e:
             return self._refused(e)
         except BridgeFrameError as e:
@@ -218,17 +219,14 @@ class Protocol:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
             message = yield from decode_large(large.data)
-            self._check_allowed(message)
+            if type(message) not in self._peer_may_send:
+                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
         except InvalidMessageError as e:
             return self._refused(e)
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
         return message
-
-    def _check_allowed(self, message: Message) -> None:
-        if type(message) not in self._peer_may_send:
-            raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
 
     def _refused(self, error: InvalidMessageError) -> RefusedRegister:
         """How an invalid message is to be answered; raises it where it cannot be."""

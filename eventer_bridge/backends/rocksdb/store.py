@@ -211,7 +211,7 @@ class Store(Database):
     ) -> list[bytes]:
         """Returns their instances and types, as ``session`` has them."""
         put = commit.batch.put
-        event_cf, source_cf, *_ = self._handles
+        event_cf, source_cf, _, _, _ = self._handles
         encode_int, encode_value = keys.encode_int, keys.encode_value
         latest, tally, counted = commit.latest, commit.tally, self.counted
         entries: list[bytes] = []
