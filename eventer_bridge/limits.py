@@ -303,6 +303,14 @@ NEW_CONNECTION_GRACE_S: Final = 0.2
 slow network gets through it. It also bounds what peers cost that come again when they are
 closed: so often a second are ``MAX_NEW_CONNECTIONS`` places given away at most."""
 
+MAX_BUFFERED_BYTES: Final = 192 << 20
+"""Parts of frames, and of what was sent and is not read, of all connections of the process
+together. Twelve full frames, or thousands of usual ones."""
+
+COUNTED_BUFFER_BYTES: Final = 16 << 10
+"""What a connection holds of them before it is counted: all connections together are below
+the whole then."""
+
 RESERVED_DESCRIPTORS: Final = 384
 """Open files that are not connections of clients: 256 of the store (its sorted files), those of
 a store that is opened again or copied meanwhile, its logs, remote servers, and what listens."""
@@ -401,6 +409,8 @@ MAX_LOG_CHARACTERS: Final = 500
 """Of a reason that a peer's data is part of."""
 
 assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
+assert MAX_CONNECTIONS * COUNTED_BUFFER_BYTES <= MAX_BUFFERED_BYTES
+assert MAX_FRAME_BYTES < MAX_BUFFERED_BYTES
 assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
 assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES

@@ -155,6 +155,11 @@ class Protocol:
         """Current state."""
         return self._state
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of messages that are not whole, or were not taken."""
+        return self._decoder.buffered_bytes
+
     def receive_data(self, data: bytes) -> None:
         """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
         if self._state is not State.CLOSED:

@@ -30,7 +30,7 @@ from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.chatter.liveness import Liveness, Verdict
 from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
-from eventer_bridge.net.admission import FOR_ANOTHER, Place
+from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
 from eventer_bridge.net.sockets import watch_peer
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 
@@ -314,6 +314,7 @@ class Connection(aio.Resource, asyncio.Protocol):
             self._async_group.spawn(self._sweep_loop)
         else:
             self._place.when_taken(lambda: self.abort(FOR_ANOTHER))
+            self._place.buffer.when_too_large(lambda: self.abort(TOO_MUCH_BUFFERED))
         if self._connections is not None:
             self._connections.add(self)
         self._guard(self._create_handler)
@@ -326,6 +327,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._pauses:
             self._process()
+        self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more. What it sent before is heard, and answered if possible."""
@@ -357,6 +359,7 @@ class Connection(aio.Resource, asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is sent to."""
         self._writable.clear()
+        self._count_buffered()
         self._last_left_bytes = self._left_bytes()
         self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
         self._n_pongs_read = self._protocol.n_pongs
@@ -366,6 +369,7 @@ class Connection(aio.Resource, asyncio.Protocol):
     def resume_writing(self) -> None:
         """What waited has left."""
         self._writable.set()
+        self._count_buffered()
         self.resume_reading(_WRITE_BLOCKED)
 
     # --- messages -----------------------------------------------------------------------
@@ -436,6 +440,11 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _buffered_bytes(self) -> int:
         return self._transport.get_write_buffer_size() + self._protocol.unsent_bytes
 
+    def _count_buffered(self) -> None:
+        if self._place is not None:
+            unread_bytes = self._buffered_bytes() if self.is_write_blocked else 0
+            self._place.buffer.set(self._protocol.buffered_bytes + unread_bytes)
+
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()
 
@@ -465,6 +474,8 @@ class Connection(aio.Resource, asyncio.Protocol):
             data = self._protocol.data_to_send()
             self._written_bytes += len(data)
             self._transport.write(data)
+            if self.is_write_blocked:
+                self._count_buffered()
 
     async def _stop(self) -> None:
         self.close()  # where the group was closed by its user

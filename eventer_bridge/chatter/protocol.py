@@ -138,6 +138,11 @@ class Protocol:
         return self._owed >= limits.MAX_PEER_CONVERSATIONS
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes of messages that are not whole, or were not taken."""
+        return self._decoder.buffered_bytes
+
+    @property
     def unsent_bytes(self) -> int:
         """Size of what :meth:`data_to_send` would return."""
         return self._unsent_bytes

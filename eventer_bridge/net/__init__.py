@@ -8,6 +8,7 @@ say who they are.
 * :mod:`~eventer_bridge.net.accepting`: :func:`listen`, which accepts for all wires.
 * :mod:`~eventer_bridge.net.admission`: who gets a place, and whose place is taken away.
 * :mod:`~eventer_bridge.net.backoff`: what a wrong name or token costs.
+* :mod:`~eventer_bridge.net.buffers`: what connections hold for their peers, all together.
 * :mod:`~eventer_bridge.net.descriptors`: how many connections the limit of open files allows.
 """
 

@@ -25,12 +25,16 @@ from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.net.backoff import Backoff
+from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 from eventer_bridge.server_stats import ServerStats
 
 FOR_ANOTHER: Final = "place needed for another"
 """Why a new connection was closed, for logs and metrics."""
+
+TOO_MUCH_BUFFERED: Final = "too much is buffered"
+"""Why the connection that held most for its peer was closed."""
 
 _ADDRESS_FULL: Final = "too many new connections of the address"
 _ALL_FULL: Final = "too many new connections"
@@ -48,6 +52,7 @@ class Place:
         address: what it is counted by.
         accepted_at: when the connection came, by ``time.monotonic()``.
         was_taken: whether it had to go for another connection.
+        buffer: what it holds for its peer.
     """
 
     __slots__ = (
@@ -60,6 +65,7 @@ class Place:
         "_stats",
         "accepted_at",
         "address",
+        "buffer",
         "peer",
         "was_taken",
     )
@@ -76,6 +82,7 @@ class Place:
         self.address = address
         self.accepted_at = time.monotonic()
         self.was_taken = False
+        self.buffer = Buffer(admission.buffers)
 
     def when_taken(self, close: Callable[[], object]) -> None:
         """Have the connection closed by this if its place goes to another, or did already."""
@@ -120,6 +127,7 @@ class Place:
         if self._is_released:
             return
         self._is_released = True
+        self.buffer.close()
         self._close = None
         self._stats.connections -= 1
         if self._is_known:
@@ -149,6 +157,7 @@ class Admission:
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
+        self.buffers = Buffers(limits.MAX_BUFFERED_BYTES)
         self._new: Newcomers[Place] = Newcomers()
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()

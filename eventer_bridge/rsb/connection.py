@@ -22,6 +22,7 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net import Place, Quota
+from eventer_bridge.net.admission import TOO_MUCH_BUFFERED
 from eventer_bridge.net.sockets import keep_alive, watch_peer
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent, now_us
@@ -201,6 +202,7 @@ class Connection(aio.Resource, asyncio.Protocol):
             self._stats.connections += 1
             return
         self._connections.add(self)
+        self._place.buffer.when_too_large(lambda: self.abort(TOO_MUCH_BUFFERED))
         if not self._place.establish(self._quota):  # RSB has no names: all are known
             self.abort("too many connections")
             return
@@ -219,6 +221,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._decoder.feed(data)
         if not self._pauses:
             self._process()
+        self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more: what it sent is heard, then the connection closes."""
@@ -248,12 +251,14 @@ class Connection(aio.Resource, asyncio.Protocol):
         """The peer does not read as fast as it is sent to."""
         self._is_writable = False
         self._drained.clear()
+        self._count_buffered()
         self._last_left_bytes = self._left_bytes()
         self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
 
     def resume_writing(self) -> None:
         """What waited has left."""
         self._is_writable = True
+        self._count_buffered()
         self._drained.set()
 
     # --- receiving ----------------------------------------------------------------------
@@ -320,6 +325,11 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _buffered_bytes(self) -> int:
         return self._transport.get_write_buffer_size() + self._unsent_bytes
 
+    def _count_buffered(self) -> None:
+        if self._place is not None:
+            unread_bytes = 0 if self._is_writable else self._buffered_bytes()
+            self._place.buffer.set(self._decoder.buffered_bytes + unread_bytes)
+
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()
 
@@ -329,6 +339,8 @@ class Connection(aio.Resource, asyncio.Protocol):
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
         self._unsent_bytes = 0
+        if not self._is_writable:
+            self._count_buffered()
 
     def _fail(self, detail: str) -> None:
         """The peer broke the protocol."""

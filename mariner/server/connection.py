@@ -38,7 +38,7 @@ from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
-from eventer_bridge.net.admission import FOR_ANOTHER, Place
+from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.server_stats import ServerStats
@@ -124,6 +124,7 @@ class ClientConnection(asyncio.Protocol):
         "_rights",
         "_source",
         "_transport",
+        "_unread_bytes",
         "closed",
     )
 
@@ -154,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
         self._ping_id = 0
         self._ping_sent_at: float | None = None
         self._last_buffer_bytes = 0
+        self._unread_bytes = 0  # of answers: notifications are shared by all who hear them
         loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = loop.create_future()
 
@@ -167,6 +169,7 @@ class ClientConnection(asyncio.Protocol):
         self._context.connections.add(self)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
         self._place.when_taken(lambda: self._abort(FOR_ANOTHER))
+        self._place.buffer.when_too_large(lambda: self._abort(TOO_MUCH_BUFFERED))
 
     def data_received(self, data: bytes) -> None:
         """Bytes came in."""
@@ -175,6 +178,7 @@ class ClientConnection(asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._paused:
             self._process()
+        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it asked for before is still answered."""
@@ -214,12 +218,15 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is sent to."""
-        self._last_buffer_bytes = self._transport.get_write_buffer_size()
+        self._last_buffer_bytes = self._unread_bytes = self._transport.get_write_buffer_size()
+        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
         self._deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
         self._pause(_WRITE_BLOCKED)
 
     def resume_writing(self) -> None:
         """What waited has left."""
+        self._unread_bytes = 0
+        self._place.buffer.set(self._protocol.buffered_bytes)
         self._resume(_WRITE_BLOCKED)
         self._start_queries()
 

@@ -101,9 +101,10 @@ class Peer:
 
     Args:
         port: where the gateway listens.
-        name: name of the client, which is its token as well.
+        name: name of the client.
         subscriptions: what it wants to be notified of.
         source: address that it comes from.
+        token: of the client; None: its name.
     """
 
     def __init__(
@@ -112,11 +113,12 @@ class Peer:
         name: str = "insider",
         subscriptions: Sequence[Sequence[str]] = (),
         source: str = STRANGER,
+        token: str | None = None,
     ) -> None:
         self.socket = connect(port, source)
         self._file = self.socket.makefile("rb")
         self.received_bytes = 0
-        self.send(init_req(name, name, subscriptions))
+        self.send(init_req(name, token or name, subscriptions))
         answer = self.receive()
         if not answer["success"]:
             raise ConnectionError(answer["error"])
