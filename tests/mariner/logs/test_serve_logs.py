@@ -16,7 +16,7 @@ import pytest
 from mariner import limits
 from tests.support.gateway import gateway, listening
 from tests.support.hat_peers import CLIENTS, HOST, write_conf
-from tests.support.peer import INIT, RawPeer
+from tests.support.peer import INIT, RawPeer, event, register_req
 
 PIPE_BYTES = 4_096
 """The smallest pipe that there is."""
@@ -31,25 +31,30 @@ async def refuse(port: int, name: str) -> None:
         assert await peer.is_closed_by_server()
 
 
-async def test_a_flood_of_long_names_leaves_a_few_short_lines(tmp_path: Path) -> None:
-    name = "\u0416" * 30_000  # each of them takes six bytes of a line
+async def test_a_flood_leaves_a_few_short_lines(tmp_path: Path) -> None:
+    text = "\u0416" * 30_000  # each of them takes six bytes of a line
     async with gateway(tmp_path, backend="memory", http=True) as running:
-        for _ in range(N_REFUSED):
-            await refuse(running.port, name)
+        await refuse(running.port, text)
+        async with await RawPeer.init(running.port) as peer:
+            for i in range(N_REFUSED):
+                wrong = {**event("a"), "source_timestamp": text}
+                assert not (await peer.request(register_req(i, wrong)))["success"]
         url = f"http://{HOST}:{running.http_port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             metrics = (await response.text()).splitlines()
     lines = [json.loads(i) for i in running.stderr_path.read_text().splitlines() if i[0] == "{"]
-    closed = [i for i in lines if i["message"] == "closing connection"]
+    [declined] = [i for i in lines if i["message"] == "closing connection"]
+    assert len(declined["client"]) == limits.MAX_LOG_CHARACTERS
+    refused = [i for i in lines if i["message"] == "invalid registration"]
     # more than the burst where it took a while
-    assert limits.LOG_ADDRESS_BURST_LINES <= len(closed) < N_REFUSED
-    n_left_out = N_REFUSED - len(closed)
+    assert limits.LOG_ADDRESS_BURST_LINES - 1 <= len(refused) < N_REFUSED
+    n_left_out = N_REFUSED - len(refused)
     told = [i for i in lines if i["message"].startswith("lines were left out")]
     assert sum(i["lines"] for i in told) == n_left_out
     assert told[0]["left_out"].keys() == {HOST}
     assert f"mariner_log_left_out_total {float(n_left_out)}" in metrics
     assert "mariner_log_dropped_total 0.0" in metrics
-    assert {len(i["client"]) for i in closed} == {limits.MAX_LOG_CHARACTERS}
+    assert running.stderr_path.stat().st_size < N_REFUSED * 2_000
 
 
 @pytest.fixture
@@ -86,8 +91,9 @@ async def test_nobody_waits_for_a_log_that_nobody_reads(
 ) -> None:
     process, ports = unread
     async with await RawPeer.init(ports["mariner"]) as peer:
-        for _ in range(limits.LOG_ADDRESS_BURST_LINES):  # of more than 200 bytes each
-            await refuse(ports["mariner"], "x" * 400)
+        for i in range(limits.LOG_ADDRESS_BURST_LINES):  # of more than 200 bytes each
+            wrong = {**event("a"), "source_timestamp": "x" * 400}
+            assert not (await peer.request(register_req(i, wrong)))["success"]
         assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
         url = f"http://{HOST}:{ports['http']}/healthz"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
