@@ -427,6 +427,10 @@ bytes of a notification could announce a million."""
 MAX_RSB_CONNECTIONS: Final = 1_024
 """Participants' connections to the bus; every event is relayed to all of them."""
 
+RSB_SHARE: Final = 4
+"""What part of the known connections of the process those of RSB may be, where the limit of open
+files allows fewer than usual: a quarter. RSB has no names, so strangers count as known."""
+
 MAX_RSB_CONNECTIONS_PER_ADDRESS: Final = 512
 """The same of one address, so that it cannot take the whole bus."""
 

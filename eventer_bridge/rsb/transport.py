@@ -148,7 +148,11 @@ class BusServer(Bus):
             connection.send(frame)
 
     async def _listen(self, host: str, port: int, admission: Admission | None) -> None:
-        quota = Quota(limits.MAX_RSB_CONNECTIONS, limits.MAX_RSB_CONNECTIONS_PER_ADDRESS)
+        if admission is None:
+            admission = Admission()
+        # of the places of the process no more than a part: anybody gets one by RSB
+        most = min(limits.MAX_RSB_CONNECTIONS, admission.bounds.known // limits.RSB_SHARE)
+        quota = Quota(most, min(limits.MAX_RSB_CONNECTIONS_PER_ADDRESS, -(-most // 2)))
         make = functools.partial(
             Connection, self._on_received, self._stats, self._connections, quota
         )

@@ -12,6 +12,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
+from eventer_bridge.net import Admission, Bounds
 from eventer_bridge.rsb import codec, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import RsbEvent
@@ -341,3 +342,15 @@ async def test_a_client_waits_for_its_server(caplog: pytest.LogCaptureFixture) -
             assert await peer.receive() == sample(1)
             peer.writer.write_eof()
             await client.async_close()
+
+
+async def test_the_bus_takes_only_a_part_of_the_places_of_the_process() -> None:
+    admission = Admission(Bounds(100, 100, 8, 8))
+    async with await transport.listen(
+        "127.0.0.1", 0, Recorder(), stats := RsbStats(), admission=admission
+    ) as bus:
+        peers = [await asyncio.open_connection("127.0.0.1", bus.port) for _ in range(8)]
+        await until(lambda: stats.accepted == 8 and stats.connections == 1)
+        assert stats.closed == {"too many connections": 7}
+        for _, writer in peers:
+            writer.close()
