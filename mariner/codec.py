@@ -130,6 +130,8 @@ def _check_payloads(request: wire.RegisterReq) -> None:
     try:
         check_payloads(request.register_events)
     except InvalidMessageError as e:
+        if not e.pointer:
+            raise
         raise e.of_registration(request.register_id) from None
 
 
@@ -145,11 +147,11 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
-        if (
-            type(payload) is JsonPayload
-            and len(payload.data) > payload_bounds.HARMLESS_BYTES
-            and (reason := payload_bounds.exceeded(bytes(payload.data)))
-        ):
+        if type(payload) is not JsonPayload or len(payload.data) <= payload_bounds.HARMLESS_BYTES:
+            continue
+        data = bytes(payload.data)
+        check_depth(data)  # which not every Python's decoder refuses
+        if reason := payload_bounds.exceeded(data):
             pointer = f"/register_events/{i}/payload/data"
             raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
 
