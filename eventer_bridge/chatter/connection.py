@@ -71,6 +71,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._was_paused = False
         self._is_processing = False
         self._is_flush_scheduled = False
+        self._is_buffering = False
         self._has_ended = False
         self._close_reason: str | None = None
         self._close_detail: str | None = None
@@ -327,7 +328,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._pauses:
             self._process()
-        self._count_buffered()
+        if self._protocol.buffered_bytes or self._is_buffering:
+            self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more. What it sent before is heard, and answered if possible."""
@@ -444,6 +446,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         if self._place is not None:
             unread_bytes = self._buffered_bytes() if self.is_write_blocked else 0
             self._place.buffer.set(self._protocol.buffered_bytes + unread_bytes)
+            self._is_buffering = self._place.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()

@@ -90,6 +90,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_writable = True
+        self._is_buffering = False
         self._stall_deadline = 0.0
         self._written_bytes = 0
         self._last_left_bytes = 0
@@ -221,7 +222,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._decoder.feed(data)
         if not self._pauses:
             self._process()
-        self._count_buffered()
+        if self._decoder.buffered_bytes or self._is_buffering:
+            self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more: what it sent is heard, then the connection closes."""
@@ -329,6 +331,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         if self._place is not None:
             unread_bytes = 0 if self._is_writable else self._buffered_bytes()
             self._place.buffer.set(self._decoder.buffered_bytes + unread_bytes)
+            self._is_buffering = self._place.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()

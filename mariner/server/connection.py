@@ -178,7 +178,8 @@ class ClientConnection(asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._paused:
             self._process()
-        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
+        if (n_bytes := self._protocol.buffered_bytes) or self._place.buffer.n_bytes:
+            self._place.buffer.set(n_bytes + self._unread_bytes)
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it asked for before is still answered."""
