@@ -6,7 +6,7 @@ among them. When all are taken, the next connection gets the place
 
 * of its own address' oldest, if that address has its share already,
 * of the oldest of the address that has most of them, if its own has fewer,
-* of the oldest of all,
+* of the oldest of the address that has most, or where none has two, of the oldest of all,
 
 but only from one that had a moment for its handshake, except from an address with more than
 its own share. If there is none: a connection from an address that has no place yet is to wait
@@ -198,7 +198,7 @@ class Admission:
         elif new.largest_count > count + 1:
             victim = new.oldest_of_largest()
         else:
-            victim = new.oldest()
+            victim = new.oldest() if new.largest_count == 1 else new.oldest_of_largest()
             if (wait_s := self._grace_s(victim)) > 0:
                 if count:
                     raise RefusedError(_ALL_FULL)

@@ -68,6 +68,17 @@ async def test_who_has_most_is_refused_until_its_own_are_old(
     assert peers.closed == many[:1]
 
 
+async def test_who_came_alone_stays_while_others_have_more(
+    grace: Callable[[float], None],
+) -> None:
+    grace(0)
+    peers = Peers(Bounds(3, 3, 9, 9))
+    await peers.enter("192.0.2.1")
+    many = [await peers.enter("192.0.2.2") for _ in range(2)]
+    await peers.enter("192.0.2.2")
+    assert peers.closed == many[:1]
+
+
 async def test_an_address_has_a_share_only(grace: Callable[[float], None]) -> None:
     peers = Peers(Bounds(4, 2, 9, 9))
     many = [await peers.enter("192.0.2.1") for _ in range(2)]
