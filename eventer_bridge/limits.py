@@ -434,6 +434,10 @@ files allows fewer than usual: a quarter. RSB has no names, so strangers count a
 MAX_RSB_CONNECTIONS_PER_ADDRESS: Final = 512
 """The same of one address, so that it cannot take the whole bus."""
 
+RSB_JOINED_BYTES: Final = 4 << 10
+"""Frames that are smaller on average are joined to be sent, which is quicker; copying larger
+ones for each participant takes more than it saves."""
+
 RSB_TURN_EVENTS: Final = 64
 """Events of one connection that are taken in at a stretch, about 1.5 ms, before others get
 their turn."""

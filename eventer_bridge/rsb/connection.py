@@ -339,7 +339,10 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _flush(self) -> None:
         if self._unsent and not self._transport.is_closing():
             self._written_bytes += self._unsent_bytes
-            self._transport.write(b"".join(self._unsent))
+            if self._unsent_bytes < limits.RSB_JOINED_BYTES * len(self._unsent):
+                self._transport.write(b"".join(self._unsent))
+            else:  # what many do not read yet is there once, not once for each of them
+                self._transport.writelines(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
         if not self._is_writable:
