@@ -136,7 +136,10 @@ class _Reader:
         except InvalidMessageError as e:
             if e.register_id is not None:
                 raise
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or else it and this frame would keep each other, and the message
 
     def _check_count(self) -> None:
         if len(self.events) > core_limits.MAX_SESSION_EVENTS:
@@ -189,7 +192,7 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
     try:
         return _decode_event(event)
     except (msgspec.ValidationError, RecursionError) as e:
-        error = e
+        reason = str(e)  # the error itself would keep this frame, and so the message, in a cycle
     except msgspec.DecodeError as e:
         raise InvalidMessageError(f"not JSON: {e}") from None
     codec.check_depth(event)
@@ -198,7 +201,7 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
             return _decode_event(lenient.plain_register_event(msgspec.Raw(event)))
         except msgspec.DecodeError:
             pass
-    raise InvalidMessageError(str(error)[: limits.MAX_REASON_BYTES], pointer=pointer)
+    raise InvalidMessageError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
 
 
 def _check_text(data: bytes) -> None:

@@ -1,5 +1,7 @@
 """Large messages: decoded in slices, with the codec's verdict."""
 
+import contextlib
+import gc
 import json
 
 import pytest
@@ -114,3 +116,25 @@ def test_payloads_are_deep_as_in_small_messages() -> None:
         with pytest.raises(InvalidMessageError, match="nested") as e:
             decode(message)
         assert e.value.register_id == (7 if depth < 500 else None)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        register(f"{MANY},{EVENT.replace('2}', '2000000}')}"),
+        register(f"{MANY} {EVENT}"),
+        register(MANY)[:-2],
+        register('{"type":["' + "x" * 2_000_000 + '"],"payload":null}'),
+        b'{"msg_type":"ping_req","ping_id":1.5,"x":"%b"}' % (b"x" * 900_000),
+        b'{"msg_type":"ping_req","ping_id":1,"x":"%b"}' % (b"x" * 9_000_000),
+    ],
+)
+def test_what_was_refused_is_gone_at_once(message: bytes) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(InvalidMessageError):
+            at_once(large.decode(message))
+        assert gc.collect() == 0  # no cycle, which would keep the message for long
+    finally:
+        gc.enable()
