@@ -22,9 +22,10 @@ _BASELINE_S = 0.05
 
 
 def _ground(name: str) -> str:
-    """What the gateway has to be like."""
+    """What the gateway has to be like, and the family: one gateway for each."""
     attack = ATTACKS[name]
-    return f"tls={attack.is_tls} files={attack.max_files} fault={attack.fault}"
+    family = attack.run.__module__.rpartition(".")[2]
+    return f"{family} tls={attack.is_tls} files={attack.max_files} fault={attack.fault}"
 
 
 _BY_GROUND = {
