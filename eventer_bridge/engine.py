@@ -399,13 +399,16 @@ class Engine(EventCore):
     ) -> None:
         added = events[session.requested :]
         self.check_types(added)
+        added_bytes = payload_bytes(added)  # fails before anything is handed over
         if self._handing_over.is_busy or len(events) > limits.LARGE_SESSION_EVENTS:
-            self._handing_over.add(functools.partial(self._take_over, session, events, session_id))
+            self._handing_over.add(
+                functools.partial(self._take_over, session, events, session_id, added_bytes)
+            )
             return
         session.events, commit = self._hand_over(
             events, session.quota, session.requested, session_id
         )
-        self._on_handed_over(session, commit)
+        self._on_handed_over(session, commit, added_bytes)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_own -= 1
@@ -420,6 +423,7 @@ class Engine(EventCore):
         session: Session,
         events: Sequence[RegisterEvent | ProcessEvent],
         session_id: int | None = None,
+        added_bytes: int = 0,
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
@@ -436,7 +440,7 @@ class Engine(EventCore):
             self._on_failed(session, StorageError(f"the session failed: {e!r}"))
         else:
             session.events = created
-            self._on_handed_over(session, commit)
+            self._on_handed_over(session, commit, added_bytes)
 
     def _hand_over_in_steps(
         self,
@@ -461,13 +465,14 @@ class Engine(EventCore):
             raise error
         return created, commit
 
-    def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
+    def _on_handed_over(
+        self, session: Session, commit: asyncio.Future[None], added_bytes: int
+    ) -> None:
         """Count what modules added, too."""
         n_events = len(session.events)
         if n_events != session.requested:
-            n_bytes = payload_bytes(session.events)
-            self._pending.add(n_events - session.requested, n_bytes - session.payload_bytes)
-            session.payload_bytes = n_bytes
+            self._pending.add(n_events - session.requested, added_bytes)
+            session.payload_bytes += added_bytes
             if session.is_large:
                 self._pending.large_events -= session.requested
             session.is_large = n_events > limits.LARGE_SESSION_EVENTS
