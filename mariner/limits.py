@@ -51,6 +51,13 @@ INIT_TIMEOUT_S: Final = 10.0
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one connection that wait for their answer; then it is not read from."""
 
+TURN_MESSAGES: Final = 128
+"""Messages of one connection that are dealt with at a stretch, at 20 us each, before others get
+their turn: more than the 64 registrations that a quick client has in flight."""
+
+TURN_S: Final = 0.003
+"""The same in seconds, for messages that take longer."""
+
 MAX_QUERIES_WAITING: Final = 64
 """Queries of one connection that wait for their turn; then it is not read from."""
 

@@ -28,6 +28,7 @@ from eventer_bridge.net.backoff import Backoff
 from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
+from eventer_bridge.net.turns import Turns
 from eventer_bridge.server_stats import ServerStats
 
 FOR_ANOTHER: Final = "place needed for another"
@@ -53,6 +54,7 @@ class Place:
         accepted_at: when the connection came, by ``time.monotonic()``.
         was_taken: whether it had to go for another connection.
         buffer: what it holds for its peer.
+        turns: where it waits when it sent much.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class Place:
         "address",
         "buffer",
         "peer",
+        "turns",
         "was_taken",
     )
 
@@ -83,6 +86,7 @@ class Place:
         self.accepted_at = time.monotonic()
         self.was_taken = False
         self.buffer = Buffer(admission.buffers)
+        self.turns = admission.turns
 
     def when_taken(self, close: Callable[[], object]) -> None:
         """Have the connection closed by this if its place goes to another, or did already."""
@@ -158,6 +162,7 @@ class Admission:
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
         self.buffers = Buffers(limits.MAX_BUFFERED_BYTES)
+        self.turns = Turns()
         self._new: Newcomers[Place] = Newcomers()
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()

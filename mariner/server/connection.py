@@ -11,6 +11,7 @@ What flows through it::
 Nothing here grows without bound. A connection is not read from while
 
 * the core is full, or a large message of it is dealt with (in slices, others in between),
+* it sent so many messages at once that others are to have their turn first,
 * too many of its registrations are under way or too many of its queries wait,
 * what it was sent has not left (it does not read).
 
@@ -71,6 +72,7 @@ _WRITE_BLOCKED: Final = 8
 _CLOSING: Final = 16
 _DECLINED: Final = 32
 _LARGE: Final = 64
+_TURN_OVER: Final = 128
 
 
 class Context:
@@ -178,8 +180,7 @@ class ClientConnection(asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._paused:
             self._process()
-        if (n_bytes := self._protocol.buffered_bytes) or self._place.buffer.n_bytes:
-            self._place.buffer.set(n_bytes + self._unread_bytes)
+        self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it asked for before is still answered."""
@@ -189,6 +190,8 @@ class ClientConnection(asyncio.Protocol):
             self._close("protocol error", detail=str(e), level=logging.WARNING)
             return False
         self._eof = True
+        while self._paused == _TURN_OVER:  # over TLS, where the rest could not be answered later
+            self._resume(_TURN_OVER)
         if self._queries:
             self._probe()
         is_answering = bool(self._responses or self._queries or self._paused)
@@ -292,6 +295,8 @@ class ClientConnection(asyncio.Protocol):
         next_message = self._protocol.next_message
         stats = self._context.stats
         self._corked = []
+        n_left = limits.TURN_MESSAGES
+        end_s = time.perf_counter() + limits.TURN_S
         try:
             while not self._paused:
                 message = next_message()
@@ -299,12 +304,21 @@ class ClientConnection(asyncio.Protocol):
                     break
                 stats.frames_in += 1
                 self._handlers[type(message)](self, message)
+                n_left -= 1
+                if not n_left or time.perf_counter() >= end_s:
+                    self._let_others()
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
         finally:
             self._uncork()
         if self._eof:
             self._close_if_answered()
+
+    def _let_others(self) -> None:
+        """Go on when others had their turn."""
+        if self._protocol.buffered_bytes and not self._paused:
+            self._pause(_TURN_OVER)
+            self._place.turns.wait(lambda: self._resume(_TURN_OVER))
 
     def _on_init(self, message: InitReq) -> None:
         try:
@@ -573,6 +587,10 @@ class ClientConnection(asyncio.Protocol):
         if frames:
             self._transport.write(b"".join(frames))
 
+    def _count_buffered(self) -> None:
+        if (n_bytes := self._protocol.buffered_bytes) or self._place.buffer.n_bytes:
+            self._place.buffer.set(n_bytes + self._unread_bytes)
+
     def _pause(self, reason: int) -> None:
         if not self._paused and not self._transport.is_closing():
             self._transport.pause_reading()
@@ -585,6 +603,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._paused and not self._transport.is_closing():
             self._transport.resume_reading()
             self._process()
+            self._count_buffered()
 
     def _close(
         self,
