@@ -12,6 +12,22 @@ their turn; at about 6 us an event, fewer take 12 ms."""
 LARGE_MESSAGE_BYTES: Final = 32 << 10
 """An Eventer registration above which it is decoded in slices: of about 1,000 events."""
 
+INLINE_SCHEMA_BYTES: Final = 16 << 10
+"""A message of a client with payload schemas above which a process of its own checks them. Smaller
+ones take the event loop up to 10 ms with usual schemas: ``contains`` 1.3 ms, ``uniqueItems``
+0.4 ms, 20 alternatives for each item 6 to 10 ms."""
+
+SCHEMA_CHECK_TIMEOUT_S: Final = 2.0
+"""Time that such a check of one registration takes, longer than which it is refused. It holds up
+the large registrations of all clients."""
+
+SCHEMA_START_TIMEOUT_S: Final = 10.0
+"""Until that process is ready; it needs about 0.3 s."""
+
+MAX_PATTERN_BACKTRACKS: Final = 10_000
+"""Steps back of one pattern with one text, if it has look-around or back references (others have
+none): 0.7 ms. The library's own bound is 100 times that."""
+
 STEP_EVENTS: Final = 256
 """Events of a large registration that are dealt with between two looks at the clock."""
 
@@ -279,6 +295,8 @@ RETENTION_IDLE_SHARE: Final = 0.25
 
 RETENTION_LOG_S: Final = 30.0
 """Seconds between two lines of the log about a deletion that goes on."""
+
+assert INLINE_SCHEMA_BYTES <= LARGE_MESSAGE_BYTES
 
 # --- connections --------------------------------------------------------------------------
 

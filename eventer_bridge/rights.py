@@ -9,18 +9,18 @@ must be satisfied.
 
 import hmac
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from eventer_bridge import limits, payload_schemas
+from eventer_bridge import limits, slices
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
-from eventer_bridge.model import EventType, RegisterEvent
-from eventer_bridge.payload_schemas import PayloadSchema
+from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.payload_schemas import PayloadSchema, PayloadSchemas
 from eventer_bridge.registrable import check_type
 from eventer_bridge.remembered import Remembered, type_bytes
+from eventer_bridge.schema_worker import Check, SchemaCheckError
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
@@ -51,9 +51,13 @@ class DeclinedError(Exception):
 
 
 class Rights:
-    """Rights of one configured client."""
+    """Rights of one configured client.
 
-    def __init__(self, config: ClientConfig, schemas: Mapping[str, PayloadSchema]) -> None:
+    Attributes:
+        inline_bytes: a registration of more is to be asked for by :meth:`refusal_of_large`.
+    """
+
+    def __init__(self, config: ClientConfig, schemas: PayloadSchemas) -> None:
         self.name = config.name
         self.token = config.token
         self.certificate = config.certificate
@@ -62,27 +66,25 @@ class Rights:
         self._rules = [
             (
                 Subscription(rule.subscriptions),
-                schemas[rule.schema_id] if rule.schema_id is not None else None,
+                schemas.by_id[rule.schema_id] if rule.schema_id is not None else None,
             )
             for rule in config.register_events
         ]
+        self._worker = schemas.worker
+        has_schemas = any(schema is not None for _, schema in self._rules)
+        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if has_schemas else sys.maxsize
         # the engine refuses what nobody may register
         self._may_register_everything = all(i is None for _, i in self._rules) and any(
             rule.is_everything for rule, _ in self._rules
         )
         self._checks_by_type: Remembered[EventType, Sequence[PayloadSchema]] = Remembered()
 
-    def refusal(self, register_events: Iterable[RegisterEvent], first_index: int = 0) -> str | None:
-        """Why these events may not be registered, cut; None if they may.
-
-        Args:
-            register_events: some events of a request.
-            first_index: place of the first one in it.
-        """
+    def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
+        """Why these events may not be registered, cut; None if they may."""
         if self._may_register_everything:
             return None
         checks_by_type = self._checks_by_type.known
-        for index, event in enumerate(register_events, first_index):
+        for index, event in enumerate(register_events):
             try:
                 schemas = checks_by_type[event.type]
             except KeyError:
@@ -92,15 +94,53 @@ class Rights:
                     return f"register_events[{index}]: {cut(str(e))}"
             for schema in schemas:
                 if reason := schema.refusal(event.payload):
-                    return cut(f"register_events[{index}]: {quoted_type(event.type)}: {reason}")
+                    return _wrong_payload(index, event.type, reason)
         return None
 
-    def refusal_in_steps(self, register_events: Sequence[RegisterEvent]) -> Steps[str | None]:
-        """As :meth:`refusal`, of many events."""
+    async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:
+        """As :meth:`refusal`, in slices. Schemas come last, and are checked by another process."""
+        checks: list[Check] = []
+        indexes: list[int] = []
+        reason = await slices.run(self._prepare_checks(register_events, checks, indexes))
+        if reason is not None or not checks:
+            return reason
+        try:
+            refused = await self._worker.first_refused(checks)
+        except SchemaCheckError as e:
+            return cut(str(e))
+        if refused is None:
+            return None
+        index = indexes[refused[0]]
+        return _wrong_payload(index, register_events[index].type, refused[1])
+
+    def _prepare_checks(
+        self, register_events: Sequence[RegisterEvent], checks: list[Check], indexes: list[int]
+    ) -> Steps[str | None]:
+        """Find out what is to be checked, and why it is refused without any check.
+
+        Args:
+            register_events: the events.
+            checks: gets payloads and their schemas.
+            indexes: gets the places of their events.
+        """
+        if self._may_register_everything:
+            return None
         for part in parts(len(register_events)):
-            reason = self.refusal(register_events[part], part.start)
-            if reason is not None:
-                return reason
+            for index, event in enumerate(register_events[part], part.start):
+                schemas = self._checks_by_type.known.get(event.type)
+                if schemas is None:
+                    try:
+                        schemas = self._checks(event.type)
+                    except InvalidEventError as e:
+                        return f"register_events[{index}]: {cut(str(e))}"
+                if not schemas:
+                    continue
+                if not isinstance(event.payload, JsonPayload):
+                    reason = schemas[0].refusal(event.payload)
+                    assert reason is not None
+                    return _wrong_payload(index, event.type, reason)
+                checks.append(([schema.id for schema in schemas], memoryview(event.payload.data)))
+                indexes.append(index)
             yield
         return None
 
@@ -120,22 +160,29 @@ class Rights:
         return checks
 
 
+def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
+    return cut(f"register_events[{index}]: {quoted_type(event_type)}: {reason}")
+
+
 def everything(quota: TypeQuota) -> Rights:
     """Rights of all who may see and register everything, with one quota together."""
     all_types = (("*",),)
-    rights = Rights(ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),)), {})
+    config = ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),))
+    rights = Rights(config, PayloadSchemas())
     rights.type_quota = quota
     return rights
 
 
 class Authenticator:
-    """Knows all configured clients."""
+    """Knows all configured clients.
 
-    def __init__(
-        self, clients: Iterable[ClientConfig], schemas: Iterable[Mapping[str, Any]]
-    ) -> None:
-        by_id = payload_schemas.create(schemas)
-        self._rights = {client.name: Rights(client, by_id) for client in clients}
+    Args:
+        clients: who they are.
+        schemas: of their payloads; the caller's to close, after who uses their rights.
+    """
+
+    def __init__(self, clients: Iterable[ClientConfig], schemas: PayloadSchemas) -> None:
+        self._rights = {client.name: Rights(client, schemas) for client in clients}
 
     def authenticate(self, name: str, token: str | None, certificate: str | None) -> Rights:
         """Rights of the client that gives this name and token.

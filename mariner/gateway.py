@@ -19,6 +19,7 @@ from eventer_bridge.core import EventCore
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.net import Admission, descriptors
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.relay import RelayCore
 from eventer_bridge.rights import Authenticator
 from eventer_bridge.rsb import bridge as rsb_bridge
@@ -76,6 +77,7 @@ class Gateway(aio.Resource):
         self._failed_part: str | None = None
         self._descriptors = descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
+        self._schemas = PayloadSchemas(config.schemas)
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: monitor.Monitor | None = None
@@ -115,7 +117,7 @@ class Gateway(aio.Resource):
         self.mariner = await server.listen(
             core,
             config.clients,
-            config.schemas,
+            self._schemas,
             config.mariner.host,
             config.mariner.port,
             tls_context=tls_context,
@@ -207,7 +209,7 @@ class Gateway(aio.Resource):
         if config.clients is None:
             authenticate = eventer_server.by_token(config.token, config.max_event_types)
         else:
-            authenticate = Authenticator(config.clients, self._config.schemas).authenticate
+            authenticate = Authenticator(config.clients, self._schemas).authenticate
         return await eventer_server.listen(
             core,
             chatter.Address(config.host, config.port, config.tls is not None),
@@ -261,6 +263,8 @@ class Gateway(aio.Resource):
         for name, part in reversed(self._parts):
             self._waits_for = name
             await part.async_close()
+        self._waits_for = "schema checks"
+        await self._schemas.async_close()
         self._waits_for = "threads"
 
 

@@ -106,7 +106,7 @@ class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
 
 
 class LargeMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that takes long to decode; :meth:`Protocol.decode_large` does it in steps."""
+    """A message that takes long to deal with; :meth:`Protocol.decode_large` does it in steps."""
 
     data: bytes
 
@@ -118,6 +118,9 @@ class Protocol:
         role: which end.
         max_init_frame_bytes: largest message that is accepted before the state is OPEN.
         max_frame_bytes: largest message that is accepted afterwards.
+
+    Attributes:
+        large_bytes: above which a server gets a :class:`LargeMessage`.
     """
 
     __slots__ = (
@@ -129,6 +132,7 @@ class Protocol:
         "_peer_role",
         "_role",
         "_state",
+        "large_bytes",
     )
 
     def __init__(
@@ -141,6 +145,7 @@ class Protocol:
         if max_frame_bytes is None:
             is_server = role is Role.SERVER
             max_frame_bytes = limits.MAX_FRAME_BYTES if is_server else limits.MAX_ANSWER_FRAME_BYTES
+        self.large_bytes = limits.LARGE_FRAME_BYTES
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self._set_state(State.CONNECTING)
@@ -203,7 +208,7 @@ class Protocol:
                 if self._has_ended:
                     self._check_end()
                 return None
-            if len(frame) > limits.LARGE_FRAME_BYTES and self._role is Role.SERVER:
+            if len(frame) > self.large_bytes and self._role is Role.SERVER:
                 return LargeMessage(frame)
             message = codec.decode(frame)
             if type(message) not in self._peer_may_send:
@@ -223,7 +228,10 @@ class Protocol:
     def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
         try:
-            message = yield from decode_large(large.data)
+            if len(large.data) > limits.LARGE_FRAME_BYTES:
+                message = yield from decode_large(large.data)
+            else:
+                message = codec.decode(large.data)
             if type(message) not in self._peer_may_send:
                 raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
         except InvalidMessageError as e:

@@ -225,6 +225,7 @@ class _Client(chatter.Handler):
         self._connection = connection
         self._source = server.core.create_source(SourceType.CONNECTION)
         self._rights: Rights | None = None
+        self._large_bytes = limits.LARGE_MESSAGE_BYTES
         self._filter: Filter | None = None
         self._name: str | None = None
         # registrations by the commit that they wait for, which many have in common
@@ -248,7 +249,7 @@ class _Client(chatter.Handler):
         if self._behind is not None:
             self._behind.append(message)
         elif (
-            len(message.data) > limits.LARGE_MESSAGE_BYTES
+            len(message.data) > self._large_bytes
             and message.type == _REGISTER_REQ
             and self._rights is not None
         ):
@@ -355,6 +356,7 @@ class _Client(chatter.Handler):
             self._decline(message, "too many connections", request.client_name)
             return
         self._rights = rights
+        self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, rights.inline_bytes)
         self._name = request.client_name
         subscription = asked.intersection(rights.subscription)
         self._filter = Filter(subscription, request.server_id, request.persisted)
@@ -415,7 +417,7 @@ class _Client(chatter.Handler):
         if isinstance(request, RefusedReq):
             self._refuse(message, request.reason, "invalid message")
             return
-        refusal = await slices.run(self._rights.refusal_in_steps(request.register_events))
+        refusal = await self._rights.refusal_of_large(request.register_events)
         session = self._register(message, request, refusal)
         if session is not None and session.is_large:
             await self._answer_large(message, session)

@@ -337,6 +337,7 @@ class ClientConnection(asyncio.Protocol):
             self._decline("too many connections", client=rights.name)
             return
         self._rights = rights
+        self._protocol.large_bytes = min(limits.LARGE_FRAME_BYTES, rights.inline_bytes)
         self._name = rights.name
         self._filter = Filter(subscription, message.server_id, message.persisted)
         self._context.stats.clients += 1
@@ -375,7 +376,7 @@ class ClientConnection(asyncio.Protocol):
                 self._handlers[type(message)](self, message)
             return
         assert self._rights is not None
-        refusal = await slices.run(self._rights.refusal_in_steps(message.register_events))
+        refusal = await self._rights.refusal_of_large(message.register_events)
         if self._close_reason is not None:
             return
         session = self._register(message, refusal)

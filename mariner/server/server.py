@@ -7,8 +7,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from hat import aio
 
@@ -16,6 +15,7 @@ from eventer_bridge import net
 from eventer_bridge.core import EventCore
 from eventer_bridge.model import QueryParams, SourceType, Status
 from eventer_bridge.net import Acceptor, Admission, Place
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig
 from eventer_bridge.server_stats import ServerStats
 from eventer_bridge.session import Session
@@ -29,7 +29,7 @@ mlog = logging.getLogger(__name__)
 async def listen(
     core: EventCore,
     clients: Iterable[ClientConfig],
-    schemas: Iterable[Mapping[str, Any]],
+    schemas: PayloadSchemas,
     host: str,
     port: int,
     *,
@@ -43,7 +43,7 @@ async def listen(
         core: answers registrations and queries; stays the caller's to close, after the
             server.
         clients: who may connect and with which rights.
-        schemas: JSON Schemas that rights refer to by their ``$id``.
+        schemas: that rights refer to; stay the caller's to close, after the server.
         host: address or name to listen on.
         port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
         tls_context: TLS for all connections; None for plain TCP.
@@ -52,7 +52,6 @@ async def listen(
 
     Raises:
         OSError: the address cannot be listened on.
-        ConfigurationError: a schema cannot be used.
     """
     server = MarinerServer(core, Authenticator(clients, schemas), observe_query)
     try:

@@ -62,3 +62,12 @@ def test_a_schema_that_cannot_be_used_is_told() -> None:
         payload_schemas.create([NUMBERS])
     with pytest.raises(ConfigurationError, match="schemas: "):
         payload_schemas.create([{"$id": "test://wrong", "type": 1}])
+
+
+def test_a_pattern_that_goes_back_too_often_does_not_match() -> None:
+    schema = {"$id": "test://pattern", "pattern": r"(.*)\1b"}
+    pattern = payload_schemas.create([schema])["test://pattern"]
+    assert pattern.refusal(JsonPayload.of("a" * 10 + "b")) is None
+    reason = pattern.refusal(JsonPayload.of("a" * 400))
+    assert reason is not None
+    assert "Max limit for backtracking count exceeded" in reason

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from eventer_bridge import limits
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, RegisterEvent
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.remembered import ENTRY_BYTES, Remembered, type_bytes
 from eventer_bridge.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.rsb.event import parse_scope
@@ -45,7 +46,7 @@ def test_a_type_in_a_reason_is_short(event_type: EventType) -> None:
 
 def rights(*query_types: EventType) -> Rights:
     rule = RegisterRule(query_types)
-    return Rights(ClientConfig("app", None, (), (rule,)), {})
+    return Rights(ClientConfig("app", None, (), (rule,)), PayloadSchemas())
 
 
 @pytest.mark.parametrize(

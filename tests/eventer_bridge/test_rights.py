@@ -2,6 +2,7 @@
 
 import pytest
 
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig, DeclinedError
 
 CLIENTS = (
@@ -42,7 +43,7 @@ CLIENTS = (
 def test_who_is_let_in(
     name: str, token: str | None, certificate: str | None, is_known: bool
 ) -> None:
-    authenticator = Authenticator(CLIENTS, [])
+    authenticator = Authenticator(CLIENTS, PayloadSchemas())
     if not is_known:
         # all alike: who guesses does not learn what was wrong
         with pytest.raises(DeclinedError, match=r"^invalid client name or token$"):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge.framing import encode_frame
+from eventer_bridge.slices import at_once
 from mariner import codec, limits
 from mariner.errors import (
     FrameError,
@@ -22,7 +23,7 @@ from mariner.messages import (
     RegisterReq,
     RegisterRes,
 )
-from mariner.protocol import Protocol, RefusedRegister, Role, State
+from mariner.protocol import LargeMessage, Protocol, RefusedRegister, Role, State
 from tests.mariner.hat_messages import to_hat
 from tests.mariner.samples import SAMPLES
 
@@ -224,6 +225,17 @@ def test_larger_frames_are_allowed_after_init_only(role: Role, state: State, lim
             protocol.next_message()
         assert str(e.value) == f"frame of {size} bytes announced, at most {limit} are allowed"
         assert protocol.state is State.CLOSED
+
+
+def test_what_is_decoded_later_because_of_its_client_is_decoded_the_same() -> None:
+    _, server = in_state(State.OPEN)
+    server.large_bytes = 32
+    # as no large message may be: an escape after the events
+    message = rb'{"msg_type":"register_req","register_events":[],"register\u005fid":7}'
+    server.receive_data(encode_frame(message))
+    large = server.next_message()
+    assert isinstance(large, LargeMessage)
+    assert at_once(server.decode_large(large)) == RegisterReq(7, ())
 
 
 def test_limits_can_be_given() -> None:

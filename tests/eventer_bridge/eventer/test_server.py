@@ -24,6 +24,7 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.eventer.server import AuthenticateCb, by_token
 from eventer_bridge.model import Event, QueryLatestParams, QueryServerParams, Status
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig
 from tests.eventer_bridge.eventer.peers import (
     closed,
@@ -35,7 +36,7 @@ from tests.eventer_bridge.eventer.peers import (
 
 CLIENT = ClientConfig("gui/1", "secret", (("*",),), ())
 TOKEN = by_token("secret")
-CLIENTS = Authenticator([CLIENT], []).authenticate
+CLIENTS = Authenticator([CLIENT], PayloadSchemas()).authenticate
 
 
 def init(token: str | None = None, name: str = "gui/1", *subscriptions: str) -> MsgInitReq:

@@ -35,6 +35,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.eventer.peers import (
@@ -128,7 +129,7 @@ async def test_lines_of_the_log_do_not_grow_with_what_is_refused(
     caplog.set_level(logging.DEBUG, "eventer_bridge")
     long = "x" * 1_000_000
     client = ClientConfig("app", None, (("*",),), (RegisterRule((("app", "*"),)),))
-    authenticate = Authenticator([client], []).authenticate
+    authenticate = Authenticator([client], PayloadSchemas()).authenticate
     async with serving(authenticate=authenticate) as (server, _):
         async with initialised(server, name="app") as peer:
             for event_type in ("other", long), ("app", long), ("app", "?", *["y"] * 63):
@@ -229,7 +230,7 @@ CLIENTS = [
 
 async def test_rights_bound_what_is_seen_and_registered(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventer_bridge")
-    authenticate = Authenticator(CLIENTS, [SCHEMA]).authenticate
+    authenticate = Authenticator(CLIENTS, PayloadSchemas([SCHEMA])).authenticate
     async with (
         serving(authenticate=authenticate) as (server, _),
         initialised(server, [("*",)], name="reader") as reader,

@@ -13,6 +13,7 @@ from eventer_bridge import tls
 from eventer_bridge.errors import ClosedError, ConnectError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import QueryLatestParams
+from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
 from tests.eventer_bridge.eventer.peers import closed, register_event, serving
 from tests.support.certificates import make_certificates
@@ -61,7 +62,7 @@ async def test_mutual_tls(tmp_path: Path, name: str, is_let_in: bool) -> None:
     client_tls = tls.client_context(made.ca, made.client_cert, made.client_key)
     nobody = tls.client_context(made.ca, None, None)
     client = ClientConfig("gui", None, EVERYTHING, (RegisterRule(EVERYTHING),), name)
-    authenticate = Authenticator([client], []).authenticate
+    authenticate = Authenticator([client], PayloadSchemas()).authenticate
     async with serving(authenticate=authenticate, tls=server_tls) as (server, _):
         if is_let_in:
             async with await eventer.connect(server.address, "gui", tls=client_tls) as ours:
