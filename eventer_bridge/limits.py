@@ -374,6 +374,13 @@ MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
 """The same where we connected: a server of another make may answer a query in one message
 of any size."""
 
+TURN_MESSAGES: Final = 128
+"""Messages of one peer that are dealt with at a stretch, pings among them, before others get
+their turn: more than the 64 registrations that a quick client has in flight."""
+
+TURN_S: Final = 0.003
+"""The same in seconds, for messages that take longer."""
+
 MAX_PEER_CONVERSATIONS: Final = 1_024
 """Conversations of a peer that wait for us; with so many, it is not read from. And those
 that the peer began and does not go on with; with more, it is closed."""

@@ -5,6 +5,7 @@ leaves in one piece. Nothing here grows without bound. A connection is not read 
 
 * its user says so (:meth:`Connection.pause_reading`),
 * too many conversations of the peer wait for us,
+* it sent so many messages at once that others are to have their turn first,
 * we listen, and what the peer was sent has not left. Who connected goes on reading then:
   if both stopped, neither would ever go on. It only does not answer pings without end.
 
@@ -15,7 +16,9 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import logging
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -39,6 +42,7 @@ mlog = logging.getLogger(__name__)
 # why a connection is not read from, besides what its user says
 _CONVERSATIONS_FULL: Final = "conversations full"
 _WRITE_BLOCKED: Final = "write blocked"
+_TURN_OVER: Final = "turn over"
 
 
 P = ParamSpec("P")
@@ -248,7 +252,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         """
         if not self._pauses and self._is_readable():
             self._transport.pause_reading()
-        self._was_paused = True
+        self._was_paused = self._was_paused or reason is not _TURN_OVER
         self._pauses.add(reason)
 
     def resume_reading(self, reason: str) -> None:
@@ -259,6 +263,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         if not self._pauses and self._is_readable():
             self._transport.resume_reading()
             self._process()
+            if self._is_buffering:
+                self._count_buffered()
 
     def close(
         self,
@@ -399,13 +405,27 @@ class Connection(aio.Resource, asyncio.Protocol):
         assert self._handler is not None
         on_message = self._handler.on_message
         # what came before the peer's end is heard in any case: there is not much of it
+        n_turn = math.inf if self._has_ended else limits.TURN_MESSAGES
+        end, end_s = protocol.n_frames + n_turn, time.perf_counter() + limits.TURN_S
         while self._close_reason is None and (not self._pauses or self._has_ended):
-            message = next_message()
-            if message is None:
+            message = next_message(end)
+            if message is not None:
+                on_message(message)
+                if protocol.is_full:
+                    self.pause_reading(_CONVERSATIONS_FULL)
+            elif protocol.n_frames < end:
                 break
-            on_message(message)
-            if protocol.is_full:
-                self.pause_reading(_CONVERSATIONS_FULL)
+            is_over = protocol.n_frames >= end or time.perf_counter() >= end_s
+            if is_over and not self._has_ended:
+                self._let_others()
+                break
+
+    def _let_others(self) -> None:
+        """Go on when others had their turn."""
+        if not self._pauses and self._protocol.buffered_bytes:
+            self.pause_reading(_TURN_OVER)
+            wait = self._loop.call_soon if self._place is None else self._place.turns.wait
+            wait(functools.partial(self.resume_reading, _TURN_OVER))
 
     def _guard(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Call what may raise because of the peer, or because of our user."""
@@ -526,7 +546,7 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _check_late(self, now: float) -> None:
         if self._was_paused:
             # who is not read from is not late
-            self._was_paused = bool(self._pauses)
+            self._was_paused = bool(self._pauses - {_TURN_OVER})
             self._liveness.has_heard = True
             return
         if now > self._begin_deadline and not self._protocol.has_begun:

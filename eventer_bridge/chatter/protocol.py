@@ -57,6 +57,7 @@ class Protocol:
 
     Attributes:
         n_pongs: answers to pings so far.
+        n_frames: messages of the peer so far, pings among them.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class Protocol:
         "_theirs",
         "_unsent",
         "_unsent_bytes",
+        "n_frames",
         "n_pongs",
     )
 
@@ -111,6 +113,7 @@ class Protocol:
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self.n_pongs = 0
+        self.n_frames = 0
 
     @property
     def dialect(self) -> Dialect | None:
@@ -172,10 +175,13 @@ class Protocol:
             self._has_ended = True
             self._check_end()
 
-    def next_message(self) -> Message | None:
+    def next_message(self, end: float = math.inf) -> Message | None:
         """The next message of the peer; None if more bytes are needed for it.
 
         Pings are answered here and are not returned.
+
+        Args:
+            end: of ``n_frames``, with which None is returned as well.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
@@ -183,15 +189,17 @@ class Protocol:
         if self._is_closed:
             return None
         try:
-            while True:
+            while self.n_frames < end:
                 frame = self._decoder.next_frame()
                 if frame is None:
                     if self._has_ended:
                         self._check_end()
                     return None
+                self.n_frames += 1
                 message = self._receive(frame)
                 if message is not None:
                     return message
+            return None
         except RemoteProtocolError:
             self._is_closed = True
             raise

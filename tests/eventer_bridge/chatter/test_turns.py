@@ -1,0 +1,58 @@
+"""Who sends very much at once is dealt with in turns: others do not wait for all of it."""
+
+import asyncio
+from typing import Final
+
+import pytest
+
+from eventer_bridge import chatter, limits
+from eventer_bridge.chatter.codec import Msg
+from eventer_bridge.chatter.protocol import Protocol
+from tests.eventer_bridge.chatter.peers import RawPeer, Recorder, listening
+
+COUNT: Final = 5 * limits.TURN_MESSAGES  # some 20 kB: they come in one piece
+HELLO: Final = Msg(1, 1, True, True, True, "T.Hello", b"")
+
+
+def told(count: int) -> list[Msg]:
+    return [Msg(i, i, True, True, True, "T.Tell", b"") for i in range(2, count + 2)]
+
+
+def pings(count: int) -> list[Msg]:
+    return [Msg(i, i, True, True, False, "HatChatter.Ping", b"") for i in range(2, count + 2)]
+
+
+@pytest.mark.parametrize("flood", [told(COUNT), pings(COUNT)], ids=["messages", "pings"])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> None:
+    protocols: list[Protocol] = []  # of the flooder, and of the other
+    n_done: list[int] = []  # of the flood, when the other is heard
+
+    class Noting(Recorder):
+        def on_message(self, message: chatter.Message) -> None:
+            super().on_message(message)
+            if message.type == "T.Other":
+                n_done.append(protocols[0].n_frames)
+
+    async with (
+        listening(Noting) as there,
+        await RawPeer.connect(there.address) as flooder,
+        await RawPeer.connect(there.address) as other,
+    ):
+        for peer in (flooder, other):
+            peer.send(HELLO)
+            handler = await there.handlers.get()
+            await handler.messages.get()
+            protocols.append(handler.connection._protocol)
+        flooder.send(*flood)
+        if ends:
+            flooder.writer.write_eof()
+        other.send(Msg(2, 2, True, True, True, "T.Other", b""))
+        await handler.messages.get()
+        assert n_done[0] < 1 + COUNT
+        while protocols[0].n_frames < 1 + COUNT:
+            await asyncio.sleep(0)
+        if flood[0].type == "HatChatter.Ping":
+            for ping in flood:
+                pong = await flooder.receive()
+                assert (pong.type, pong.first) == ("HatChatter.Pong", ping.first)
