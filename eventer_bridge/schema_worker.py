@@ -85,7 +85,9 @@ class SchemaWorker:
                 self._exchange(self._schemas, limits.SCHEMA_START_TIMEOUT_S)
             except (OSError, _EndedError) as e:
                 self._end()
-                raise SchemaCheckError(f"the process of schema checks does not start: {e}") from e
+                is_timeout = isinstance(e, _EndedError) and e.is_timeout
+                why = f"not ready after {limits.SCHEMA_START_TIMEOUT_S:g} s" if is_timeout else e
+                raise SchemaCheckError(f"the process of schema checks does not start: {why}") from e
         timeout_s = limits.SCHEMA_CHECK_TIMEOUT_S
         try:
             answer = self._exchange(request, timeout_s)

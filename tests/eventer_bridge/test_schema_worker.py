@@ -24,6 +24,7 @@ def check(value: Any, *schemas: dict[str, Any]) -> Check:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, nothing takes too long."""
+    monkeypatch.setattr(limits, "SCHEMA_START_TIMEOUT_S", 600.0)
     monkeypatch.setattr(limits, "SCHEMA_CHECK_TIMEOUT_S", 600.0)
 
 
@@ -89,12 +90,19 @@ async def test_a_process_that_dies_is_told_and_replaced(worker: SchemaWorker) ->
 async def test_what_cannot_be_started_is_told(
     worker: SchemaWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    sleeping = tmp_path / "sleeping"
+    sleeping.write_text("#!/bin/sh\nexec sleep 600\n")
+    sleeping.chmod(0o700)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(tmp_path / "none"))
         with pytest.raises(SchemaCheckError, match=r"does not start: .*No such file"):
             await worker.first_refused([check([], NUMBERS)])
         patch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(SchemaCheckError, match="does not start: the process ended with code 1"):
+            await worker.first_refused([check([], NUMBERS)])
+        patch.setattr(sys, "executable", str(sleeping))
+        patch.setattr(limits, "SCHEMA_START_TIMEOUT_S", 0.25)
+        with pytest.raises(SchemaCheckError, match=r"does not start: not ready after 0.25 s$"):
             await worker.first_refused([check([], NUMBERS)])
     assert await worker.first_refused([check([], NUMBERS)]) is None
 

@@ -33,6 +33,7 @@ PING = {"msg_type": "ping_req", "ping_id": 1}
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, nothing takes too long."""
+    monkeypatch.setattr(limits, "SCHEMA_START_TIMEOUT_S", 600.0)
     monkeypatch.setattr(limits, "SCHEMA_CHECK_TIMEOUT_S", 600.0)
 
 
