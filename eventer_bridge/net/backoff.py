@@ -30,10 +30,10 @@ class Backoff:
             Seconds that the answer is to wait.
         """
         free_s = limits.FREE_LOGIN_FAILURES * limits.LOGIN_FAILURE_PERIOD_S
-        settled_at = max(now, self._settled_at.pop(address, now)) + limits.LOGIN_FAILURE_PERIOD_S
+        owed_s = max(0.0, self._settled_at.pop(address, now) - now) + limits.LOGIN_FAILURE_PERIOD_S
         # who asks on and on need not wait for all of it once it stops
-        settled_at = min(settled_at, now + free_s + limits.MAX_LOGIN_DELAY_S)
-        self._settled_at[address] = settled_at
+        owed_s = min(owed_s, free_s + limits.MAX_LOGIN_DELAY_S)
+        self._settled_at[address] = now + owed_s
         if len(self._settled_at) > limits.MAX_FAILED_ADDRESSES:
             self._settled_at.popitem(last=False)
-        return max(0.0, settled_at - now - free_s)
+        return max(0.0, owed_s - free_s)
