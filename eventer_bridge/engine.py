@@ -212,6 +212,13 @@ class Engine(EventCore):
         if server_id == self._server_id:
             error = InvalidEventError(f"events of server {server_id}, which is this one")
             return failed(self._loop.create_future(), error)
+        n_bytes = payload_bytes(events)
+        if len(events) > limits.LARGE_SESSION_EVENTS or self._handing_over.is_busy:
+            future = self._loop.create_future()
+            session = Session(REMOTE_SOURCE, len(events), n_bytes, future, events)
+            self._pending.add(len(events), n_bytes)
+            self._handing_over.add(functools.partial(self._take_over_replicated, session))
+            return future
         try:
             self._backend.check_types({event.type for event in events})
         except EventerBridgeError as e:
@@ -219,7 +226,6 @@ class Engine(EventCore):
         commit = self._backend.register(events)
         if commit.done() and commit.exception():
             return commit
-        n_bytes = payload_bytes(events)
         self._pending.add(len(events), n_bytes)
         self._track(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
@@ -310,10 +316,16 @@ class Engine(EventCore):
             InvalidEventError: a type cannot be registered.
             LimitError: there are too many types, or too many of the client's.
         """
+        if new_types := self._unchecked_types(events):
+            self._check_new_types(new_types, quota)
+
+    def _unchecked_types(
+        self, events: Iterable[RegisterEvent | ProcessEvent | Event]
+    ) -> set[EventType]:
         checked = self._checked_types.known
-        new_types = {event.type for event in events if event.type not in checked}
-        if not new_types:
-            return
+        return {event.type for event in events if event.type not in checked}
+
+    def _check_new_types(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
         for event_type in new_types:
             check_type(event_type)
         self._backend.check_types(new_types, quota)
@@ -345,22 +357,26 @@ class Engine(EventCore):
     ) -> Session:
         n_events = len(events)
         check_count(n_events)
-        is_large = n_events > limits.LARGE_SESSION_EVENTS
+        is_stepwise = n_events > limits.LARGE_SESSION_EVENTS
         has_modules = self._runner is not None and not self._runner.is_abandoned
-        if not is_large or has_modules:
-            self.check_types(events, quota)
+        if not is_stepwise or has_modules:
+            new_types = self._unchecked_types(events)
+            is_stepwise |= len(new_types) > limits.MANY_NEW_TYPES
+            if new_types and (not is_stepwise or has_modules):
+                self._check_new_types(new_types, quota)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         n_bytes = payload_bytes(events)
-        if not has_modules and not is_large and not self._handing_over.is_busy:
+        if not has_modules and not is_stepwise and not self._handing_over.is_busy:
             created, commit = self._hand_over(events, quota, n_events)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(session)
             self._track(session, commit)
             return session
         session = Session(source, n_events, n_bytes, self._loop.create_future(), quota=quota)
+        session.is_stepwise = is_stepwise
         self._begin_own(session)
         if has_modules:
             assert self._runner is not None
@@ -400,7 +416,8 @@ class Engine(EventCore):
         added = events[session.requested :]
         self.check_types(added)
         added_bytes = payload_bytes(added)  # fails before anything is handed over
-        if self._handing_over.is_busy or len(events) > limits.LARGE_SESSION_EVENTS:
+        session.is_stepwise |= len(events) > limits.LARGE_SESSION_EVENTS
+        if self._handing_over.is_busy or session.is_stepwise:
             self._handing_over.add(
                 functools.partial(self._take_over, session, events, session_id, added_bytes)
             )
@@ -427,7 +444,7 @@ class Engine(EventCore):
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
-            if len(events) > limits.LARGE_SESSION_EVENTS:
+            if session.is_stepwise:
                 created, commit = yield from self._hand_over_in_steps(session, events, session_id)
             else:
                 created, commit = self._hand_over(
@@ -441,6 +458,23 @@ class Engine(EventCore):
         else:
             session.events = created
             self._on_handed_over(session, commit, added_bytes)
+
+    def _take_over_replicated(self, session: Session) -> Steps[None]:
+        """As :meth:`_take_over`, of another server's session."""
+        try:
+            if session.is_stepwise:
+                commit = yield from self._backend.register_in_steps(session.events)
+            else:
+                commit = self._backend.register(session.events)
+        except Exception as e:
+            mlog.exception("replicated session failed")
+            commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
+        if commit.done() and (error := commit.exception()):
+            self._pending.remove(session.requested, session.payload_bytes)
+            session.resolve(error)
+            self._tell_drained()
+        else:
+            self._track(session, commit)
 
     def _hand_over_in_steps(
         self,
@@ -487,7 +521,7 @@ class Engine(EventCore):
             sessions = self._uncommitted[commit] = []
             commit.add_done_callback(self._on_committed)
         sessions.append(session)
-        if session.is_large or self._telling.is_busy:
+        if session.is_stepwise or self._telling.is_busy:
             self._telling.add(functools.partial(self._tell_in_turn, session, persisted=False))
         else:
             self._tell_session(session, persisted=False)
@@ -496,7 +530,7 @@ class Engine(EventCore):
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
         for session in sessions:
-            if error is None and (session.is_large or self._telling.is_busy):
+            if error is None and (session.is_stepwise or self._telling.is_busy):
                 self._telling.add(functools.partial(self._end_in_turn, session, commit))
                 continue
             if session.is_large:
@@ -524,7 +558,7 @@ class Engine(EventCore):
         self._tell_drained()
 
     def _tell_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
-        if session.is_large:
+        if session.is_stepwise:
             yield from self._tell_in_steps(session, persisted=persisted)
         else:
             self._tell_session(session, persisted=persisted)

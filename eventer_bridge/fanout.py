@@ -107,7 +107,12 @@ class Fanout:
         if not self._groups:
             return
         indices_by_group: dict[_Group, list[int]] = {}
+        groups_by_type = (self._persisted if persisted else self._registered).known
         for part in parts(len(session.events)):
+            for event in session.events[part]:
+                if event.type not in groups_by_type:
+                    self._groups_of(event.type, persisted)
+                    yield
             self._collect(indices_by_group, session.events[part], persisted, part.start)
             yield
         if indices_by_group:

@@ -30,6 +30,8 @@ class Session:
             together may share it, so it is never to be cancelled: wait for it with
             ``asyncio.wait`` where that could happen.
         is_large: whether it is dealt with in slices (``slices``); what modules added counts.
+        is_stepwise: whether it is handed over, and told of, in slices: a large one, or one
+            that brings many event types.
         quota: of who asked, for event types that nobody used before.
         encodings: encoded events by wire, filled in by the wires themselves, so that an
             event is encoded once per wire and not once per receiver.
@@ -40,6 +42,7 @@ class Session:
         "encodings",
         "events",
         "is_large",
+        "is_stepwise",
         "payload_bytes",
         "quota",
         "requested",
@@ -60,6 +63,7 @@ class Session:
         self.quota = quota
         self.requested = requested
         self.is_large = requested > limits.LARGE_SESSION_EVENTS
+        self.is_stepwise = self.is_large
         self.events = events
         self.payload_bytes = payload_bytes
         self.committed = committed

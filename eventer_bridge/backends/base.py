@@ -145,8 +145,8 @@ class Backend(aio.Resource, abc.ABC):
     ) -> Steps[asyncio.Future[None]]:
         """As :meth:`register`, for a large session (``slices``).
 
-        Nothing of its server is handed over before it is done. Whatever else is, is committed
-        after it.
+        Until it is done, no session of its server is handed over, and none of types that
+        are not stored yet.
         """
         yield
         return self.register(events, quota, n_asked)

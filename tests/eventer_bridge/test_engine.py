@@ -23,6 +23,8 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.type_budget import TypeQuota
+from tests.eventer_bridge.backends.consistency import check_store
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 
@@ -298,6 +300,72 @@ async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> N
     for persisted in False, True:
         assert [i[0] for i in told if i[1] is persisted] == [2, 3, 4]
     assert core.pending_events == 0
+
+
+def of_server(server: int, session: int, names: list[str]) -> list[Event]:
+    return [
+        Event(EventId(server, session, instance), (name,), Timestamp(session, 0), None, None)
+        for instance, name in enumerate(names, 1)
+    ]
+
+
+async def test_replicated_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(limits.LARGE_SESSION_EVENTS + 1)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        large = core.replicate(of_server(2, 1, names))
+        # of types that the large one brings
+        last = core.replicate(of_server(2, 2, ["t7"]))
+        own = core.register(SOURCE, [register_event(name) for name in names[-9:]])
+        assert core.pending_events == len(names) + 10
+        await asyncio.wait([large, last, own.committed])
+        found = (await core.query(QueryServerParams(2, max_results=2))).events
+        assert [i.type for i in found] == [("t0",), ("t1",)]
+        assert (core.replicated(2).session, core.pending_events) == (2, 0)
+        await core.async_close()
+    order = [1, 2, own.events[0].id.session]
+    for persisted in False, True:
+        assert [i[0] for i in recorder.sessions if i[1] is persisted][:3] == order
+    check_store(tmp_path / "store")
+
+
+async def test_a_large_replicated_session_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{n}" for n in range(limits.LARGE_SESSION_EVENTS + 1)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", len(names))
+        with pytest.raises(LimitError):
+            await core.replicate(of_server(2, 1, names))
+        assert core.pending_events == 0
+        await core.replicate(of_server(2, 1, names[1:]))
+        assert core.replicated(2).session == 1
+        await core.async_close()
+    check_store(tmp_path / "store")
+
+
+async def test_a_session_of_many_new_types_is_dealt_with_in_steps(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(limits.MANY_NEW_TYPES + 1)]
+    quota = TypeQuota("client", len(names) + 1)
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        first = core.register(SOURCE, [register_event(name) for name in names], quota)
+        assert not first.events
+        await asyncio.wait([first.committed])
+        assert [event.type for event in first.events] == [(name,) for name in names]
+        known = core.register(SOURCE, [register_event(name) for name in names], quota)
+        assert known.events  # at once
+        refused = core.register(SOURCE, [register_event(f"new {name}") for name in names], quota)
+        await asyncio.wait([refused.committed])
+        with pytest.raises(LimitError, match="1 more are allowed"):
+            refused.committed.result()
+        await register(core, register_event("new"))
+        assert core.pending_events == 0
+        await core.async_close()
+    check_store(tmp_path / "store")
 
 
 async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:

@@ -121,6 +121,15 @@ def test_subscriptions_are_not_hashed_for_an_event(loop: asyncio.AbstractEventLo
     assert Hashed.n_hashed == before
 
 
+def test_each_new_type_is_matched_in_a_step_of_its_own(loop: asyncio.AbstractEventLoop) -> None:
+    fanout, recorder = Fanout(encode, prepare), Recorder()
+    fanout.add(recorder, Filter(Subscription([("t", "?")]), None, False))
+    session = session_of(loop, *[(1, ("t", str(number))) for number in range(100)])
+    assert sum(1 for _ in fanout.notify_in_steps(session, False)) > 100
+    assert sum(1 for _ in fanout.notify_in_steps(session, False)) < 100  # they are known
+    assert recorder.told == [(bytes(range(100)), 100)] * 2
+
+
 def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -> None:
     fanout = Fanout(encode, prepare)
     one_filter = Filter(Subscription([("a",)]), None, False)

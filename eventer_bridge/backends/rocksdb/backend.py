@@ -61,7 +61,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
-from eventer_bridge.slices import Steps
+from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -225,18 +225,20 @@ class RocksDbBackend(Backend):
     def register_in_steps(
         self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
     ) -> Steps[asyncio.Future[None]]:
-        """See :class:`Backend`.
-
-        Its group has its place among the commits before its types are known to others, so that
-        they are stored before others use them.
-        """
+        """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
+        types = self._types
         try:
             self._check_writable()
-            type_ids = self._types.intern(events, new_types, quota, n_asked)
+            type_ids = yield from types.intern_in_steps(events, new_types, quota, n_asked)
+            for part in parts(len(new_types)):
+                self._note_new_types(new_types[part])
+                yield
+            self._check_writable()
+            if types is not self._types:
+                raise StorageError(f"{self._store.path}: the event store was opened again")
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        self._note_new_types(new_types)
         group = self._append(Commit(len(events)))
         group.is_large = group.is_open = True
         future = group.future
