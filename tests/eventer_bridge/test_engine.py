@@ -8,7 +8,7 @@ import pytest
 
 from eventer_bridge import engine, limits
 from eventer_bridge.backends import memory, rocksdb
-from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import (
@@ -380,8 +380,87 @@ async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:
     assert (await register(core, register_event("a"))).events[0].id.session == 2
 
 
+def event_of(server: int, session: int, *segments: str, value: object = 1) -> Event:
+    event_id = EventId(server, session, 1)
+    return Event(event_id, segments, Timestamp(1, 0), None, JsonPayload.of(value))
+
+
+async def test_a_session_of_another_server_is_kept_as_it_is(core: Engine, backend: Backend) -> None:
+    await core.stop()  # it is replicated whatever the status is
+    recorder = Recorder()
+    core.add_observer(recorder)
+    assert core.replicated(2) == ServerMark(0, None)
+    event = event_of(2, 70, "a")
+    commit = core.replicate([event])
+    assert recorder.sessions == [(70, False)]
+    await backend.flush()
+    assert commit.done()
+    assert recorder.sessions == [(70, False), (70, True)]
+    assert core.replicated(2) == ServerMark(70, Timestamp(1, 0))
+    assert (await core.query(QueryServerParams(2))).events == [event]
+    assert core.pending_events == 0
+
+
+async def test_what_is_replicated_may_fill_the_engine(
+    core: Engine, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 1)
+    core.replicate([event_of(2, 1, "a"), event_of(2, 1, "b")])
+    assert (core.pending_events, core.is_full) == (2, True)
+    await backend.flush()
+    assert (core.pending_events, core.is_full) == (0, False)
+
+
 async def test_own_events_are_not_replicated(core: Engine) -> None:
     own = Event(EventId(7, 900, 1), ("a",), Timestamp(1, 0), None, None)
     with pytest.raises(InvalidEventError, match=r"^events of server 7, which is this one"):
         await core.replicate([own])
     assert (await register(core, register_event("a"))).events[0].id.session < 900
+
+
+async def test_types_that_are_too_many_are_not_replicated(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 1)
+    with pytest.raises(LimitError):
+        await core.replicate([event_of(2, 1, "a")])
+    assert core.replicated(2) == ServerMark(0, None)
+    assert core.pending_events == 0
+
+
+async def test_connections_are_announced(core: Engine, backend: Backend) -> None:
+    core.announce(SOURCE, "gui", is_connected=True)
+    core.announce(SOURCE, "gui", is_connected=False)
+    events = (await core.query(QueryServerParams(7))).events[1:]
+    assert [(e.id.session, "/".join(e.type), e.payload) for e in events] == [
+        (2, "event/communication/connected", None),
+        (2, "event/7/eventer/gui", JsonPayload.of("CONNECTED")),
+        (3, "event/communication/disconnected", None),
+        (3, "event/7/eventer/gui", JsonPayload.of("DISCONNECTED")),
+    ]
+
+
+async def test_a_connection_that_cannot_be_announced_leaves_a_line(
+    core: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", engine.mlog.name)
+    core.announce(SOURCE, "x" * 2_000, is_connected=True)
+    core.announce(SOURCE, "*", is_connected=True)
+    long, wildcard = (vars(i) for i in caplog.records if i.msg == "connection is not announced")
+    assert long["client"] == "x" * (limits.MAX_REASON_CHARACTERS - 1) + "…"
+    assert "at most 1024 are allowed" in long["reason"]
+    assert wildcard["client"] == "*"
+    assert "'?' and '*' are for queries only" in wildcard["reason"]
+    assert len((await core.query(QueryServerParams(7))).events) == 1
+
+
+async def test_names_that_are_announced_have_a_quota(
+    core: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", engine.mlog.name)
+    monkeypatch.setattr(engine, "_ANNOUNCED", TypeQuota("announced clients", 3))
+    for name in "abc":  # the first brings event/communication/connected, too
+        core.announce(SOURCE, name, is_connected=True)
+    events = (await core.query(QueryServerParams(7))).events
+    assert [e.type[-1] for e in events[2::2]] == ["a", "b"]
+    assert "max_event_types: 3" in vars(caplog.records[-1])["reason"]

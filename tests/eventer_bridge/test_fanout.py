@@ -1,13 +1,14 @@
 """Fan-out: who hears of which events, and what finding that out costs."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventer_bridge import limits
+from eventer_bridge import limits, slices
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.session import REMOTE_SOURCE, Session
@@ -23,12 +24,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.told: list[tuple[bytes, int]] = []
+        self.heard: list[asyncio.Future[None]] = []
 
     def notify(self, message: bytes, event_count: int) -> None:
         self.told.append((message, event_count))
 
     def heard_of(self, commit: asyncio.Future[None]) -> None:
-        pass
+        self.heard.append(commit)
 
 
 class Hashed(Subscription):
@@ -80,6 +82,9 @@ def test_everybody_hears_of_what_passes_its_filter(
 ) -> None:
     loop = asyncio.new_event_loop()
     fanout = Fanout(encode, prepare)
+    ways = itertools.cycle(
+        [fanout.notify, lambda *args: slices.at_once(fanout.notify_in_steps(*args))]
+    )
     receivers: list[tuple[Recorder, Filter, bool]] = []
     for one_filter, leaves in joining:
         receivers.append((Recorder(), one_filter, leaves))
@@ -88,7 +93,7 @@ def test_everybody_hears_of_what_passes_its_filter(
     for turn in range(2):
         for each in sessions:
             for persisted in False, True:
-                fanout.notify(session_of(loop, *each), persisted)
+                next(ways)(session_of(loop, *each), persisted)
                 for receiver, one_filter, leaves in receivers:
                     indices = [
                         index
@@ -145,3 +150,43 @@ def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -
     for _ in range(2):
         fanout.notify(session_of(loop, (1, ("a",))), False)
     assert [len(receiver.told) for receiver in receivers] == [1, 1, 1]
+
+
+def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) -> None:
+    done: list[str] = []
+
+    def encode_in_turn(session: Session, indices: Sequence[int]) -> bytes:
+        done.append(f"encoded {len(indices)}")
+        return b""
+
+    def prepare_in_turn(session: Session) -> Steps[None]:
+        assert session is large
+        done.append("prepared")
+        yield
+
+    fanout = Fanout(encode_in_turn, prepare_in_turn)
+    n_parts = 3
+    large = session_of(loop, *[(1, ("a",)), (1, ("b",))] * limits.STEP_EVENTS, (1, ("a",)))
+    assert len(list(slices.parts(len(large.events)))) == n_parts
+    assert list(fanout.notify_in_steps(large, False)) == []  # nobody is there
+    receivers = {name: Recorder() for name in ("a", "b", "c")}
+    for name, receiver in receivers.items():
+        fanout.add(receiver, Filter(Subscription([(name,)]), None, False))
+    last = Recorder()
+    fanout.add(last, Filter(Subscription([("a",)]), None, True))
+
+    n_steps = len(list(fanout.notify_in_steps(large, False)))
+    # to match two types, to collect, to prepare, to send two messages
+    assert n_steps == 2 + n_parts + 1 + 2
+    n = limits.STEP_EVENTS
+    assert done == ["prepared", f"encoded {n + 1}", f"encoded {n}"]
+    assert [i.told for i in receivers.values()] == [[(b"", n + 1)], [(b"", n)], []]
+    # what they ask next has to wait for it
+    assert [i.heard for i in receivers.values()] == [[large.committed], [large.committed], []]
+    assert (last.told, last.heard) == ([], [])
+
+    slices.at_once(fanout.notify_in_steps(large, True))
+    assert (last.told, last.heard) == ([(b"", n + 1)], [])
+    done.clear()
+    slices.at_once(fanout.notify_in_steps(session_of(loop, *[(1, ("x",))]), False))
+    assert done == []  # nothing is made for nobody

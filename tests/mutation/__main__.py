@@ -2,8 +2,8 @@
 
 mutmut changes one thing at a time in the functions that ``[tool.mutmut]`` of ``pyproject.toml``
 names, and runs the tests that call them. What is known already is not tried again, so that it
-goes on where it was stopped; a changed function is. ``survivors.md`` says which mutants are left
-alive, and why.
+goes on where it was stopped; a changed function is, and with ``--again`` what no test noticed.
+``survivors.md`` says which mutants are left alive, and why.
 """
 
 import contextlib
@@ -27,16 +27,21 @@ MIN_KILLED_SHARE: Final = 0.9
 
 STOP_TIMEOUT_S: Final = 30.0
 
-_KILLED: Final = {1, 3, 24, 36, 152, 255, -24}  # a test failed, or went on without end
+_FAILED: Final = {1, 3}
+_WITHOUT_END: Final = {24, 36, 152, 255, -24}
 _NOT_CALLED: Final = {5, 33}
+_UNNOTICED: Final = {"alive", "not called"}
 
 
 @click.command()
 @click.argument("patterns", nargs=-1)
 @click.option("--minutes", type=float, default=60, show_default=True, help="At most.")
 @click.option("--processes", type=int, default=1, show_default=True)
-def main(patterns: tuple[str, ...], minutes: float, processes: int) -> None:
+@click.option("--again", is_flag=True, help="Try those that live once more: there are new tests.")
+def main(patterns: tuple[str, ...], minutes: float, processes: int, again: bool) -> None:
     """Mutate what PATTERNS name, such as eventer_bridge.framing.*; or everything."""
+    if again:
+        forget_living()
     _run(["--max-children", str(processes), *patterns], minutes * 60)
     sys.exit(not tell(results()))
 
@@ -53,6 +58,17 @@ def _run(arguments: list[str], timeout_s: float) -> None:
             process.kill()
 
 
+def forget_living() -> None:
+    """Let mutmut try those again that no test noticed."""
+    for path in MUTANTS.rglob("*.py.meta"):
+        meta = json.loads(path.read_text())
+        codes = meta["exit_code_by_key"]
+        meta["exit_code_by_key"] = {
+            name: None if _fate(code) in _UNNOTICED else code for name, code in codes.items()
+        }
+        path.write_text(json.dumps(meta, indent=4))
+
+
 def results() -> dict[str, dict[str, int | None]]:
     """What became of each mutant of each module: exit codes of pytest, by name."""
     metas = sorted(MUTANTS.rglob("*.py.meta"))
@@ -65,8 +81,8 @@ def results() -> dict[str, dict[str, int | None]]:
 
 def tell(modules: dict[str, dict[str, int | None]]) -> bool:
     """Print the figures, and who is alive; whether enough were killed."""
-    columns = ("module", "mutants", "tried", "killed", "alive", "not called", "killed of tried")
-    table = Table(*columns, title="Mutants")
+    fates = ("failed", "without end", "alive", "not called")
+    table = Table("module", "mutants", "tried", *fates, "killed of tried", title="Mutants")
     total: Counter[str] = Counter()
     console = Console()
     for module, codes in [*modules.items(), ("all", {})]:
@@ -76,23 +92,28 @@ def tell(modules: dict[str, dict[str, int | None]]) -> bool:
         n_tried = counts.total() - counts["not tried"]
         if not n_tried:
             continue
-        names = ("killed", "alive", "not called")
-        share = f"{counts['killed'] / n_tried:.1%}"
-        cells = (counts.total(), n_tried, *(counts[i] for i in names), share)
+        share = f"{_killed(counts) / n_tried:.1%}"
+        cells = (counts.total(), n_tried, *(counts[i] for i in fates), share)
         table.add_row(module, *map(str, cells))
     console.print(table)
     for codes in modules.values():
         for name, code in codes.items():
-            if _fate(code) in {"alive", "not called"}:
+            if _fate(code) in _UNNOTICED:
                 console.print(f"{_fate(code)}: {name}", soft_wrap=True, highlight=False)
-    return total["killed"] >= MIN_KILLED_SHARE * (total.total() - total["not tried"])
+    return _killed(total) >= MIN_KILLED_SHARE * (total.total() - total["not tried"])
+
+
+def _killed(counts: Counter[str]) -> int:
+    return counts["failed"] + counts["without end"]
 
 
 def _fate(exit_code: int | None) -> str:
     if exit_code is None:
         return "not tried"
-    if exit_code in _KILLED:
-        return "killed"
+    if exit_code in _FAILED:
+        return "failed"
+    if exit_code in _WITHOUT_END:
+        return "without end"
     return "not called" if exit_code in _NOT_CALLED else "alive"
 
 

@@ -18,6 +18,7 @@ from eventer_bridge.eventer.messages import (
     MsgQueryRes,
     MsgRegisterReq,
     MsgRegisterRes,
+    RefusedReq,
 )
 from eventer_bridge.model import (
     INT64_MAX,
@@ -35,6 +36,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.resources import read_schema
+from eventer_bridge.slices import at_once
 from tests.eventer_bridge.eventer import hat_messages
 from tests.eventer_bridge.eventer.hat_messages import to_hat
 from tests.eventer_bridge.eventer.record_vectors import VECTORS, record
@@ -126,6 +128,8 @@ def check(message: Message) -> None:
     name, data = codec.encode(message)
     assert (name, data) == hat_messages.encode(message)
     assert codec.decode(name, data) == message
+    if isinstance(message, MsgRegisterReq):
+        assert at_once(codec.decode_register_req(data)) == message
 
 
 @given(st.lists(EVENTS, max_size=5))
@@ -159,6 +163,27 @@ def test_any_timeseries_query(params: QueryTimeseriesParams) -> None:
 def test_payloads_about_every_size_of_a_length(size: int) -> None:
     payloads = (json_payload("x" * (size - 2)), BinaryPayload("x" * size, bytes(size)))
     check(MsgRegisterReq([RegisterEvent((), None, i) for i in payloads]))
+
+
+def test_a_large_registration_is_decoded_in_steps() -> None:
+    n_steps = 3
+    many = [
+        RegisterEvent((f"{i}",), None, json_payload(i))
+        for i in range((n_steps - 1) * limits.STEP_EVENTS + 1)
+    ]
+    steps = codec.decode_register_req(codec.encode(MsgRegisterReq(many))[1])
+    for _ in range(n_steps):
+        next(steps)
+    assert at_once(steps) == MsgRegisterReq(many)
+
+
+def test_the_place_of_an_event_is_told_in_a_later_step_too() -> None:
+    many = [RegisterEvent((), None, None)] * (limits.STEP_EVENTS + 1)
+    wrong = RegisterEvent((), None, JsonPayload(Raw(b"[1")))
+    place = len(many)
+    refused = at_once(codec.decode_register_req(codec.encode(MsgRegisterReq([*many, wrong]))[1]))
+    assert isinstance(refused, RefusedReq)
+    assert refused.reason.startswith(f"event {place}: payload is not JSON: ")
 
 
 # --- parts of messages --------------------------------------------------------------------
