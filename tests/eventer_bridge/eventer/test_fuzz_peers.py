@@ -38,6 +38,7 @@ ONE_WAY: Final = NOTIFICATIONS[1:]
 
 FINE: Final = {
     "peer closed", "connection lost", "protocol error", "declined", "slow consumer",
+    "query failed",  # of types that no query may have, if it is reached before the next mistake
 }  # fmt: skip
 
 
