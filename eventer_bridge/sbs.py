@@ -24,6 +24,9 @@ from eventer_bridge.model import INT64_MAX, INT64_MIN
 
 T = TypeVar("T")
 
+Writer: TypeAlias = Callable[[T], bytes]
+"""Encodes a value of one type."""
+
 Reader: TypeAlias = Callable[[bytes, int], tuple[T, int]]
 """Reads a value of one type; see the module."""
 
@@ -80,6 +83,37 @@ def encode_string(text: str) -> bytes:
     """
     encoded = text.encode()
     return encode_length(len(encoded)) + encoded
+
+
+def encode_int64(value: int) -> bytes:
+    """An Integer.
+
+    Raises:
+        OverflowError: it does not fit 64 bits with sign, which is all that peers read.
+    """
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise OverflowError("int too big to convert")
+    return encode_integer(value)
+
+
+def encode_boolean(value: bool) -> bytes:
+    """A Boolean."""
+    return TRUE if value else FALSE
+
+
+def encode_one_of(values: Sequence[T], value: T) -> bytes:
+    """A Choice of nothing but one of some values."""
+    return encode_integer(values.index(value))
+
+
+def encode_optional(encode: Writer[T], value: T | None) -> bytes:
+    """An Optional of a type."""
+    return bytes((FIRST,)) if value is None else bytes((SECOND,)) + encode(value)
+
+
+def encode_array(encode: Writer[T], values: Sequence[T]) -> bytes:
+    """An Array of a type."""
+    return b"".join((encode_length(len(values)), *map(encode, values)))
 
 
 # --- reading ------------------------------------------------------------------------------

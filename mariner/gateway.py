@@ -8,10 +8,11 @@ is accepted, what was is answered and durable. Then the parts are closed in the 
 import asyncio
 import logging
 import ssl
+from typing import TYPE_CHECKING
 
 from hat import aio
 
-from eventer_bridge import chatter, engine, monitor, relay, replication, tls
+from eventer_bridge import chatter, engine, relay, replication, tls
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.conditions import Conditions
@@ -39,6 +40,9 @@ from mariner.config import (
     TlsConfig,
 )
 from mariner.metrics import GatewayCollector, Metrics, RemotesCollector, RemoteServer
+
+if TYPE_CHECKING:
+    from eventer_bridge.monitor import Monitor
 
 mlog = logging.getLogger(__name__)
 
@@ -80,7 +84,7 @@ class Gateway(aio.Resource):
         self._schemas = PayloadSchemas(config.schemas)
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
-        self._monitor: monitor.Monitor | None = None
+        self._monitor: Monitor | None = None
         self.core: EventCore
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
@@ -182,6 +186,9 @@ class Gateway(aio.Resource):
             self.eventer_server = await self._listen(core, config.eventer_server, metrics)
             self._own(self.eventer_server, "eventer server")
         if config.monitor is not None:
+            # it imports a third as much again, and few gateways have one
+            from eventer_bridge import monitor  # noqa: PLC0415
+
             assert config.eventer_server is not None
             assert self.eventer_server is not None
             member = monitor.Member(

@@ -7,9 +7,8 @@ Sans I/O; any thread.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import msgspec
+from functools import partial
+from typing import Final
 
 from eventer_bridge import limits, sbs
 from eventer_bridge.errors import InvalidEventError
@@ -28,11 +27,7 @@ from eventer_bridge.model import (
 
 _ORDERS: Final = (Order.DESCENDING, Order.ASCENDING)
 _ORDERS_BY: Final = (OrderBy.TIMESTAMP, OrderBy.SOURCE_TIMESTAMP)
-_ORDER_NAMES: Final = {Order.DESCENDING: "descending", Order.ASCENDING: "ascending"}
-_ORDER_BY_NAMES: Final = {
-    OrderBy.TIMESTAMP: "timestamp",
-    OrderBy.SOURCE_TIMESTAMP: "sourceTimestamp",
-}
+_LATEST, _TIMESERIES, _SERVER = range(3)  # the Choice QueryParams
 
 _MIN_TYPE_BYTES: Final = 1
 
@@ -121,52 +116,56 @@ _READERS: Final[tuple[sbs.Reader[QueryParams], ...]] = (
 # --- writing ------------------------------------------------------------------------------
 
 
-def query_params_to_sbs(params: QueryParams) -> tuple[str, dict[str, Any]]:
-    """QueryParams for hat-sbs.
+def encode_query_params(params: QueryParams) -> bytes:
+    """QueryParams.
 
     Raises:
         InvalidEventError: it has a condition of 000 that 001 cannot express.
+        OverflowError: an integer has more than 64 bits.
+        UnicodeEncodeError: a text has no UTF-8 form.
     """
     match params:
         case QueryLatestParams():
-            return "latest", {"eventTypes": optional_to_sbs(_types_to_sbs(params.event_types))}
+            return sbs.encode_integer(_LATEST) + _encode_types(params.event_types)
         case QueryTimeseriesParams():
             if params.ids is not None or params.payload is not None or params.unique_type:
                 raise InvalidEventError(
                     "an Event Server cannot be asked by ids, payload or unique_type"
                 )
-            return "timeseries", {
-                "eventTypes": optional_to_sbs(_types_to_sbs(params.event_types)),
-                "tFrom": optional_to_sbs(_timestamp_to_sbs(params.t_from)),
-                "tTo": optional_to_sbs(_timestamp_to_sbs(params.t_to)),
-                "sourceTFrom": optional_to_sbs(_timestamp_to_sbs(params.source_t_from)),
-                "sourceTTo": optional_to_sbs(_timestamp_to_sbs(params.source_t_to)),
-                "order": (_ORDER_NAMES[params.order], None),
-                "orderBy": (_ORDER_BY_NAMES[params.order_by], None),
-                "maxResults": optional_to_sbs(params.max_results),
-                "lastEventId": optional_to_sbs(_event_id_to_sbs(params.last_event_id)),
-            }
+            conditions = (
+                _encode_types(params.event_types),
+                sbs.encode_optional(_encode_timestamp, params.t_from),
+                sbs.encode_optional(_encode_timestamp, params.t_to),
+                sbs.encode_optional(_encode_timestamp, params.source_t_from),
+                sbs.encode_optional(_encode_timestamp, params.source_t_to),
+                sbs.encode_one_of(_ORDERS, params.order),
+                sbs.encode_one_of(_ORDERS_BY, params.order_by),
+                sbs.encode_optional(sbs.encode_int64, params.max_results),
+                sbs.encode_optional(_encode_event_id, params.last_event_id),
+            )
+            return sbs.encode_integer(_TIMESERIES) + b"".join(conditions)
         case QueryServerParams():
-            return "server", {
-                "serverId": params.server_id,
-                "persisted": params.persisted,
-                "maxResults": optional_to_sbs(params.max_results),
-                "lastEventId": optional_to_sbs(_event_id_to_sbs(params.last_event_id)),
-            }
+            fields = (
+                sbs.encode_int64(params.server_id),
+                sbs.encode_boolean(params.persisted),
+                sbs.encode_optional(sbs.encode_int64, params.max_results),
+                sbs.encode_optional(_encode_event_id, params.last_event_id),
+            )
+            return sbs.encode_integer(_SERVER) + b"".join(fields)
 
 
-def optional_to_sbs(value: Any) -> tuple[str, Any]:
-    """An Optional for hat-sbs."""
-    return ("none", None) if value is None else ("value", value)
+def encode_query_types(query_types: Sequence[EventType]) -> bytes:
+    """An Array of EventType, of a query or a subscription."""
+    return sbs.encode_array(partial(sbs.encode_array, sbs.encode_string), query_types)
 
 
-def _types_to_sbs(event_types: Sequence[EventType] | None) -> list[list[str]] | None:
-    return None if event_types is None else [list(i) for i in event_types]
+def _encode_types(query_types: Sequence[EventType] | None) -> bytes:
+    return sbs.encode_optional(encode_query_types, query_types)
 
 
-def _timestamp_to_sbs(timestamp: Timestamp | None) -> dict[str, int] | None:
-    return None if timestamp is None else msgspec.structs.asdict(timestamp)
+def _encode_timestamp(timestamp: Timestamp) -> bytes:
+    return sbs.encode_int64(timestamp.s) + sbs.encode_int64(timestamp.us)
 
 
-def _event_id_to_sbs(event_id: EventId | None) -> dict[str, int] | None:
-    return None if event_id is None else msgspec.structs.asdict(event_id)
+def _encode_event_id(event_id: EventId) -> bytes:
+    return b"".join(map(sbs.encode_int64, (event_id.server, event_id.session, event_id.instance)))

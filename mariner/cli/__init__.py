@@ -8,44 +8,32 @@ Exit codes of every command:
 * 3: ``serve`` only: it did not stop in time
 """
 
+from typing import Final
+
 import click
 
-from mariner.cli.backup import backup, restore
-from mariner.cli.client import ping, query, register, subscribe
-from mariner.cli.eventer_server import EVENTER
-from mariner.cli.lake import lake
-from mariner.cli.mariner_server import MARINER
-from mariner.cli.report import report
-from mariner.cli.rsb import rsb
-from mariner.cli.serve import check, serve
-from mariner.cli.servers import command_of
-from mariner.cli.store import store
+from mariner.cli.lazy import LazyGroup
 from mariner.version import __version__
-from mariner_certs.cli import certs
 
+_CLIENT_COMMANDS: Final = ("ping", "register", "query", "subscribe")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="mariner")
-def main() -> None:
-    """Mariner gateway: an event gateway for Hat-style systems."""
+eventer = LazyGroup(
+    "eventer",
+    {i: f"mariner.cli.eventer_server:{i}" for i in _CLIENT_COMMANDS},
+    "The same client commands for an Event Server (Eventer).",
+)
 
-
-@click.group()
-def eventer() -> None:
-    """The same client commands for an Event Server (Eventer)."""
-
-
-_CLIENT_COMMANDS = (ping, register, query, subscribe)
-
-for command in (
-    *(serve, check),
-    *(command_of(MARINER, i) for i in _CLIENT_COMMANDS),
-    eventer,
-    rsb,
-    *(backup, restore, store),
-    *(lake, report),
-    certs,
-):
-    main.add_command(command)
-for command in _CLIENT_COMMANDS:
-    eventer.add_command(command_of(EVENTER, command))
+main = click.version_option(__version__, prog_name="mariner")(
+    LazyGroup(
+        "mariner",
+        {
+            **{i: f"mariner.cli.mariner_server:{i}" for i in _CLIENT_COMMANDS},
+            **{i: f"mariner.cli.serve:{i}" for i in ("serve", "check")},
+            **{i: f"mariner.cli.backup:{i}" for i in ("backup", "restore")},
+            **{i: f"mariner.cli.{i}:{i}" for i in ("rsb", "store", "lake", "report")},
+            "eventer": "mariner.cli:eventer",
+            "certs": "mariner_certs.cli:certs",
+        },
+        "Mariner gateway: an event gateway for Hat-style systems.",
+    )
+)

@@ -300,3 +300,6 @@ async def _subscribe(
                 if remaining <= 0:
                     return
         raise ConnectionLostError(f"{client.address}: {client.close_reason}")
+
+
+COMMANDS: Final = (ping, register, query, subscribe)

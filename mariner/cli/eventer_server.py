@@ -22,7 +22,8 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.relay_queries import is_conditional, matching
-from mariner.cli.servers import Client, Server, Wire, server_options
+from mariner.cli import client as commands
+from mariner.cli.servers import Client, Server, Wire, command_of, server_options
 from mariner.client import paging, reasons
 from mariner.client.notifications import Notifications
 from mariner.errors import (
@@ -189,3 +190,5 @@ EVENTER: Final = Wire(
         " out of the answer to the query without them, and it costs as much as that.",
     },
 )
+
+ping, register, query, subscribe = (command_of(EVENTER, i) for i in commands.COMMANDS)

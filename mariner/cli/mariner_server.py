@@ -5,7 +5,8 @@ from typing import Final
 
 from eventer_bridge.model import EventType
 from mariner import client
-from mariner.cli.servers import Server, Wire, server_options
+from mariner.cli import client as commands
+from mariner.cli.servers import Server, Wire, command_of, server_options
 
 
 class MarinerServer(Server):
@@ -38,3 +39,5 @@ MARINER: Final = Wire(
     server_options("MARINER", 23014),
     {"query": "--id, --payload and --unique-type work only if the server is one of ours."},
 )
+
+ping, register, query, subscribe = (command_of(MARINER, i) for i in commands.COMMANDS)

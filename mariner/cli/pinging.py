@@ -102,6 +102,9 @@ async def _ping(
         try:
             async with asyncio.timeout(timeout_s):
                 time_s = await client.ping()
+        except asyncio.CancelledError:
+            statistics.transmitted -= 1  # interrupted before its time was over: it is not lost
+            raise
         except TimeoutError:
             tell(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
         else:
