@@ -291,21 +291,25 @@ def _query_params(query: wire.WireQuery) -> QueryParams:
             )
 
 
+_QUERY_TYPES: Final[dict[type[QueryParams], str]] = {
+    QueryLatestParams: "latest",
+    QueryTimeseriesParams: "timeseries",
+    QueryServerParams: "server",
+}
+
+
 def _wire_query(message: QueryReq) -> dict[str, Any]:
     params = message.params
-    name, fixed = {
-        QueryLatestParams: ("latest", ()),
-        QueryTimeseriesParams: ("timeseries", ("order", "order_by")),
-        QueryServerParams: ("server", ("server_id", "persisted")),
-    }[type(params)]
-    # what is not set is left out: servers of another make do not know all of it
     properties = {i: getattr(params, i) for i in params.__struct_fields__}
     return {
         "msg_type": "query_req",
         "query_id": message.query_id,
-        "query_type": name,
+        "query_type": _QUERY_TYPES[type(params)],
+        # what is not set is left out: servers of another make do not know all of it
         **{
-            key: i for key, i in properties.items() if key in fixed or not (i is None or i is False)
+            key: i
+            for key, i in properties.items()
+            if key == "persisted" or not (i is None or i is False)
         },
     }
 

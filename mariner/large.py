@@ -36,7 +36,7 @@ from mariner.messages import Message, RegisterReq
 _decode_events: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
 _decode_event: Final = msgspec.json.Decoder(RegisterEvent).decode
 
-_EVENTS: Final = re.compile(rb'"register_events"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*')
+_EVENTS: Final = re.compile(rb'"register_events"[ \t\n\r]*:[ \t\n\r]*\[')
 _FIRST: Final = re.compile(rb'\{[ \t\n\r]*"[^"\\]{0,64}"[ \t\n\r]*:[ \t\n\r]*[\[{"]?')
 _BLANKS: Final = b" \t\n\r"
 _NOT_BLANK: Final = re.compile(rb"[ \t\n\r]*")
@@ -72,7 +72,7 @@ def decode(message: bytes) -> Steps[Message]:
                 " what is not a register_req"
             )
         return codec.decode(message)
-    reader = _Reader(message, found.end())
+    reader = _Reader(message, _skip_blanks(message, found.end()))
     try:
         yield from reader.read()
     except InvalidMessageError as e:

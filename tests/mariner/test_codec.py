@@ -438,6 +438,25 @@ def test_registration_that_can_be_answered(message: str, pointer: str, reason: s
     assert (error.msg_type, error.register_id) == ("register_req", 7)
 
 
+@pytest.mark.parametrize("register_id", [INT64_MIN, INT64_MAX])
+def test_registration_of_any_identifier_can_be_answered(register_id: int) -> None:
+    assert refusal(register("1", register_id=str(register_id))).register_id == register_id
+
+
+def test_the_place_of_a_payload_in_a_request_is_told() -> None:
+    fine = JsonPayload.of([1] * core_limits.MAX_JSON_DEPTH)
+    events = [
+        RegisterEvent(("a",), None, i)
+        for i in (None, fine, BinaryPayload("", b"[" * 999), JsonPayload(msgspec.Raw(b"1" * 1001)))
+    ]
+    codec.check_payloads(events[:-1])
+    with pytest.raises(InvalidMessageError) as e:
+        codec.check_payloads(events, 5)
+    assert str(e.value) == (
+        "register_req: /register_events/8/payload/data: a number of more than 1000 digits in a row"
+    )
+
+
 @pytest.mark.parametrize("data", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
 def test_payload_that_is_not_utf8(data: bytes) -> None:
     message = register(payload=json_payload('"HERE"')).encode().replace(b"HERE", data)
@@ -458,6 +477,9 @@ def test_registration_that_cannot_be_answered(register_id: str) -> None:
 
 def test_only_registrations_can_be_answered() -> None:
     assert refusal('{"msg_type":"query_req","register_id":7}').register_id is None
+    for message in ("[1]", "{}", '{"msg_type":1,"register_id":7}'):
+        error = refusal(message)
+        assert (error.msg_type, error.register_id) == (None, None)
 
 
 def test_depth_and_digits_of_what_is_notified_are_not_bounded() -> None:
@@ -515,6 +537,18 @@ def test_a_large_message_is_not_shown_to_the_schema(monkeypatch: pytest.MonkeyPa
     assert (error.msg_type, error.register_id) == ("register_req", 7)
     assert error.reason.startswith("Expected `int`, got `")
     assert refusal(register(f"{many},{wrong}", register_id=DEEP[200:800])).register_id is None
+
+
+def test_of_a_large_message_what_is_short_is_told() -> None:
+    many = ",".join(["1"] * limits.MAX_EXPLAINED_BYTES)
+    error = refusal(f'{{"msg_type":"events","events":[{many}]}}')
+    assert (error.msg_type, error.register_id, error.pointer) == ("events", None, "")
+    assert error.reason == "Expected `object`, got `int` - at `$.events[0]`"
+    for n_bytes, is_told in ((limits.MAX_REASON_BYTES, True), (limits.MAX_REASON_BYTES + 1, False)):
+        msg_type = "x" * (n_bytes - len('""'))
+        error = refusal(f'{{"msg_type":"{msg_type}","x":[{many}]}}')
+        assert error.msg_type == (msg_type if is_told else None)
+        assert len(error.reason) <= limits.MAX_REASON_BYTES
 
 
 def test_token_is_never_shown() -> None:

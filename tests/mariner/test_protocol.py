@@ -238,6 +238,58 @@ def test_what_is_decoded_later_because_of_its_client_is_decoded_the_same() -> No
     assert at_once(server.decode_large(large)) == RegisterReq(7, ())
 
 
+def of_size(message: bytes, n_bytes: int) -> bytes:
+    """The same message, with blanks in its first array."""
+    return message.replace(b"[", b"[" + b" " * (n_bytes - len(message)), 1)
+
+
+@pytest.mark.parametrize("n_more", [0, 1, limits.LARGE_FRAME_BYTES])
+def test_a_large_message_is_decoded_later(n_more: int) -> None:
+    _, server = in_state(State.OPEN)
+    message = of_size(codec.encode(RegisterReq(7, ())), limits.LARGE_FRAME_BYTES + n_more)
+    server.receive_data(encode_frame(message))
+    taken = server.next_message()
+    assert isinstance(taken, LargeMessage) is (n_more > 0)
+    if isinstance(taken, LargeMessage):
+        taken = at_once(server.decode_large(taken))
+    assert taken == RegisterReq(7, ())
+    assert server.state is State.OPEN
+
+
+@pytest.mark.parametrize("large_bytes", [1, limits.LARGE_FRAME_BYTES])
+def test_what_is_wrong_with_a_large_message_is_told_as_of_a_small_one(large_bytes: int) -> None:
+    def large(message: bytes) -> tuple[Protocol, LargeMessage]:
+        _, server = in_state(State.OPEN)
+        server.large_bytes = large_bytes
+        server.receive_data(encode_frame(of_size(message, large_bytes + 1)))
+        taken = server.next_message()
+        assert isinstance(taken, LargeMessage)
+        return server, taken
+
+    server, refused = large(WRONG_REGISTER)
+    answer = at_once(server.decode_large(refused))
+    assert isinstance(answer, RefusedRegister)
+    assert answer.register_id == 5
+    assert server.state is State.OPEN
+
+    server, second = large(codec.encode(INIT))
+    with pytest.raises(RemoteProtocolError, match=r"^second init_req, expected one at the beg"):
+        at_once(server.decode_large(second))
+    assert server.state is State.CLOSED
+
+    server, foreign = large(codec.encode(EventsMsg([])))
+    with pytest.raises(
+        RemoteProtocolError, match=r"^events from the client is not allowed after init$"
+    ):
+        at_once(server.decode_large(foreign))
+    assert server.state is State.CLOSED
+
+    server, broken = large(b"no JSON[")
+    with pytest.raises(InvalidMessageError, match="not JSON"):
+        at_once(server.decode_large(broken))
+    assert server.state is State.CLOSED
+
+
 def test_limits_can_be_given() -> None:
     client, server = in_state(State.OPEN, max_init_frame_bytes=300, max_frame_bytes=400)
     server.receive_data(client.send(RegisterReq(1, ())))
