@@ -24,8 +24,10 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.session import REMOTE_SOURCE, Session
 from eventer_bridge.type_budget import TypeQuota
+from tests.eventer_bridge.modules.scripted import NAME, Scripted, answering
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 QUOTA = TypeQuota("client", 1_000)
@@ -256,6 +258,98 @@ async def test_payloads_fill_it_whatever_the_session(
     core._pending._max_bytes = 3 * n_events
     session = core.register(SOURCE, events_of(n_events, 123))
     assert [*full, core.is_full] == [True, False, False]
+
+
+# --- what modules add ---------------------------------------------------------------------
+
+
+@pytest.fixture
+async def adding(backend: SlowBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+    """An engine whose module adds ten events of type b to each of type more."""
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 5)
+
+    def make(module_engine: ModuleEngine) -> Scripted:
+        module = Scripted(module_engine)
+        module.on_process = answering({("more",): [("b",)] * 10})
+        return module
+
+    core = await engine.create(backend, 7, modules=[{"module": NAME, "make": make}])
+    backend.asked.clear()
+    backend.is_slow = True
+    yield core
+    backend.is_slow = False
+    for commit in backend.commits:
+        if not commit.done():
+            commit.set_result(None)
+    await core.async_close()
+
+
+async def test_events_that_modules_add_do_not_count_for_who_asked(
+    adding: Engine, backend: SlowBackend
+) -> None:
+    recorder = Recorder(adding)
+    asked = [
+        events_of(1),
+        events_of(1, name="more"),  # made large
+        events_of(1),  # waits for it
+        events_of(LARGE + 1),
+        [*events_of(LARGE + 1), *events_of(1, name="more")],
+    ]
+    sessions = [adding.register(SOURCE, i, QUOTA) for i in asked]
+    await handed_over(backend, len(asked))
+    sizes = [1, 11, 1, LARGE + 1, LARGE + 12]
+    assert backend.asked == [(n, QUOTA, len(i)) for n, i in zip(sizes, asked, strict=True)]
+    assert recorder.told == [(n, False) for n in sizes]
+    backend.commits[0].set_result(None)
+    assert await done(*sessions) == [None] * len(asked)
+    assert recorder.told[len(asked) :] == [(n, True) for n in sizes]
+    assert [i.events[0].id.session for i in sessions] == [2, 3, 4, 5, 6]
+    assert [i.type for i in sessions[1].events] == [("more",), *[("b",)] * 10]
+    assert backend._budget.spent == {"client": 2}
+    assert adding.pending_events == 0
+
+
+async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: SlowBackend) -> None:
+    full: list[bool] = []
+
+    async def registered(*events: RegisterEvent) -> None:
+        sessions = [adding.register(SOURCE, [event]) for event in events]
+        n_before = len(backend.asked)
+        await handed_over(backend, n_before + len(events))
+        full.append(adding.is_full)
+        backend.commits[-1].set_result(None)
+        assert await done(*sessions) == [None] * len(sessions)
+        full.append(adding.is_full)
+
+    small, large = events_of(1)[0], events_of(1, name="more")[0]
+    await registered(*[small] * 6)
+    assert full == [True, False]
+    # what they make large does not, whether or not there is something small
+    await registered(large, *[small] * 5)
+    assert full[2:] == [False, False]
+    await registered(large, *[small] * 6)
+    assert full[4:] == [True, False]
+    # but its payloads do
+    adding._pending._max_bytes = 10 * len("null")
+    await registered(large)
+    assert full[6:] == [True, False]
+    adding._pending._max_bytes += 1
+    await registered(large)
+    assert full[8:] == [False, False]
+
+
+async def test_conditions_of_what_modules_make_large(backend: SlowBackend) -> None:
+    def make(module_engine: ModuleEngine) -> Scripted:
+        module = Scripted(module_engine)
+        module.on_process = answering({("a",): [("b",)] * 20})
+        return module
+
+    number: Any = {"subscriptions": [["b"]], "condition": {"type": "json", "data_type": "number"}}
+    confs = [{"module": NAME, "make": make}]
+    async with await engine.create(backend, 7, modules=confs, conditions=Conditions([number])) as c:
+        [error] = await done(c.register(SOURCE, events_of(1)))
+        assert isinstance(error, ConditionError)
+        assert c.pending_events == 0
 
 
 # --- what the backend is told -------------------------------------------------------------

@@ -59,7 +59,8 @@ def _run(arguments: list[str], timeout_s: float) -> None:
 
 
 def forget_living() -> None:
-    """Let mutmut try those again that no test noticed."""
+    """Let mutmut try those again that no test noticed, with all tests that call them now."""
+    (MUTANTS / "mutmut-stats.json").unlink(missing_ok=True)
     for path in MUTANTS.rglob("*.py.meta"):
         meta = json.loads(path.read_text())
         codes = meta["exit_code_by_key"]

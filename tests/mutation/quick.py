@@ -21,7 +21,7 @@ MAX_EXAMPLES: Final = 25
 MAX_TEST_CPU_S: Final = 5
 """What takes longer goes on without end: these tests take a second at most."""
 
-MAX_IDLE_S: Final = 4.0
+MAX_IDLE_S: Final = 3.0
 """What waits longer waits for ever."""
 
 CHECK_PERIOD_S: Final = 0.1
