@@ -48,6 +48,17 @@ def pytest_report_header() -> str:
     return "with Spark" if HAS_SPARK else "without Spark, and all tests that need it"
 
 
+MAX_ID_CHARACTERS: Final = 80
+"""Of what a test is called after: pytest hands its name to the processes that the test starts."""
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Some tests are given messages of megabytes."""
+    if isinstance(val, (str, bytes)) and len(val) > MAX_ID_CHARACTERS:
+        return ascii(val[:MAX_ID_CHARACTERS])
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Arrange the tests for several workers: what shares a Spark session or a server stays

@@ -55,7 +55,6 @@ def decode(message: bytes) -> tuple[Message, int]:
         ('{"register_events":[' + ",".join([EVENT] * N) + '],"register_id":7.0,'
          '"msg_type":"register_req"}').encode(),
     ],
-    ids=str,
 )  # fmt: skip
 def test_the_verdict_is_the_codecs(message: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded, n_steps = decode(message)

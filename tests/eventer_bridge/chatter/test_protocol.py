@@ -480,6 +480,8 @@ def test_the_end_of_the_stream() -> None:
         with pytest.raises(RemoteProtocolError) as e:
             protocol.receive_eof()
         assert str(e.value) == f"connection ended in the middle of {text}"
+        protocol.receive_data(frame(msg(1, 1, last=True))[size:])
+        assert protocol.next_message() is None
         protocol = make(None)
         protocol.receive_data(frame(msg(1, 1, last=True)) + cut)
         protocol.receive_eof()

@@ -149,7 +149,6 @@ def malformed(name: str, data: bytes) -> str:
             "1000001 events, at most 1000000 are allowed",
         ),
     ],
-    ids=lambda value: value[:20].hex() if isinstance(value, bytes) else None,
 )
 def test_malformed_message(name: str, data: bytes, text: str) -> None:
     name = f"HatEventer.{name}"
