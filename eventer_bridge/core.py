@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
 from hat import aio
@@ -141,6 +142,7 @@ class EventCore(aio.Resource, abc.ABC):
         subscription: Subscription | None = None,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """Answer a query.
 
@@ -152,6 +154,7 @@ class EventCore(aio.Resource, abc.ABC):
             client: name of who asks, with whose other queries it shares the time.
             after: commits of what else it has to find: what the same client registered or
                 was notified of before.
+            holding: see ``Backend.query``.
 
         Raises:
             EventerBridgeError: it cannot be answered; see ``Backend.query``.

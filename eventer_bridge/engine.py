@@ -27,6 +27,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from hat import aio
@@ -236,11 +237,12 @@ class Engine(EventCore):
         subscription: Subscription | None = None,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`EventCore`; and ``Backend.query`` for what else is promised."""
         if waiting := [commit for commit in after if not commit.done()]:
             await asyncio.wait(waiting)
-        return await self._backend.query(params, subscription, client)
+        return await self._backend.query(params, subscription, client, holding)
 
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.

@@ -4,6 +4,8 @@ Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A messag
 least one byte, and so has its length.
 """
 
+from collections.abc import Sequence
+
 from eventer_bridge.errors import FrameError
 
 
@@ -18,8 +20,17 @@ def encode_frame(message: bytes) -> bytes:
         if length < 0x100:
             return bytes((1, length)) + message
         return bytes((2, length >> 8, length & 0xFF)) + message
+    return _header(length) + message
+
+
+def join_frame(parts: Sequence[bytes]) -> bytes:
+    """As :func:`encode_frame`, of the parts of a message."""
+    return b"".join((_header(sum(map(len, parts))), *parts))
+
+
+def _header(length: int) -> bytes:
     size = (length.bit_length() + 7) // 8
-    return b"%c%b%b" % (size, length.to_bytes(size, "big"), message)
+    return b"%c%b" % (size, length.to_bytes(size, "big"))
 
 
 class FrameDecoder:

@@ -36,6 +36,9 @@ none): 0.7 ms. The library's own bound is 100 times that."""
 STEP_EVENTS: Final = 256
 """Events of a large registration that are dealt with between two looks at the clock."""
 
+STEP_BYTES: Final = 256 << 10
+"""Bytes of payloads of an answer that are encoded between two looks at the clock."""
+
 SLICE_S: Final = 0.002
 """Time that a large message is worked on at a stretch."""
 
@@ -153,6 +156,18 @@ READER_STRETCH_S: Final = 0.001
 MAX_QUERIES_BEGUN: Final = 64
 """Queries that had a turn and did not end, each of which holds a thread and a snapshot. One
 client may have as many as are left to others, so that 32 at most; more of them wait."""
+
+LARGE_ANSWER_BYTES: Final = 256 << 10
+"""What an answer takes above which it is a large one. All others that are under way
+(``MAX_QUERIES_BEGUN``) take 16 MB together."""
+
+ANSWER_EVENT_BYTES: Final = 512
+"""What an event of an answer takes, besides its payload."""
+
+MAX_LARGE_ANSWERS: Final = 4
+"""Large answers that are read or encoded at a time. One of 16 MB takes 32 MB, as events and
+encoded; one of 100,000 latest events 60 MB. One client may have as many as are left to others,
+so that 2 at most."""
 
 STORE_RETRY_PERIOD_S: Final = 1.0
 """After a failed commit the store is opened again so often, until it works. Each try that
@@ -326,9 +341,9 @@ NEW_CONNECTION_GRACE_S: Final = 0.2
 slow network gets through it. It also bounds what peers cost that come again when they are
 closed: so often a second are ``MAX_NEW_CONNECTIONS`` places given away at most."""
 
-MAX_BUFFERED_BYTES: Final = 192 << 20
+MAX_BUFFERED_BYTES: Final = 160 << 20
 """Parts of frames, and of what was sent and is not read, of all connections of the process
-together. Twelve full frames, or thousands of usual ones."""
+together. Ten full frames, or thousands of usual ones."""
 
 COUNTED_BUFFER_BYTES: Final = 16 << 10
 """What a connection holds of them before it is counted: all connections together are below

@@ -17,6 +17,7 @@ Belongs to the event loop's thread.
 import asyncio
 import functools
 from collections.abc import Awaitable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 
 import msgspec
 from hat import aio
@@ -150,6 +151,7 @@ class RelayCore(EventCore):
         subscription: Subscription | None = None,
         client: str = "",
         after: Collection[asyncio.Future[None]] = (),
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`EventCore`; what is found is up to the remote server.
 

@@ -8,10 +8,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 from eventer_bridge import limits
+from eventer_bridge.model import Event
 
 mlog = logging.getLogger(__name__)
 
@@ -43,6 +44,19 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as e:
             result: T = e.value
             return result
+
+
+def event_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """Cut events into parts of ``limits.STEP_EVENTS`` or ``STEP_BYTES`` of payload."""
+    begin = n_bytes = 0
+    for end, event in enumerate(events):
+        if n_bytes >= limits.STEP_BYTES or end - begin == limits.STEP_EVENTS:
+            yield events[begin:end]
+            begin, n_bytes = end, 0
+        if event.payload is not None:
+            n_bytes += len(event.payload.data)
+    if begin < len(events):
+        yield events[begin:]
 
 
 def parts(n_items: int) -> Iterator[slice]:

@@ -37,7 +37,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Steps, event_parts
 from mariner import contract, lenient, limits
 from mariner import wire_types as wire
 from mariner.errors import InvalidMessageError
@@ -247,17 +247,16 @@ def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
     )
 
 
-def encode_query_result(query_id: int, result: QueryResult) -> Steps[bytes]:
-    """A ``query_res``, whose events are encoded in steps."""
-    encoded: list[bytes] = []
-    for part in parts(len(result.events)):
-        encoded.append(encode_events(result.events[part]))
+def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
+    """The parts of a ``query_res``, whose events are encoded in steps."""
+    encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
+    comma = b""
+    for events in event_parts(result.events):
+        encoded += (comma, encode_events(events))
+        comma = b","
         yield
-    return b'{"msg_type":"query_res","query_id":%d,"events":[%b],"more_follows":%b}' % (
-        query_id,
-        b",".join(encoded),
-        b"true" if result.more_follows else b"false",
-    )
+    encoded.append(b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}')
+    return encoded
 
 
 # --- between wire and messages ------------------------------------------------------------

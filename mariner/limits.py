@@ -98,6 +98,17 @@ assert STOP_TIMEOUT_S < MAX_STOP_S
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 
+# --- memory ---------------------------------------------------------------------------------
+
+OWN_BLOCK_BYTES: Final = 128 << 10
+"""Blocks of memory of this size and more are given back to the system as soon as they are freed."""
+
+MAX_FREE_BYTES: Final = 1 << 20
+"""Free memory that is kept for smaller ones, of each arena."""
+
+MAX_ARENAS: Final = 2
+"""Parts of memory that threads take turns in. Only one thread runs Python at a time."""
+
 # --- HTTP ---------------------------------------------------------------------------------
 
 HTTP_TIMEOUT_S: Final = 10.0

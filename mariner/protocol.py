@@ -20,6 +20,7 @@ Until it is OPEN, a connection accepts only small messages.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -264,6 +265,12 @@ class Protocol:
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
+
+    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> bytes:
+        """As :meth:`send_encoded`, of the parts of a message: a large one is copied once."""
+        if message_type not in self._may_send:
+            raise LocalProtocolError(self._not_allowed(self._role, message_type))
+        return framing.join_frame(parts)
 
     def _set_state(self, state: State) -> None:
         self._state = state

@@ -12,6 +12,7 @@ that the backend owns; functions that run there are named ``ext_…``.
 import abc
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from hat import aio, util
@@ -153,7 +154,11 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """Answer a query.
 
@@ -187,6 +192,9 @@ class Backend(aio.Resource, abc.ABC):
             subscription: rights; only events whose type matches are seen. None: all.
             client: who asks. What one client asks shares the time with what others ask,
                 and does not come before it, however much it is.
+            holding: to be closed when the answer is not needed any more: a few large answers
+                are held at a time, and others wait. None: who gets it does not hold it for
+                long.
 
         Raises:
             ClosedError: the backend is closed, or was meanwhile.

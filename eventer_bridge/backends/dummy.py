@@ -5,6 +5,7 @@ lives it remembers where ids and clocks continue, so that ids rise; a restart be
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 
 from eventer_bridge.backends.base import StoreStats
 from eventer_bridge.backends.common import check_ids, visible_types
@@ -26,7 +27,11 @@ class DummyBackend(VolatileBackend):
         """See :class:`Backend`; any number of types can be not stored."""
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`Backend`; the answer is empty."""
         self._check_open()

@@ -6,6 +6,7 @@ It grows with every event that retention does not delete.
 import asyncio
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import dropwhile
 from operator import itemgetter
 
@@ -74,7 +75,11 @@ class MemoryBackend(VolatileBackend):
         self._budget.check(set(event_types).difference(self._latest), quota)
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        holding: ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()

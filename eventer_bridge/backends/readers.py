@@ -5,6 +5,12 @@ its call stack is all that there is to keep between two turns: when its turn is 
 others wait, :data:`PauseCb` blocks until it has the next one. Threads are started when they
 are needed and kept.
 
+Large answers are under way a few at a time (``limits.MAX_LARGE_ANSWERS``): a query whose
+answer gets large asks for one of these places by :data:`LargeCb`, and has no turn while it
+waits for it. Clients get them in turn, and leave some to others. A place is kept until the
+answer was passed on, which waits for nobody: what a peer does not read is bounded elsewhere
+(``net.buffers``).
+
 Who does not wait for an answer any more (the awaiting task is cancelled) frees what the
 query holds: a query that did not begin never does, others end where they pause.
 """
@@ -17,13 +23,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.pacing import Pacer
-from eventer_bridge.backends.turns import Turns
+from eventer_bridge.backends.turns import Line, Places, Turns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -34,11 +41,16 @@ PauseCb: TypeAlias = Callable[[], None]
 """To be called by a query's work again and again, as ``Pacer.pause``. What it raises ends
 the query and is not to be caught."""
 
+LargeCb: TypeAlias = Callable[[], None]
+"""To be called by a query's work, as :data:`PauseCb`, before it holds more of its answer than
+``limits.LARGE_ANSWER_BYTES``."""
+
 
 class _State(enum.Enum):
     WAITING = enum.auto()  # for its first turn
     HAS_TURN = enum.auto()
     PAUSED = enum.auto()
+    HELD_UP = enum.auto()  # until it may become large
     ENDED = enum.auto()
 
 
@@ -49,16 +61,30 @@ class _CancelledError(Exception):
 class _Query:
     """A query under way; its state is changed with the lock of the readers only."""
 
-    __slots__ = ("began_s", "client", "ext_fn", "future", "is_first_turn", "state", "turn")
+    __slots__ = (
+        "answer",
+        "began_s",
+        "client",
+        "ext_fn",
+        "future",
+        "is_awaited",
+        "is_first_turn",
+        "is_large",
+        "state",
+        "turn",
+    )
 
     def __init__(
-        self, client: str, ext_fn: Callable[[PauseCb], Any], future: asyncio.Future[Any]
+        self, client: str, ext_fn: Callable[[PauseCb, LargeCb], Any], future: asyncio.Future[None]
     ) -> None:
         self.client = client
         self.ext_fn = ext_fn
         self.future = future
         self.state = _State.WAITING
+        self.answer: Any = None
+        self.is_awaited = True  # or its answer is held
         self.is_first_turn = True
+        self.is_large = False
         self.began_s = 0.0  # its turn
         self.turn = threading.Lock()  # released when it has the next one
         self.turn.acquire()
@@ -77,6 +103,8 @@ class Readers:
         self._lock = threading.Lock()
         self._turns: Turns[_Query] = Turns()
         self._n_free = limits.READERS
+        self._large = Places()
+        self._held_up: Line[_Query] = Line()
         self._begun: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
         self._n_idle = 0  # threads that wait for one
         self._threads: list[threading.Thread] = []
@@ -84,16 +112,22 @@ class Readers:
 
     @property
     def load(self) -> QueryLoad:
-        """Queries that are under way."""
+        """Queries that are under way, and those whose answers are held."""
         return QueryLoad(self._turns.n_begun, len(self._turns.new))
 
-    async def run(self, client: str, ext_fn: Callable[[PauseCb], T]) -> T:
+    async def run(
+        self,
+        client: str,
+        ext_fn: Callable[[PauseCb, LargeCb], T],
+        holding: ExitStack | None = None,
+    ) -> T:
         """Answer a query. On the event loop's thread.
 
         Args:
             client: whose query it is: what one client asks is not read for before what
                 others ask, however much it is.
             ext_fn: called on a reader thread; gives the answer.
+            holding: the answer is held until this is closed; None: until it is returned.
 
         Raises:
             ClosedError: it was not begun when the readers were closed.
@@ -106,11 +140,13 @@ class Readers:
                 raise _closed()
             self._turns.add(client, query)
             self._dispatch()
-        try:
-            answer: T = await query.future
-        finally:
-            if query.future.cancelled():
-                self._cancel(query)
+        with ExitStack() as held:
+            held.callback(self._release, query)
+            await query.future
+            answer: T = query.answer
+            query.answer = None
+            if holding is not None:
+                holding.enter_context(held.pop_all())
         return answer
 
     def ext_close(self) -> None:
@@ -119,21 +155,32 @@ class Readers:
             self._is_closed = True
             for query in self._turns.new:
                 query.state = _State.ENDED
-                self._deliver(query, None, _closed())
+                query.is_awaited = False
+                self._deliver(query, _closed())
             self._turns.forget_new()
+            self._go_on()
             for _ in self._threads:
                 self._begun.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _cancel(self, query: _Query) -> None:
+    def _release(self, query: _Query) -> None:
+        """The answer is not waited for any more, and not held."""
         with self._lock:
+            if not query.is_awaited:  # it will never begin
+                return
+            query.is_awaited = False
             if query.state is _State.WAITING:
                 query.state = _State.ENDED
                 self._turns.new.remove(query.client, query)
             elif query.state is _State.PAUSED:
                 self._turns.paused.remove(query.client, query)
                 query.turn.release()  # to end, for which it needs no turn
+            elif query.state is _State.HELD_UP:
+                self._held_up.remove(query.client, query)
+                query.turn.release()
+            elif query.state is _State.ENDED:
+                self._free(query)
 
     # with the lock
 
@@ -158,7 +205,7 @@ class Readers:
         try:
             thread.start()
         except RuntimeError as e:  # the system has no more of them
-            self._deliver(query, None, StorageError(f"no thread for a query: {e}"))
+            self._deliver(query, StorageError(f"no thread for a query: {e}"))
             self._end(query)
         else:
             self._threads.append(thread)
@@ -173,7 +220,31 @@ class Readers:
         if query.state is _State.HAS_TURN:
             self._end_turn(query)
         query.state = _State.ENDED
+        if not query.is_awaited:
+            self._free(query)
+
+    def _free(self, query: _Query) -> None:
+        """It has ended, and its answer is gone."""
         self._turns.end(query.client)
+        if query.is_large:
+            self._large.leave(query.client)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Give free places for large answers to those who wait for one; begin turns."""
+        while (client := next(filter(self._has_place, self._held_up.clients), None)) is not None:
+            query = self._held_up.pop(client)
+            self._take_place(query)
+            query.state = _State.PAUSED
+            self._turns.put_back(query.client, query)
+        self._dispatch()
+
+    def _has_place(self, client: str) -> bool:
+        return self._large.is_free(client, limits.MAX_LARGE_ANSWERS) or self._is_closed
+
+    def _take_place(self, query: _Query) -> None:
+        query.is_large = True
+        self._large.take(query.client)
 
     # on a reader thread
 
@@ -189,11 +260,11 @@ class Readers:
             query = self._begun.get()
 
     def _ext_answer(self, query: _Query) -> None:
-        answer: Any = None
         error: EventerBridgeError | None = None
         try:
             self._ext_check(query)  # it may have waited for long
-            answer = query.ext_fn(Pacer(partial(self._ext_look, query)).pause)
+            pause = Pacer(partial(self._ext_look, query)).pause
+            query.answer = query.ext_fn(pause, partial(self._ext_become_large, query))
         except _CancelledError:
             pass
         except EventerBridgeError as e:
@@ -203,7 +274,7 @@ class Readers:
         except BaseException as e:  # nothing may end the thread: RocksDB's panics are such
             mlog.exception("query failed")
             error = StorageError(f"query failed: {type(e).__name__}: {e}")
-        self._deliver(query, answer, error)
+        self._deliver(query, error)
 
     def _ext_look(self, query: _Query) -> None:
         self._ext_check(query)
@@ -216,21 +287,35 @@ class Readers:
             query.turn.acquire()
             self._ext_check(query)
 
+    def _ext_become_large(self, query: _Query) -> None:
+        with self._lock:
+            if query.is_large:
+                return
+            if self._has_place(query.client):
+                self._take_place(query)
+                return
+            self._end_turn(query)
+            query.state = _State.HELD_UP
+            self._held_up.append(query.client, query)
+            self._dispatch()
+        query.turn.acquire()
+        self._ext_check(query)
+
     def _ext_check(self, query: _Query) -> None:
-        if query.future.cancelled():
+        if not query.is_awaited:
             raise _CancelledError
         self._check()
 
-    def _deliver(self, query: _Query, answer: Any, error: EventerBridgeError | None) -> None:
+    def _deliver(self, query: _Query, error: EventerBridgeError | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-            self._loop.call_soon_threadsafe(_resolve, query.future, answer, error)
+            self._loop.call_soon_threadsafe(_resolve, query.future, error)
 
 
-def _resolve(future: asyncio.Future[Any], answer: Any, error: EventerBridgeError | None) -> None:
+def _resolve(future: asyncio.Future[None], error: EventerBridgeError | None) -> None:
     if future.done():
         return
     if error is None:
-        future.set_result(answer)
+        future.set_result(None)
     else:
         future.set_exception(error)
 

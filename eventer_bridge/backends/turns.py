@@ -59,6 +59,30 @@ class Line(Generic[T]):
         self._size -= 1
 
 
+class Places:
+    """A number of places, of which a client may have as many as are left to others."""
+
+    def __init__(self) -> None:
+        self.n_taken = 0
+        self._n_taken_by: Counter[str] = Counter()
+
+    def is_free(self, client: str, n_places: int) -> bool:
+        """Whether a client may take another of that many places."""
+        return self._n_taken_by[client] < n_places - self.n_taken
+
+    def take(self, client: str) -> None:
+        """A client takes one."""
+        self.n_taken += 1
+        self._n_taken_by[client] += 1
+
+    def leave(self, client: str) -> None:
+        """A client gives one back."""
+        self.n_taken -= 1
+        self._n_taken_by[client] -= 1
+        if not self._n_taken_by[client]:
+            del self._n_taken_by[client]
+
+
 class Turns(Generic[T]):
     """See the module.
 
@@ -67,15 +91,18 @@ class Turns(Generic[T]):
     Attributes:
         new: those that had no turn.
         paused: those that had one, and wait for another.
-        n_begun: those that had a turn and did not end.
     """
 
     def __init__(self) -> None:
         self.new: Line[T] = Line()
         self.paused: Line[T] = Line()
-        self.n_begun = 0
-        self._n_begun_of: Counter[str] = Counter()
+        self._begun = Places()
         self._advance_s = 0.0  # by which new ones had more time than paused ones
+
+    @property
+    def n_begun(self) -> int:
+        """Those that had a turn and did not end."""
+        return self._begun.n_taken
 
     def add(self, client: str, item: T) -> None:
         """A query of a client came."""
@@ -91,10 +118,7 @@ class Turns(Generic[T]):
 
     def end(self, client: str) -> None:
         """A query that had a turn is done."""
-        self.n_begun -= 1
-        self._n_begun_of[client] -= 1
-        if not self._n_begun_of[client]:
-            del self._n_begun_of[client]
+        self._begun.leave(client)
 
     def next(self) -> T | None:
         """Whose turn it is; None where nobody waits who may begin or go on."""
@@ -103,8 +127,7 @@ class Turns(Generic[T]):
             return self.paused.pop(next(self.paused.clients))
         if client is None:
             return None
-        self.n_begun += 1
-        self._n_begun_of[client] += 1
+        self._begun.take(client)
         return self.new.pop(client)
 
     def charge(self, seconds: float, *, is_first: bool) -> None:
@@ -113,8 +136,8 @@ class Turns(Generic[T]):
         self._advance_s = min(max(advance_s, -limits.READER_TURN_S), limits.READER_TURN_S)
 
     def _next_new(self) -> str | None:
-        """Who may begin a query: a client may have as many under way as are left to others."""
-        n_left = limits.MAX_QUERIES_BEGUN - self.n_begun
-        if n_left <= 0:
+        """Who may begin a query."""
+        n_places = limits.MAX_QUERIES_BEGUN
+        if self._begun.n_taken == n_places:
             return None
-        return next((i for i in self.new.clients if self._n_begun_of[i] < n_left), None)
+        return next((i for i in self.new.clients if self._begun.is_free(i, n_places)), None)

@@ -58,8 +58,8 @@ from eventer_bridge.eventer.queries import (
     read_query_params,
     read_query_types,
 )
-from eventer_bridge.model import QueryResult, Status
-from eventer_bridge.slices import Steps, at_once, parts
+from eventer_bridge.model import Event, QueryResult, Status
+from eventer_bridge.slices import Steps, at_once, event_parts
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
 
@@ -258,11 +258,18 @@ def _encode_register_res(message: MsgRegisterRes) -> bytes:
 
 def encode_query_result(result: QueryResult) -> Steps[bytes]:
     """The data of a ``MsgQueryRes``, whose events are encoded in steps."""
+    more_follows = sbs.TRUE if result.more_follows else sbs.FALSE
+    encoded = yield from _encode_in_steps(result.events)
+    del result  # it may be large
+    return b"".join((sbs.encode_length(len(encoded)), *encoded, more_follows))
+
+
+def _encode_in_steps(events: Sequence[Event]) -> Steps[list[bytes]]:
     encoded: list[bytes] = []
-    for part in parts(len(result.events)):
-        encoded += encode_events(result.events[part])
+    for some in event_parts(events):
+        encoded += encode_events(some)
         yield
-    return encode_events_notify(encoded) + (sbs.TRUE if result.more_follows else sbs.FALSE)
+    return encoded
 
 
 _ENCODERS: Final[dict[type[Message], Callable[[Any], bytes]]] = {

@@ -21,6 +21,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 from hat import aio
@@ -517,21 +518,14 @@ class _Client(chatter.Handler):
 
     async def _answer_queries(self) -> None:
         # one after the other, and the next only when the answer before it has left
-        assert self._rights is not None
-        assert self._name is not None
-        subscription = self._rights.subscription
-        rights = None if subscription.is_everything else subscription
         loop = asyncio.get_running_loop()
         try:
             while self._queries:
                 await self._connection.drain()
                 conversation, params = self._queries[0]
                 started = loop.time()
-                result = await self._server.core.query(
-                    params, rights, self._name, self._commits_to_find()
-                )
-                answer = await slices.run(codec.encode_query_result(result))
-                self._send(_QUERY_RES, answer, conversation=conversation)
+                with ExitStack() as holding:
+                    await self._answer(conversation, params, holding)
                 self._server.observe_query(params, loop.time() - started)
                 self._queries.popleft()
                 self._connection.resume_reading(_QUERIES_FULL)
@@ -544,6 +538,23 @@ class _Client(chatter.Handler):
             self._connection.close("internal error", detail=str(e), level=logging.ERROR)
         finally:
             self._is_querying = False
+
+    async def _answer(
+        self, conversation: chatter.Conversation, params: QueryParams, holding: ExitStack
+    ) -> None:
+        assert self._rights is not None
+        assert self._name is not None
+        subscription = self._rights.subscription
+        result = await self._server.core.query(
+            params,
+            None if subscription.is_everything else subscription,
+            self._name,
+            self._commits_to_find(),
+            holding,
+        )
+        steps = codec.encode_query_result(result)
+        del result  # it may be large
+        self._send(_QUERY_RES, await slices.run(steps), conversation=conversation)
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""

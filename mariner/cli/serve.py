@@ -12,7 +12,7 @@ from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError
 from eventer_bridge.net import descriptors
-from mariner import config, config_audit, gateway, logs
+from mariner import config, config_audit, gateway, logs, memory
 from mariner.stopping import Stopper, block_signals
 
 _CONF = click.option(
@@ -62,6 +62,7 @@ def serve(path: Path) -> None:
     os.umask(0o077)  # files of the store, and of logs, are for nobody else
     logs.configure(conf.log)
     descriptors.raise_limit()
+    memory.configure()
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
     failure, code = _run(conf)

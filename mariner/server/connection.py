@@ -29,6 +29,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import Any, Final, cast
 
 from hat import aio
@@ -532,9 +533,9 @@ class ClientConnection(asyncio.Protocol):
             while self._queries and not self._paused & _WRITE_BLOCKED:
                 request = self._queries[0]
                 started = time.perf_counter()
-                message = await self._answer(request)
+                with ExitStack() as holding:
+                    await self._answer(request, holding)
                 del self._queries[0]
-                self._write(self._protocol.send_encoded(QueryRes, message))
                 self._context.observe_query(request.params, time.perf_counter() - started)
                 self._resume(_QUERIES_FULL)
         except EventerBridgeError as e:
@@ -547,7 +548,7 @@ class ClientConnection(asyncio.Protocol):
         if self._eof:
             self._close_if_answered()
 
-    async def _answer(self, request: QueryReq) -> bytes:
+    async def _answer(self, request: QueryReq, holding: ExitStack) -> None:
         assert self._rights is not None
         subscription = self._rights.subscription
         result = await self._context.core.query(
@@ -555,8 +556,11 @@ class ClientConnection(asyncio.Protocol):
             None if subscription.is_everything else subscription,
             self._rights.name,
             self._commits_to_find(),
+            holding,
         )
-        return await slices.run(codec.encode_query_result(request.query_id, result))
+        steps = codec.encode_query_result(request.query_id, result)
+        del result  # it may be large
+        self._write(self._protocol.send_parts(QueryRes, await slices.run(steps)))
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""

@@ -144,8 +144,8 @@ def test_messages_of_events_that_are_encoded_already() -> None:
             assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
         for more_follows in False, True:
             result = QueryResult(tuple(events[:n]), more_follows)
-            made = at_once(codec.encode_query_result(-5, result))
-            assert made == codec.encode(QueryRes(-5, events[:n], more_follows))
+            parts = at_once(codec.encode_query_result(-5, result))
+            assert b"".join(parts) == codec.encode(QueryRes(-5, events[:n], more_follows))
 
 
 def test_a_large_answer_is_encoded_in_steps() -> None:
@@ -157,7 +157,7 @@ def test_a_large_answer_is_encoded_in_steps() -> None:
     assert n_steps > 1
     for _ in range(n_steps):
         next(steps)
-    assert at_once(steps) == codec.encode(QueryRes(1, events, True))
+    assert b"".join(at_once(steps)) == codec.encode(QueryRes(1, events, True))
 
 
 INTEGERS = st.integers(INT64_MIN, INT64_MAX)

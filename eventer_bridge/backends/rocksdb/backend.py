@@ -258,7 +258,11 @@ class RocksDbBackend(Backend):
             self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
 
     async def query(
-        self, params: QueryParams, subscription: Subscription | None = None, client: str = ""
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        holding: contextlib.ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
@@ -267,7 +271,7 @@ class RocksDbBackend(Backend):
             with contextlib.suppress(StorageError):  # what failed is not to be found
                 await self._settled()
             self._check_open()
-        result = await self._queries.run(params, subscription, client)
+        result = await self._queries.run(params, subscription, client, holding)
         if is_persisted:
             await self._ensure_durable()
         return result

@@ -19,12 +19,13 @@ What a query costs, besides what it returns:
 - server: nothing; with rights to some types only, as timeseries.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import result_limit, take
+from eventer_bridge.backends.readers import LargeCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
@@ -52,11 +53,15 @@ class Reader:
     Args:
         snapshot: the moment that is asked about.
         names: every type that rows can have, by id.
+        become_large: called before the answer gets large.
     """
 
-    def __init__(self, snapshot: Snapshot, names: Mapping[TypeId, EventType]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, names: Mapping[TypeId, EventType], become_large: LargeCb
+    ) -> None:
         self._snapshot = snapshot
         self._names = names
+        self._become_large = become_large
 
     def ext_latest(self, type_ids: Iterable[TypeId]) -> QueryResult:
         """Latest event of each type.
@@ -65,17 +70,7 @@ class Reader:
             StorageError: it could not be read (so for all queries).
             ClosedError: the store is about to close (so for all queries).
         """
-        iterator = self._snapshot.iterator("event")
-        found: list[bytes] = []
-        for n_types, type_id in enumerate(type_ids):
-            if n_types % ROWS_AT_A_TIME == 0:
-                self._snapshot.pause()
-            key = self._snapshot.seek_last(iterator, type_id)
-            if key is not None:
-                found.append(key)
-                if len(found) > limits.MAX_LATEST_RESULTS:
-                    break
-        return self._take(found, limits.MAX_LATEST_RESULTS)
+        return self._take(self._latest_rows(type_ids), limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(
         self, params: QueryTimeseriesParams, type_ids: Collection[TypeId] | None
@@ -88,7 +83,7 @@ class Reader:
         """
         max_results = result_limit(params.max_results)
         timeseries = Timeseries(self._snapshot, len(self._names), params, type_ids)
-        return self._take(timeseries.find(max_results + 1), max_results)
+        return self._take(self._rows(timeseries.find(max_results + 1)), max_results)
 
     def ext_server(
         self, params: QueryServerParams, type_ids: Collection[TypeId] | None
@@ -123,15 +118,40 @@ class Reader:
             limit=max_results + 1,
             accept=lambda key: low < key[-keys.ID_BYTES :] < stop,
         )
-        return self._take(found, max_results)
+        return self._take(self._rows(found), max_results)
 
-    def _take(self, found: Sequence[bytes], max_events: int) -> QueryResult:
+    def _take(self, rows: Iterable[Row], max_events: int) -> QueryResult:
         try:
-            return take(decode_rows(self._rows(found), self._names), max_events)
+            return take(decode_rows(self._in_memory(rows), self._names), max_events)
         except KeyError as e:
             raise StoreDamagedError(
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
+
+    def _in_memory(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The same rows; waits until there may be so many bytes of them."""
+        rows = iter(rows)
+        n_bytes = 0
+        for key, value in rows:
+            n_bytes += limits.ANSWER_EVENT_BYTES + len(value)
+            if n_bytes > limits.LARGE_ANSWER_BYTES:
+                break
+            yield key, value
+        else:
+            return
+        del value  # it may be large itself
+        self._become_large()
+        yield key, self._snapshot.value(key)
+        yield from rows
+
+    def _latest_rows(self, type_ids: Iterable[TypeId]) -> Iterator[Row]:
+        iterator = self._snapshot.iterator("event")
+        for n_types, type_id in enumerate(type_ids):
+            if n_types % ROWS_AT_A_TIME == 0:
+                self._snapshot.pause()
+            key = self._snapshot.seek_last(iterator, type_id)
+            if key is not None:
+                yield key, iterator.value()
 
     def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
         for n_rows, key in enumerate(found):

@@ -3,13 +3,14 @@
 What a query sees is up to the backend, which waits for commits before or after it.
 """
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import check_ids, take
-from eventer_bridge.backends.readers import PauseCb, Readers
+from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
 from eventer_bridge.backends.rocksdb.store import Store
@@ -53,7 +54,11 @@ class QueryRunner:
         self._types, self._latest = types, latest
 
     async def run(
-        self, params: QueryParams, subscription: Subscription | None, client: str
+        self,
+        params: QueryParams,
+        subscription: Subscription | None,
+        client: str,
+        holding: ExitStack | None,
     ) -> QueryResult:
         """Answer a query from what is written by now; see ``Backend.query``."""
         check_ids(params)
@@ -62,7 +67,7 @@ class QueryRunner:
             return take(decode_rows(rows, self._types.names), limits.MAX_LATEST_RESULTS)
         if self._store.is_closing:
             raise ClosedError(f"{self._store.path}: the event store is closed")
-        return await self._readers.run(client, partial(self._ext_run, params, rights))
+        return await self._readers.run(client, partial(self._ext_run, params, rights), holding)
 
     def ext_close(self) -> None:
         """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
@@ -84,18 +89,26 @@ class QueryRunner:
         return rows
 
     def _ext_run(
-        self, params: QueryParams, rights: Subscription | None, pause: PauseCb
+        self,
+        params: QueryParams,
+        rights: Subscription | None,
+        pause: PauseCb,
+        become_large: LargeCb,
     ) -> QueryResult:
         with self._store.in_use():
-            return self._ext_in_use(params, rights, pause)
+            return self._ext_in_use(params, rights, pause, become_large)
 
     def _ext_in_use(
-        self, params: QueryParams, rights: Subscription | None, pause: PauseCb
+        self,
+        params: QueryParams,
+        rights: Subscription | None,
+        pause: PauseCb,
+        become_large: LargeCb,
     ) -> QueryResult:
         # a function of its own, so that the snapshot is gone when the store is free again
         snapshot = self._store.snapshot(pause)
         types = self._types  # after the snapshot: it has the type of each row of it
-        reader = Reader(snapshot, types.names)
+        reader = Reader(snapshot, types.names, become_large)
         visible = None if rights is None else types.visible(rights)
         if isinstance(params, QueryLatestParams):
             return reader.ext_latest(each_wanted(types, params, visible, pause))

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import ExitStack
 
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.readers import PauseCb, Readers
+from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.errors import ClosedError, StorageError
 
 
@@ -20,7 +21,7 @@ class Costly:
         self.release = threading.Event()
         self.has_ended = threading.Event()
 
-    def __call__(self, pause: PauseCb) -> str:
+    def __call__(self, pause: PauseCb, become_large: LargeCb) -> str:
         self.began.set()
         try:
             while not self.release.is_set():
@@ -30,7 +31,33 @@ class Costly:
         return "costly"
 
 
-def cheap(pause: PauseCb) -> str:
+class Large(Costly):
+    """Work that gets large, and then goes on as any other.
+
+    Attributes:
+        is_large: whether it could get so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_large = threading.Event()
+
+    def __call__(self, pause: PauseCb, become_large: LargeCb) -> str:
+        self.began.set()
+        try:
+            become_large()
+        except BaseException:
+            self.has_ended.set()
+            raise
+        self.is_large.set()
+        return super().__call__(pause, become_large)
+
+
+def n_large(works: Iterable[Large]) -> int:
+    return sum(work.is_large.is_set() for work in works)
+
+
+def cheap(pause: PauseCb, become_large: LargeCb) -> str:
     pause()
     return "cheap"
 
@@ -55,12 +82,14 @@ async def readers() -> AsyncIterator[Readers]:
     assert readers.load.running == 0
 
 
-def ask(readers: Readers, client: str, work: Callable[[PauseCb], str]) -> asyncio.Task[str]:
+def ask(
+    readers: Readers, client: str, work: Callable[[PauseCb, LargeCb], str]
+) -> asyncio.Task[str]:
     return asyncio.ensure_future(readers.run(client, work))
 
 
 async def test_answers_and_errors_come_back(readers: Readers) -> None:
-    def fail(pause: PauseCb) -> str:
+    def fail(pause: PauseCb, become_large: LargeCb) -> str:
         raise StorageError("so")
 
     assert await readers.run("a", cheap) == "cheap"
@@ -73,7 +102,7 @@ async def test_answers_and_errors_come_back(readers: Readers) -> None:
 async def test_a_thread_survives_whatever_a_query_raises(
     readers: Readers, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(pause: PauseCb) -> str:
+    def fail(pause: PauseCb, become_large: LargeCb) -> str:
         raise error
 
     for _ in range(2 * limits.READERS):
@@ -147,6 +176,125 @@ async def test_who_gives_up_frees_what_its_query_holds(
     assert all(work.has_ended.is_set() for work in works if work.began.is_set())
     assert sum(work.began.is_set() for work in works) == 2 * limits.READERS
     assert await readers.run("a", cheap) == "cheap"
+
+
+async def test_a_client_has_as_many_large_answers_as_it_leaves_to_others(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 4)
+    works = [Large() for _ in range(10)]
+    answers = [ask(readers, "a", work) for work in works]
+    await until(lambda: all(work.began.is_set() for work in works))
+    await until(lambda: n_large(works) == 2)
+    assert await readers.run("a", cheap) == "cheap"  # who waits for a place has no turn
+    assert n_large(works) == 2
+    others = [Large(), Large()]
+    answers += [ask(readers, f"{n}", other) for n, other in enumerate(others)]
+    await until(lambda: n_large(others) == 2)
+    assert n_large(works) == 2
+    for work in works + others:
+        work.release.set()
+    assert await asyncio.gather(*answers) == ["costly"] * 12
+
+
+async def test_the_next_large_answer_is_another_clients(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+    works = [Large() for _ in range(3)]
+    answers = [ask(readers, "a", work) for work in works]
+    await until(lambda: all(work.began.is_set() for work in works))
+    await until(lambda: n_large(works) == 1)
+    other = Large()
+    answers.append(ask(readers, "b", other))
+    await until(other.began.is_set)
+    assert await readers.run("c", cheap) == "cheap"
+    assert not other.is_large.is_set()
+    for work in works:
+        if work.is_large.is_set():
+            work.release.set()
+    await until(lambda: n_large(works) == 2)  # who waited first
+    for work in works:
+        if work.is_large.is_set():
+            work.release.set()
+    await until(other.is_large.is_set)
+    assert n_large(works) == 2
+    for work in (*works, other):
+        work.release.set()
+    assert await asyncio.gather(*answers) == ["costly"] * 4
+
+
+async def test_a_large_answer_keeps_its_place_until_it_is_not_held_any_more(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+    first, second = Large(), Large()
+    first.release.set()
+    second.release.set()
+    with ExitStack() as holding:
+        assert await readers.run("a", first, holding) == "costly"
+        waiting = ask(readers, "b", second)
+        await until(second.began.is_set)
+        assert await readers.run("c", cheap) == "cheap"
+        await until(lambda: readers.load == QueryLoad(2, 0))
+        assert not second.is_large.is_set()
+    assert await waiting == "costly"
+    await until(lambda: readers.load == QueryLoad(0, 0))
+
+
+async def test_who_gives_up_a_large_answer_frees_its_place(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+    works = [Large() for _ in range(4)]
+    answers = [ask(readers, "a", work) for work in works]
+    await until(lambda: all(work.began.is_set() for work in works))
+    for answer in answers:  # one that has the place, and those that wait for it
+        answer.cancel()
+    await until(lambda: readers.load == QueryLoad(0, 0))
+    assert n_large(works) <= 1
+    assert all(work.has_ended.is_set() for work in works)
+    last = Large()
+    last.release.set()
+    assert await readers.run("b", last) == "costly"
+
+
+async def test_a_large_answer_that_fails_frees_its_place(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+
+    def fail(pause: PauseCb, become_large: LargeCb) -> str:
+        become_large()
+        become_large()  # counts once
+        raise StorageError("so")
+
+    for _ in range(3):
+        with pytest.raises(StorageError, match=r"^so$"):
+            await readers.run("a", fail)
+
+
+async def test_closing_ends_what_waits_to_get_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+    is_closing = threading.Event()
+
+    def check() -> None:
+        if is_closing.is_set():
+            raise ClosedError("closing")
+
+    readers = Readers(check)
+    large = Large()
+    large.release.set()
+    with ExitStack() as holding:
+        await readers.run("a", large, holding)  # and it is held for ever
+        works = [Large() for _ in range(3)]
+        answers = [ask(readers, "b", work) for work in works]
+        await until(lambda: all(work.began.is_set() for work in works))
+        is_closing.set()
+        await asyncio.to_thread(readers.ext_close)
+        results = await asyncio.gather(*answers, return_exceptions=True)
+        assert {type(i) for i in results} == {ClosedError}
+    assert readers.load == QueryLoad(0, 0)
 
 
 async def test_closing_ends_what_is_under_way() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from eventer_bridge.model import (
     JsonPayload,
     Order,
     QueryLatestParams,
+    QueryParams,
     QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
@@ -58,6 +60,30 @@ async def test_a_walk_that_finds_too_little_is_given_up_for_a_merge(
             assert result.more_follows == (n + 2 < len(found))
         result = await backend.query(QueryServerParams(1), Subscription([("rare", "*")]))
         assert list(result.events) == sorted(found, key=lambda i: i.id)
+
+
+@pytest.mark.parametrize(
+    "params", [QueryTimeseriesParams(), QueryLatestParams(), QueryServerParams(1)]
+)
+async def test_large_answers_wait_for_each_other_and_small_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: QueryParams
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LARGE_ANSWERS", 1)
+    large = JsonPayload.of("x" * limits.LARGE_ANSWER_BYTES)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(draft("small"), draft("large", payload=large), draft("tail"))
+        with ExitStack() as holding:
+            first = await backend.query(params, holding=holding)
+            second = asyncio.ensure_future(backend.query(params))
+            while backend.query_load.running < 2 and not second.done():
+                await asyncio.sleep(0.001)
+            for _ in range(20):
+                small = await backend.query(QueryTimeseriesParams([("small",)]))
+                assert len(small.events) == 1
+            assert not second.done()
+        assert await second == first
+        assert sorted(i.id for i in first.events) == [i.id for i in writer.events]
 
 
 async def test_nobody_waits_for_a_large_session_of_others(tmp_path: Path) -> None:

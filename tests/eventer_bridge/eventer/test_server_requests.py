@@ -37,7 +37,6 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
-from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,
@@ -279,15 +278,10 @@ class SlowQueries:
         self.n_waiting = 0
         query_store = RocksDbBackend.query
 
-        async def slow_query(
-            backend: RocksDbBackend,
-            params: QueryParams,
-            subscription: Subscription | None = None,
-            client: str = "",
-        ) -> QueryResult:
+        async def slow_query(backend: RocksDbBackend, *args: Any) -> QueryResult:
             self.n_waiting += 1
             await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
-            return await query_store(backend, params, subscription, client)
+            return await query_store(backend, *args)
 
         monkeypatch.setattr(RocksDbBackend, "query", slow_query)
 

@@ -24,7 +24,6 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
     register,
@@ -233,14 +232,9 @@ async def test_the_store_is_not_asked_where_memory_knows(monkeypatch: pytest.Mon
     asked: list[QueryParams] = []
     query = memory.MemoryBackend.query
 
-    async def counting(
-        self: memory.MemoryBackend,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-    ) -> QueryResult:
+    async def counting(self: memory.MemoryBackend, params: QueryParams, *args: Any) -> QueryResult:
         asked.append(params)
-        return await query(self, params, subscription, client)
+        return await query(self, params, *args)
 
     monkeypatch.setattr(memory.MemoryBackend, "query", counting)
     async with running_engine(conf(TEMPERATURE)) as core:

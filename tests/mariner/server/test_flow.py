@@ -13,8 +13,7 @@ import pytest
 from eventer_bridge import limits as bridge_limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.model import QueryParams, QueryResult
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.model import QueryResult
 from mariner import limits
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
@@ -51,14 +50,9 @@ async def test_a_slow_query_does_not_hold_back_a_ping(
     release = threading.Event()
     query = RocksDbBackend.query
 
-    async def slow_query(
-        self: RocksDbBackend,
-        params: QueryParams,
-        subscription: Subscription | None = None,
-        client: str = "",
-    ) -> QueryResult:
+    async def slow_query(self: RocksDbBackend, *args: Any) -> QueryResult:
         await asyncio.get_running_loop().run_in_executor(None, release.wait)
-        return await query(self, params, subscription, client)
+        return await query(self, *args)
 
     monkeypatch.setattr(RocksDbBackend, "query", slow_query)
     async with (

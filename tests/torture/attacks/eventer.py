@@ -80,13 +80,15 @@ def register_req(number: int, types: Iterable[Sequence[str]]) -> bytes:
     return message(number, "MsgRegisterReq", events)
 
 
-def timeseries_req(number: int, patterns: Iterable[Sequence[str]], *, newest: bool) -> bytes:
-    """A query for one event: the newest, or else the oldest by source time before 1970."""
+def timeseries_req(
+    number: int, patterns: Iterable[Sequence[str]], *, newest: bool, max_results: int = 1
+) -> bytes:
+    """A query for the newest events, or else for the oldest by source time before 1970."""
     none = _NOTHING
     before_all = none if newest else some(integer(-1) + integer(0))
     order = integer(0) + integer(0 if newest else 1)
     body = some(array(map(event_type, patterns))) + none + none + none + before_all + order
-    return message(number, "MsgQueryReq", integer(1) + body + some(integer(1)) + none)
+    return message(number, "MsgQueryReq", integer(1) + body + some(integer(max_results)) + none)
 
 
 class Component:

@@ -1,0 +1,51 @@
+"""Memory that threads have freed is not kept."""
+
+import platform
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+
+N_THREADS: Final = 8
+N_BYTES: Final = 12 << 20
+
+CODE: Final = f"""
+import psutil, sys, threading
+from mariner import memory
+
+if sys.argv[1] == "yes":
+    memory.configure()
+bytes({N_BYTES})  # freed, and so the size of what is usually kept
+before = psutil.Process().memory_info().rss
+kept = []
+is_over = threading.Event()
+
+def work():
+    blocks = [bytes(150_000) for _ in range({N_BYTES} // 150_000)]
+    kept.append(bytes(600))
+    del blocks
+    is_over.wait()
+
+threads = [threading.Thread(target=work) for _ in range({N_THREADS})]
+for thread in threads:
+    thread.start()
+while len(kept) < {N_THREADS}:
+    pass
+is_over.set()
+for thread in threads:
+    thread.join()
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+def kept_bytes(is_configured: bool) -> int:
+    command = [sys.executable, "-c", CODE, "yes" if is_configured else "no"]
+    return int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_what_threads_freed_goes_back_to_the_system() -> None:
+    kept = kept_bytes(True)
+    assert kept < N_BYTES
+    assert kept < kept_bytes(False) / 2
