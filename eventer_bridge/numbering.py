@@ -9,7 +9,6 @@ Belongs to the event loop's thread.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
@@ -42,7 +41,7 @@ class Numbering:
             LimitError: none is reserved on disk (the disk is slow, or failed).
         """
         if self._session + limits.RESERVED_SESSIONS // 2 >= self._asked_ceiling:
-            self.reserve().add_done_callback(_ignore_result)
+            self.reserve()
         if self._session >= self._ceiling:
             raise LimitError("session ids are not reserved on disk yet, try again")
         self._session += 1
@@ -106,8 +105,3 @@ class Numbering:
         """Give back what was reserved and not used; no id can be given any more."""
         self._ceiling = self._session
         return self._backend.reserve(self._server_id, self._session)
-
-
-def _ignore_result(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

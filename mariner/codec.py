@@ -356,7 +356,7 @@ def _register_res(res: wire.RegisterRes) -> RegisterRes:
         _check_unused(res.error)
         events = _decode_events(_required(res.events))
         return RegisterRes(res.register_id, True, events=_received(events))
-    _check_unused(res.events, res.error)
+    _check_unused(res.events)
     error = None if isinstance(res.error, msgspec.UnsetType) else _decode_str(res.error)
     return RegisterRes(res.register_id, False, error=error)
 

@@ -126,13 +126,38 @@ def test_subscriptions_are_not_hashed_for_an_event(loop: asyncio.AbstractEventLo
     assert Hashed.n_hashed == before
 
 
-def test_each_new_type_is_matched_in_a_step_of_its_own(loop: asyncio.AbstractEventLoop) -> None:
+@pytest.mark.parametrize("persisted", [False, True])
+def test_each_new_type_is_matched_in_a_step_of_its_own(
+    loop: asyncio.AbstractEventLoop, persisted: bool
+) -> None:
     fanout, recorder = Fanout(encode, prepare), Recorder()
-    fanout.add(recorder, Filter(Subscription([("t", "?")]), None, False))
+    fanout.add(recorder, Filter(Subscription([("t", "?")]), None, persisted))
     session = session_of(loop, *[(1, ("t", str(number))) for number in range(100)])
-    assert sum(1 for _ in fanout.notify_in_steps(session, False)) > 100
-    assert sum(1 for _ in fanout.notify_in_steps(session, False)) < 100  # they are known
+    assert sum(1 for _ in fanout.notify_in_steps(session, persisted)) > 100
+    assert sum(1 for _ in fanout.notify_in_steps(session, persisted)) < 100  # they are known
     assert recorder.told == [(bytes(range(100)), 100)] * 2
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_nothing_is_made_for_those_who_left(
+    loop: asyncio.AbstractEventLoop, persisted: bool
+) -> None:
+    n_encoded = 0
+
+    def count(session: Session, indices: Sequence[int]) -> bytes:
+        nonlocal n_encoded
+        n_encoded += 1
+        return b""
+
+    fanout = Fanout(count, prepare)
+    leaving, staying = Recorder(), Recorder()
+    one_filter = Filter(Subscription([("a",)]), None, persisted)
+    fanout.add(leaving, one_filter)
+    fanout.add(staying, Filter(Subscription([("b",)]), None, persisted))
+    for _ in range(2):
+        fanout.notify(session_of(loop, (1, ("a",))), persisted)
+        fanout.remove(leaving, one_filter)
+    assert (n_encoded, len(leaving.told)) == (1, 1)
 
 
 def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -> None:
@@ -153,10 +178,11 @@ def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -
 
 
 def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) -> None:
-    done: list[str] = []
+    done: list[object] = []
 
     def encode_in_turn(session: Session, indices: Sequence[int]) -> bytes:
-        done.append(f"encoded {len(indices)}")
+        assert session is large
+        done.append(indices)
         return b""
 
     def prepare_in_turn(session: Session) -> Steps[None]:
@@ -179,7 +205,7 @@ def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) ->
     # to match two types, to collect, to prepare, to send two messages
     assert n_steps == 2 + n_parts + 1 + 2
     n = limits.STEP_EVENTS
-    assert done == ["prepared", f"encoded {n + 1}", f"encoded {n}"]
+    assert done == ["prepared", list(range(0, 2 * n + 1, 2)), list(range(1, 2 * n, 2))]
     assert [i.told for i in receivers.values()] == [[(b"", n + 1)], [(b"", n)], []]
     # what they ask next has to wait for it
     assert [i.heard for i in receivers.values()] == [[large.committed], [large.committed], []]

@@ -141,6 +141,8 @@ def test_what_another_includes_is_left_out() -> None:
     assert NOTHING.is_empty
     assert not NOTHING.is_everything
     assert repr(subscription) == "Subscription([['a', '*'], ['b', '?']])"
+    both = Subscription([("a", "?")]).intersection(Subscription([("?", "b")]))
+    assert repr(both) == "Subscription([['a', '?']]) & Subscription([['?', 'b']])"
 
 
 def test_errors_name_the_query_type() -> None:

@@ -131,6 +131,10 @@ def test_four_states_are_told_as_two_and_all_are_understood(status: Status, told
     )
 
 
+def test_a_declined_connection_has_a_reason_whatever_is_known() -> None:
+    assert json.loads(codec.encode(InitRes(False)))["error"] == ""
+
+
 def test_messages_of_events_that_are_encoded_already() -> None:
     sample = SAMPLES["events"]
     assert isinstance(sample, EventsMsg)
@@ -512,7 +516,11 @@ DEEP = "[" * 513 + "]" * 513
         register(f'{{"type":["a"],"source_timestamp":{{"s":1,"us":1,"x":{DEEP}}},"payload":null}}'),
         f'{{"msg_type":"query_req","query_id":1,"query_type":"latest","x":{DEEP}}}',
         f'{{"msg_type":"init_res","success":true,"status":"STANDBY","error":{DEEP}}}',
+        f'{{"msg_type":"init_res","success":false,"status":{DEEP},"error":""}}',
         '{"msg_type":"register_res","register_id":1,"success":false,"events":' + DEEP + "}",
+        '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"error":'
+        + DEEP
+        + "}",
         '{"msg_type":"events","events":[{"id":{"server":1,"session":1,"instance":1},"type":["a"],'
         '"timestamp":{"s":1,"us":1},"source_timestamp":null,"payload":'
         + json_payload(DEEP)
@@ -549,6 +557,46 @@ def test_of_a_large_message_what_is_short_is_told() -> None:
         error = refusal(f'{{"msg_type":"{msg_type}","x":[{many}]}}')
         assert error.msg_type == (msg_type if is_told else None)
         assert len(error.reason) <= limits.MAX_REASON_BYTES
+
+
+def ping_of_size(ping_id: str, n_bytes: int) -> str:
+    return ping(ping_id, ',"x":""'.replace('""', f'"{"x" * (n_bytes - len(ping(ping_id)) - 7)}"'))
+
+
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_how_large_a_message_may_be_to_be_explained(n_more: int) -> None:
+    message = ping_of_size('"1"', limits.MAX_EXPLAINED_BYTES + n_more)
+    assert len(message) == limits.MAX_EXPLAINED_BYTES + n_more
+    expected = "Expected `int`, got `str` - at `$.ping_id`" if n_more else "expected integer, got"
+    assert refusal(message).reason.startswith(expected)
+
+
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_how_large_a_message_may_be_to_be_written_anew(n_more: int) -> None:
+    message = ping_of_size("1.0", limits.MAX_LENIENT_BYTES + n_more)
+    if not n_more:
+        assert codec.decode(message.encode()) == PingReq(1)
+    else:
+        assert refusal(message).reason == "Expected `int`, got `float` - at `$.ping_id`"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            '{"msg_type":"query_req","query_id":1,"query_type":"server","server_id":1,'
+            '"persisted":true,"max_results":-1,"x":',
+            "max_results is negative",
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":true,"error":',
+            "required property is missing",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_message_that_is_not_explained(message: str, reason: str) -> None:
+    assert refusal(f'{message}"{"x" * limits.MAX_EXPLAINED_BYTES}"}}').reason == reason
+    assert refusal(f"{message}1}}").reason != reason
 
 
 def test_token_is_never_shown() -> None:

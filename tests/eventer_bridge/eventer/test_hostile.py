@@ -136,6 +136,24 @@ def malformed(name: str, data: bytes) -> str:
         ("MsgQueryReq", timeseries(order=TWO), "choice 2 at byte 6, expected 0 to 1"),
         ("MsgRegisterRes", b"\x81\x80", "ends at byte 1, but 1 bytes follow"),
         ("MsgEventsNotify", HUGE, f"length or count {1 << 60} at byte 0, with 0 bytes after it"),
+        # what is left out of a server's message has to be well-formed all the same
+        (
+            "MsgEventsNotify",
+            ONE + EVENT[:-2] + encode_integer(0) + encode_integer(1_000_000) + NONE + TWO + NONE,
+            "choice 2 at byte 10, expected 0 to 1",
+        ),
+        (
+            "MsgEventsNotify",
+            ONE
+            + EVENT[:-2]
+            + encode_integer(0)
+            + encode_integer(1_000_000)
+            + NONE
+            + ONE
+            + TWO
+            + NONE,
+            "choice 2 at byte 11, expected 0 to 1",
+        ),
         # a server's answers have none: what is inadmissible in them counts alike
         (
             "MsgRegisterRes",
