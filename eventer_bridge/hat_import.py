@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from eventer_bridge import hat_lmdb, limits
 from eventer_bridge.backends.rocksdb import directories
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.hat_lmdb import HatStore, Unreadable

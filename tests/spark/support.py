@@ -13,8 +13,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.model import (
     INT64_MAX,

@@ -6,6 +6,8 @@ Queries run on threads of their own (``query_runner``), which never wait for a c
 by a thread of its own (``retention``), and deleted as a commit among the others::
 
     register() ─▶ encode into the gathering group ─▶ write ─▶ storage thread: sync ─▶ future done
+                                                       ▲ next part of a large session │
+                                                       └──────────────────────────────┘
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
 
 When a commit fails, everything that waits for one fails with it, and the storage thread
@@ -23,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +36,7 @@ from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark, StoreSt
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import (
@@ -45,7 +48,6 @@ from eventer_bridge.backends.rocksdb.opening import (
 )
 from eventer_bridge.backends.rocksdb.query_runner import QueryRunner
 from eventer_bridge.backends.rocksdb.retention import Retention
-from eventer_bridge.backends.rocksdb.store import Commit
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -61,7 +63,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Line, Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -149,6 +151,7 @@ class RocksDbBackend(Backend):
         self._control: control.ControlServer | None = None
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
+        self._ending = Line()
         self._started_s = 0.0
         self._failure: str | None = None
         self._failure_cbs = util.CallbackRegistry()
@@ -242,12 +245,13 @@ class RocksDbBackend(Backend):
         group = self._append(Commit(len(events)))
         group.is_large = group.is_open = True
         future = group.future
-        if new_types and quota is not None:
-            self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
+        spent = types.spent(quota.owner) if quota is not None else 0
         for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
             if future.done():  # a commit before it failed, and everything with it
                 return future
             yield
+        if new_types and quota is not None:
+            self._store.stage_spent(group.commit, quota.owner, spent)
         group.is_open = False
         self._commit_first()
         return future
@@ -309,7 +313,7 @@ class RocksDbBackend(Backend):
         """Rows can be read before the log that holds them is synced, or if that failed."""
         if self._failure is not None:
             raise StorageError(self._failure)
-        if self._is_committing:
+        if self._is_committing and self._groups[0].commit.is_written:
             await asyncio.shield(self._groups[0].future)
 
     def _check_open(self) -> None:
@@ -351,9 +355,9 @@ class RocksDbBackend(Backend):
     async def _delete(self, deletion: Deletion) -> bool:
         """See ``Retention``; those that come from now on are written behind it."""
         self._check_writable()
-        unwritten = islice(self._groups, self._is_committing, None)
+        # the first may be written in part, unseen by who chose what is deleted
         if self._store.has_written_up_to(deletion.newest) or any(
-            group.commit.oldest <= deletion.newest for group in unwritten
+            group.commit.oldest <= deletion.newest for group in self._groups
         ):
             return False
         await asyncio.shield(self._append(deletion.commit).future)
@@ -363,22 +367,42 @@ class RocksDbBackend(Backend):
         """Commit the first group, if it is there, whole, and not being committed."""
         if self._is_committing or not self._groups or self._groups[0].is_open:
             return
-        group = self._groups[0]
         self._is_committing = True
         self._started_s = time.perf_counter()
+        self._write(self._groups[0].commit)
+
+    def _write(self, commit: Commit) -> None:
+        """Write a commit, or the next part of it."""
         try:
-            self._store.write(group.commit)
+            self._store.write(commit)
         except StorageError as e:
             self._on_synced(e)
         else:
             self._jobs.put(_Job.SYNC)
 
     def _on_synced(self, error: StorageError | None) -> None:
-        group = self._groups.popleft()
-        self._is_committing = False
+        group = self._groups[0]
         if error is not None:
-            self._on_failure(group, error)
-            return
+            self._is_committing = False
+            self._fail_groups(error)
+            self._retry(error)
+        elif not group.commit.is_written:
+            self._write(group.commit)
+        elif group.is_large:
+            self._ending.add(partial(self._end_in_steps, group))
+        else:
+            self._on_durable(group)
+
+    def _end_in_steps(self, group: _Group) -> Steps[None]:
+        """Note the latest events of a large session, and then tell that it is durable."""
+        yield from self._latest.update_in_steps(group.commit.latest)
+        group.commit.latest = {}
+        if not group.future.done():  # else the storage thread ended meanwhile
+            self._on_durable(group)
+
+    def _on_durable(self, group: _Group) -> None:
+        del self._groups[0]
+        self._is_committing = False
         seconds = time.perf_counter() - self._started_s
         if self._groups:
             self._commit_first()
@@ -389,11 +413,6 @@ class RocksDbBackend(Backend):
             group.future.set_result(None)
         if self._on_commit:
             self._on_commit(group.commit.n_events, seconds)
-
-    def _on_failure(self, group: _Group, error: StorageError) -> None:
-        self._groups.appendleft(group)
-        self._fail_groups(error)
-        self._retry(error)
 
     def _fail_groups(self, error: StorageError) -> None:
         """Nothing can be stored; tell all who wait for a commit."""

@@ -32,6 +32,7 @@ from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY
 from eventer_bridge.backends.rocksdb.log_files import check_log
 from eventer_bridge.backends.rocksdb.seal import break_seal, check_seal
+from eventer_bridge.backends.rocksdb.unfinished import undo
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -145,6 +146,7 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     try:
         if not _is_known_format(path, db, names):
             _initialize(db, set(FAMILIES).difference(names), cache)
+        undo(db)
         for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
     except StorageError:

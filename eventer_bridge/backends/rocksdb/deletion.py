@@ -13,15 +13,16 @@ deleted with its row in ``server`` when none is left, many that follow each othe
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rocksdict import ColumnFamily
+from rocksdict import ColumnFamily, RdictIter
 
 from eventer_bridge import limits
 from eventer_bridge.backends.pacing import give_way
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 
 
 class StoredEvent(NamedTuple):
@@ -55,10 +56,17 @@ def ext_oldest(
     iterator = snapshot.iterator("event")
     for key in sorted(found):
         value = snapshot.next_value(iterator, key)
-        has_next = iterator.valid() and iterator.key().startswith(key[: keys.TYPE_BYTES])
-        rows.append(StoredEvent(key, value, not has_next))
+        rows.append(StoredEvent(key, value, not _has_next(snapshot, iterator, key)))
     rows.sort(key=lambda row: row.key[keys.TYPE_BYTES :])
     return rows
+
+
+def _has_next(snapshot: Snapshot, iterator: RdictIter, key: bytes) -> bool:
+    """Whether an iterator, which is behind an event, is at another one of its type."""
+    if not iterator.valid():
+        return False
+    following: bytes = iterator.key()
+    return following.startswith(key[: keys.TYPE_BYTES]) and not snapshot.hides(following)
 
 
 class Deletion:

@@ -17,6 +17,7 @@ decoded at once (``numpy`` over the joined keys)::
               "deleted" · server (8)                    → session (8) · timestamp
               "types of " · who                         → what the types cost that who
                                                           brought (8)
+              "unfinished"                              → see ``unfinished``
 
 The order of places is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
@@ -70,6 +71,9 @@ DELETED_KEY: Final = b"deleted"
 """The last of a server's sessions that retention deleted whole, so that ids and clock of the
 server never go back by it."""
 
+UNFINISHED_KEY: Final = b"unfinished"
+"""Which session is being written in parts (``unfinished``)."""
+
 JSON_FLAG: Final = 1
 BINARY_FLAG: Final = 2
 SOURCE_FLAG: Final = 4
@@ -99,6 +103,11 @@ def encode_type_id(number: int) -> TypeId:
 def decode_type_id(type_id: TypeId) -> int:
     """The opposite of :func:`encode_type_id`."""
     return int.from_bytes(type_id, "big")
+
+
+def split_types(type_ids: bytes) -> list[TypeId]:
+    """Ids of types that stand one behind the other."""
+    return [type_ids[i : i + TYPE_BYTES] for i in range(0, len(type_ids), TYPE_BYTES)]
 
 
 def encode_type(event_type: EventType) -> bytes:
@@ -171,6 +180,11 @@ def source_of(value: bytes) -> bytes:
 def event_key(key: bytes) -> bytes:
     """Key in ``event``, from a key in ``event`` or ``source``."""
     return key[:TYPE_BYTES] + key[-PLACE_BYTES:]
+
+
+def session_of(key: bytes) -> bytes:
+    """Key in ``session``, from a key in ``event`` or ``source``."""
+    return key[-PLACE_BYTES:-INT_BYTES]
 
 
 def payload_of(value: bytes) -> Payload | None:

@@ -33,12 +33,13 @@ from eventer_bridge.backends.retention import (
     Shares,
 )
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion, StoredEvent, ext_oldest
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import ext_call
 from eventer_bridge.backends.rocksdb.scan import Span
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import ClosedError, StorageError
 from eventer_bridge.model import EventType

@@ -6,7 +6,7 @@ asks for it: keys first, then the values of what is returned.
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
-from itertools import islice
+from itertools import filterfalse, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -169,6 +169,8 @@ def _range(
     """Keys of a type in a span, until the type is done."""
     low, stop, descending = span
     found = scan(snapshot, iterator, Span(type_id + low, type_id + stop, descending))
+    if snapshot.unfinished:
+        found = filterfalse(snapshot.hides, found)
     while type_id not in done and (key := next(found, None)) is not None:
         yield key
 

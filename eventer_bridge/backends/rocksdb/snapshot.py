@@ -2,7 +2,8 @@
 
 A commit is atomic over all column families, and so is every step of retention. A snapshot
 takes all families at the same moment, so that the rows to which its keys lead exist in it,
-whatever is written or deleted meanwhile. As every use of the database it happens inside
+whatever is written or deleted meanwhile. A session of which only parts are written at that
+moment is not seen (``unfinished``). As every use of the database it happens inside
 ``Store.in_use``.
 
 It is cheap to make (about 5 us) and to keep for a query; while it is kept, RocksDB cannot
@@ -20,6 +21,7 @@ from rocksdict import Rdict, RdictIter
 from eventer_bridge.backends.pacing import Pacer
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import explain
+from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
 
@@ -45,9 +47,10 @@ class Snapshot:
     Attributes:
         pause: to be called by those who read for long, between steps of some 0.1 ms; raises
             what is to end them.
+        unfinished: key of the session that is not to be seen, if there is one.
     """
 
-    __slots__ = ("_event", "_families", "_iterators", "_session", "_store", "pause")
+    __slots__ = ("_event", "_families", "_iterators", "_session", "_store", "pause", "unfinished")
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Snapshot:
                 self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
+                self.unfinished = unfinished_session(db)
                 if db.latest_sequence_number() == moment:
                     break
         self._event, self._session = self._families["event"], self._families["session"]
@@ -80,6 +84,10 @@ class Snapshot:
     def iterator(self, family: str) -> RdictIter:
         """The iterator of one of :data:`READ_FAMILIES`, which whoever reads from it moves."""
         return self._iterators[family]
+
+    def hides(self, key: bytes) -> bool:
+        """Whether a row of ``event`` or ``source`` is not to be seen, by its key."""
+        return keys.session_of(key) == self.unfinished
 
     def value(self, key: bytes) -> bytes:
         """Value of an event that exists.
@@ -135,13 +143,19 @@ class Snapshot:
 
     def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
         """Move to the last key that begins with ``prefix``, and return it if there is one."""
-        iterator.seek_for_prev(prefix + keys.PAST)
-        if not iterator.valid():
-            with self.errors():
-                iterator.status()
-            return None
-        key: bytes = iterator.key()
-        return key if key.startswith(prefix) else None
+        before = prefix + keys.PAST
+        while True:
+            iterator.seek_for_prev(before)
+            if not iterator.valid():
+                with self.errors():
+                    iterator.status()
+                return None
+            key: bytes = iterator.key()
+            if not key.startswith(prefix):
+                return None
+            if not self.hides(key):
+                return key
+            before = key[: -keys.INT_BYTES]  # in ``event``, those of a session follow each other
 
     def next_value(self, iterator: RdictIter, key: bytes) -> bytes:
         """Value of a row that exists; moves to the row after it.
@@ -164,7 +178,8 @@ class Snapshot:
         iterator = self.iterator(family)
         iterator.seek(prefix)
         while iterator.valid() and (key := iterator.key()).startswith(prefix):
-            yield key, iterator.value()
+            if not self.hides(key):
+                yield key, iterator.value()
             iterator.next()
         with self.errors():
             iterator.status()

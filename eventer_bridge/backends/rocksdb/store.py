@@ -22,17 +22,18 @@ from rocksdict import (
     CompactOptions,
     Rdict,
     RdictIter,
-    WriteBatch,
 )
 
 from eventer_bridge.backends.base import ServerMark
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.database import COMMIT, FAMILIES
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, parts
@@ -42,32 +43,6 @@ FEW_ROWS: Final = 4_000
 
 MAX_FLUSHES: Final = 4
 """Before a checkpoint; more would not help where writing is faster."""
-
-
-class Commit:
-    """What one write holds: all of it reaches the disk, or nothing.
-
-    Staged (:meth:`Store.stage`), written (:meth:`Store.write`), synced (:meth:`Store.ext_sync`).
-
-    Args:
-        n_events: events that are staged in steps.
-
-    Attributes:
-        batch: the rows.
-        latest: the greatest row of each type that is among them.
-        n_events: number of events among them.
-        oldest: the smallest session key among them.
-        tally: events and bytes of those retention rules that are counted.
-    """
-
-    __slots__ = ("batch", "latest", "n_events", "oldest", "tally")
-
-    def __init__(self, n_events: int = 0) -> None:
-        self.batch = WriteBatch(raw_mode=True)
-        self.latest: dict[TypeId, Row] = {}
-        self.n_events = n_events
-        self.oldest = keys.PAST
-        self.tally: dict[Share, tuple[int, int]] = {}
 
 
 class Store(Database):
@@ -179,12 +154,19 @@ class Store(Database):
         commit.oldest = min(commit.oldest, session_key)
         for part in parts(len(new_types)):
             self.stage_types(commit, new_types[part])
+            commit.cut()
             yield
         entries: list[bytes] = []
         for part in parts(len(events)):
             entries += self._stage_events(commit, session_key, events[part], type_ids[part])
+            commit.cut()
             yield
         self._stage_session(commit, session_key, entries)
+        if commit.before:
+            first_new = new_types[0][0] if new_types else keys.PAST[: keys.TYPE_BYTES]
+            noted = note(session_key, first_new, commit.latest)
+            commit.before[0].put(keys.UNFINISHED_KEY, noted)
+            commit.batch.delete(keys.UNFINISHED_KEY)
 
     def stage_types(self, commit: Commit, new_types: Iterable[tuple[TypeId, bytes]]) -> None:
         """Add types, encoded, to a commit."""
@@ -240,10 +222,11 @@ class Store(Database):
         commit.batch.put(keys.encode_owner(owner), keys.encode_int(price))
 
     def write(self, commit: Commit) -> None:
-        """Write a commit to the log, which is to be synced then, and make it readable.
+        """Write a commit, or the next part of it, to the log, which is to be synced then.
 
-        On the loop's thread: rocksdict keeps the interpreter's lock meanwhile, so that on
-        another thread it would hold up the loop all the same, and the hand-over besides.
+        With the last part, the commit can be read. On the loop's thread: rocksdict keeps the
+        interpreter's lock meanwhile, so that on another thread it would hold up the loop all
+        the same, and the hand-over besides.
 
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
@@ -251,7 +234,11 @@ class Store(Database):
         with self._write_lock:
             self._oldest_written = min(self._oldest_written, commit.oldest)
             with self.errors(COMMIT):
-                self._db.write(commit.batch)
+                if commit.before:
+                    self._db.write(commit.before.popleft())
+                else:
+                    self._db.write(commit.batch)
+                    commit.is_written = True
 
     def ext_sync(self) -> None:
         """Sync what was written: the slow part of a commit, which leaves the lock free.
@@ -297,6 +284,11 @@ class Store(Database):
     def snapshot(self, pause: Callable[[], None] | None = None) -> Snapshot:
         """This moment; ``pause``: see :class:`Snapshot`."""
         return Snapshot(self, self._db, self._families, pause)
+
+    def unfinished_session(self) -> bytes | None:
+        """Key of the session of which only parts are written now (``unfinished``)."""
+        with self.errors():
+            return unfinished_session(self._db)
 
     def check_usable(self) -> None:
         """End who has used the store for long, if others need that it is not used.

@@ -87,6 +87,7 @@ class _Verification:
         self._n_total = sum(map(store.n_rows, (*FAMILIES, "default")))
         self._names: dict[TypeId, EventType] = {}
         self._last_sessions: dict[bytes, bytes] = {}
+        self._unfinished = store.unfinished_session()
         self._n_findings = 0
 
     def run(self) -> Counts:
@@ -280,7 +281,8 @@ class _Verification:
         key = b""
         while iterator.valid():
             key = iterator.key()
-            yield key, iterator.value()
+            if keys.session_of(key) != self._unfinished:
+                yield key, iterator.value()
             if not is_again:
                 self._n_done += 1
                 if self._n_done % ROWS_AT_A_TIME == 0:

@@ -117,7 +117,10 @@ def read(
     store = Store(partition.snapshot, read_only=True)
     try:
         names = TypeNames(store)
-        for row_keys, values in _scan(store, partition.ranges()):
+        found = _scan(store, partition.ranges())
+        if (unfinished := store.unfinished_session()) is not None:
+            found = _without(unfinished, found)
+        for row_keys, values in found:
             rows = StoreRows(row_keys, values, names.of)
             if (wanted := rows.wanted(selection)) is not None:
                 if not wanted.any():
@@ -191,6 +194,16 @@ def _scan(
             break
     if values:
         yield row_keys, values
+
+
+def _without(
+    session_key: bytes, rows: Iterable[tuple[list[bytes], list[bytes]]]
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """What :func:`_scan` found, without a session that was not written whole (``unfinished``)."""
+    for row_keys, values in rows:
+        wanted = [keys.session_of(key) != session_key for key in row_keys]
+        if any(wanted):
+            yield list(compress(row_keys, wanted)), list(compress(values, wanted))
 
 
 def _encoded(selection: Selection) -> tuple[bytes, bytes]:

@@ -19,9 +19,10 @@ from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.scan import Span
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
     BinaryPayload,

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Event, EventId, Timestamp
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import filters, scan, timeseries
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.store import Commit, Store
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
     Event,

@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eventer_bridge import limits as core_limits
+from eventer_bridge import slices
+from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import StorageError
-from eventer_bridge.model import Event, EventType, Timestamp
+from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
@@ -60,6 +65,31 @@ def test_every_event_once_and_equal(stored: list[Event], n_partitions: int) -> N
         path = Path(directory, "store")
         fill(path, stored)
         assert read_all(path, Selection(), n_partitions) == rows_of(stored)
+
+
+def test_a_session_that_was_not_written_whole_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_limits, "COMMIT_PART_ROWS", 512)
+    path = tmp_path / "store"
+    whole = [made(1, 1, i) for i in range(1, 4)]
+    fill(path, [*whole, made(2, 1, 1)])
+    events_store = Store(path)
+    commit = Commit(1_000)
+    large = [made(1, 2, i) for i in range(1, 1_001)]
+    types = Types(events_store.ext_types())
+    slices.at_once(events_store.stage_in_steps(commit, large, types.intern(large, []), []))
+    while commit.before:
+        events_store.write(commit)
+    events_store.ext_close()
+    expected = rows_of([*whole, made(2, 1, 1)])
+    for n_partitions in 1, 3:
+        assert read_all(path, Selection(), n_partitions) == expected
+
+
+def made(server: int, session: int, instance: int) -> Event:
+    event_id = EventId(server, session, instance)
+    return Event(event_id, ("a", str(instance % 3)), Timestamp(session, 0), None, None)
 
 
 _ends = st.lists(st.none() | timestamps.map(moment), min_size=2, max_size=2)

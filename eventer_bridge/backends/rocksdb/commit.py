@@ -1,0 +1,55 @@
+"""What is written to the store together.
+
+Belongs to the event loop's thread, as everything that commits.
+"""
+
+from collections import deque
+
+from rocksdict import WriteBatch
+
+from eventer_bridge import limits
+from eventer_bridge.backends.retention import Share
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.latest import Row
+
+
+class Commit:
+    """What is written together: all of it reaches the disk, or nothing.
+
+    Staged (``Store.stage``), written (``Store.write``) and synced (``Store.ext_sync``), the last
+    two for each of its parts.
+
+    Args:
+        n_events: events that are staged in steps.
+
+    Attributes:
+        batch: the rows, or the last part of them.
+        before: the parts of a large session that are written before, one after the other.
+        is_written: whether all of it is, so that it can be read.
+        latest: the greatest row of each type that is among them.
+        n_events: number of events among them.
+        oldest: the smallest session key among them.
+        tally: events and bytes of those retention rules that are counted.
+    """
+
+    __slots__ = ("batch", "before", "is_written", "latest", "n_events", "oldest", "tally")
+
+    def __init__(self, n_events: int = 0) -> None:
+        self.batch = WriteBatch(raw_mode=True)
+        self.before: deque[WriteBatch] = deque()
+        self.is_written = False
+        self.latest: dict[TypeId, Row] = {}
+        self.n_events = n_events
+        self.oldest = keys.PAST
+        self.tally: dict[Share, tuple[int, int]] = {}
+
+    def cut(self) -> None:
+        """Begin another part, if this one is large enough."""
+        batch = self.batch
+        if (
+            batch.len() >= limits.COMMIT_PART_ROWS
+            or batch.size_in_bytes() >= limits.COMMIT_PART_BYTES
+        ):
+            self.before.append(batch)
+            self.batch = WriteBatch(raw_mode=True)
