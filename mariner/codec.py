@@ -247,6 +247,17 @@ def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
     )
 
 
+def events_message_parts(parts: Sequence[bytes]) -> list[bytes]:
+    """As :func:`encode_events_message`, of a large session; the parts have their commas."""
+    return [b'{"msg_type":"events","events":[', *parts, b"]}"]
+
+
+def register_success_parts(register_id: int, parts: Sequence[bytes]) -> list[bytes]:
+    """As :func:`encode_register_success`, of a large session; the parts have their commas."""
+    head = b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[' % register_id
+    return [head, *parts, b"]}"]
+
+
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps."""
     encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]

@@ -362,8 +362,8 @@ class ClientConnection(asyncio.Protocol):
         try:
             async with self._context.core.lane:
                 if self._close_reason is None:
-                    message = await slices.run(self._protocol.decode_large(large))
-                    await self._handle_large(message)
+                    # nobody else keeps the message, which takes long to be freed
+                    await self._handle_large(await slices.run(self._protocol.decode_large(large)))
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
         except Exception:
@@ -381,6 +381,7 @@ class ClientConnection(asyncio.Protocol):
         if self._close_reason is not None:
             return
         session = self._register(message, refusal)
+        del message
         if session is not None and session.is_large:
             await self._answer_large(session)
 
@@ -389,6 +390,7 @@ class ClientConnection(asyncio.Protocol):
         if session.committed.exception() is None:
             await slices.run(prepare(session))
         self._send_responses()
+        await asyncio.sleep(0)  # before the session is freed
 
     def _on_register(self, message: RegisterReq) -> None:
         assert self._rights is not None
@@ -492,13 +494,13 @@ class ClientConnection(asyncio.Protocol):
         while responses:
             register_id, outcome = responses[0]
             if isinstance(outcome, str):
-                message = codec.encode(RegisterRes(register_id, False, error=outcome))
+                frame = self._refusal(register_id, outcome)
             elif outcome.committed.done() and (not outcome.is_large or is_answerable(outcome)):
-                message = self._register_response(register_id, outcome)
+                frame = self._register_response(register_id, outcome)
             else:
                 break
             responses.popleft()
-            frames.append(self._protocol.send_encoded(RegisterRes, message))
+            frames.append(frame)
         self._write(b"".join(frames), len(frames))
         if len(responses) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._resume(_REGISTRATIONS_FULL)
@@ -509,10 +511,19 @@ class ClientConnection(asyncio.Protocol):
         error = session.committed.exception()
         if error is None:
             self._context.stats.events_registered += len(session.events)
-            return codec.encode_register_success(register_id, (encoded_requested(session),))
+            encoded = encoded_requested(session)
+            if len(encoded) > 1:
+                parts = codec.register_success_parts(register_id, encoded)
+                return self._protocol.send_parts(RegisterRes, parts)
+            message = codec.encode_register_success(register_id, encoded)
+            return self._protocol.send_encoded(RegisterRes, message)
         self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
-        return codec.encode(RegisterRes(register_id, False, error=cut(text)))
+        return self._refusal(register_id, cut(text))
+
+    def _refusal(self, register_id: int, error: str) -> bytes:
+        message = codec.encode(RegisterRes(register_id, False, error=error))
+        return self._protocol.send_encoded(RegisterRes, message)
 
     def _start_queries(self) -> None:
         if self._queries and not self._is_querying and not self._paused & _WRITE_BLOCKED:

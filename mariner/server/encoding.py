@@ -14,22 +14,24 @@ from mariner import codec
 def notification(session: Session, indices: Sequence[int]) -> bytes:
     """A framed ``events`` message with some of the session's events (``fanout.EncodeCb``)."""
     if len(indices) == len(session.events):
-        parts: Sequence[bytes] = (encoded_session(session),)
+        found = encoded_session(session)
+        if len(found) > 1:  # copied once: large
+            return framing.join_frame(codec.events_message_parts(found))
     else:
         encoded = encoded_events(session)
-        parts = [encoded[i] for i in indices]
-    return framing.encode_frame(codec.encode_events_message(parts))
+        found = [encoded[i] for i in indices]
+    return framing.encode_frame(codec.encode_events_message(found))
 
 
-def encoded_session(session: Session) -> bytes:
+def encoded_session(session: Session) -> Sequence[bytes]:
     """All of the session's events as JSON (002, ``event``), with commas between them.
 
     Encoded at the first call; this is what most receivers want, and costs half of encoding
-    the events one by one.
+    the events one by one. Of a large session in several parts, whose commas are in them.
     """
-    encoded = session.encodings.get("mariner session")
+    encoded: Sequence[bytes] | None = session.encodings.get("mariner session")
     if encoded is None:
-        encoded = session.encodings["mariner session"] = codec.encode_events(session.events)
+        encoded = session.encodings["mariner session"] = (codec.encode_events(session.events),)
     return encoded
 
 
@@ -38,11 +40,14 @@ def prepare(session: Session) -> Steps[None]:
     if "mariner session" in session.encodings:
         return
     encoded: list[bytes] = []
+    joined: list[bytes] = []
     for part in parts(len(session.events)):
-        encoded += map(codec.encode_event, session.events[part])
+        some = [codec.encode_event(event) for event in session.events[part]]
+        encoded += some
+        joined.append(b",".join([b"", *some] if joined else some))
         yield
     session.encodings["mariner events"] = encoded
-    session.encodings["mariner session"] = b",".join(encoded)
+    session.encodings["mariner session"] = joined
 
 
 def is_answerable(session: Session) -> bool:
@@ -50,11 +55,11 @@ def is_answerable(session: Session) -> bool:
     return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
-def encoded_requested(session: Session) -> bytes:
+def encoded_requested(session: Session) -> Sequence[bytes]:
     """As :func:`encoded_session`, of the events that were asked for: not what modules added."""
     if session.requested == len(session.events):
         return encoded_session(session)
-    return b",".join(encoded_events(session)[: session.requested])
+    return (b",".join(encoded_events(session)[: session.requested]),)
 
 
 def encoded_events(session: Session) -> Sequence[bytes]:

@@ -14,6 +14,9 @@ from tests.torture.report import Progress
 CHECK_EVERY: int = 20
 """Rounds after which everything that is stored is compared; and after the last one."""
 
+LARGE_EVERY: int = 100
+"""Requests, one of which is large: once a round, about."""
+
 MAX_WORK_S: float = 0.15
 """A gateway is killed at a random moment of so long from its first acknowledgement."""
 
@@ -24,7 +27,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     Raises:
         ViolationError: something acknowledged was lost, or whatever else must not happen.
     """
-    ledger = Ledger()
+    ledger = Ledger(large_every=LARGE_EVERY)
     for n in range(1, rounds + 1):
         async with gateway(directory) as running:
             if n % CHECK_EVERY == 1:

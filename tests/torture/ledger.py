@@ -9,6 +9,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from eventer_bridge import limits
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -27,6 +28,9 @@ from mariner.client.client import Client
 
 SERVER_ID: Final = 1
 TYPES: Final = 20
+LARGE_EVENTS: Final = limits.LARGE_SESSION_EVENTS + 1_000
+"""Events of a large request, which is written in several parts."""
+
 OURS: Final = ("torture", "*")
 
 
@@ -58,16 +62,21 @@ def entry_of(event: Event) -> Entry:
 class Ledger:
     """See the module.
 
+    Args:
+        padding_bytes: of each event, besides what it says.
+        large_every: each so many requests one is large; 0: none is.
+
     Attributes:
         sent: events of each request that was sent, by its number.
         acknowledged: acknowledged events, by id.
     """
 
-    def __init__(self, padding_bytes: int = 0) -> None:
+    def __init__(self, padding_bytes: int = 0, *, large_every: int = 0) -> None:
         self.sent: dict[int, Sequence[RegisterEvent]] = {}
         self.acknowledged: dict[EventId, Event] = {}
         self._seen: dict[EventId, Entry] = {}
         self._padding = "x" * padding_bytes
+        self._large_every = large_every
 
     @property
     def greatest_seen(self) -> int:
@@ -78,6 +87,8 @@ class Ledger:
         """The next request."""
         number = len(self.sent) + 1
         n_events = 1 + number % 4
+        if self._large_every and number % self._large_every == 0:
+            n_events = LARGE_EVENTS
         events = [
             RegisterEvent(
                 ("torture", str((number + index) % TYPES)),

@@ -158,7 +158,8 @@ class Store(Database):
             yield
         entries: list[bytes] = []
         for part in parts(len(events)):
-            entries += self._stage_events(commit, session_key, events[part], type_ids[part])
+            some = self._stage_events(commit, session_key, events[part], type_ids[part])
+            entries.append(b"".join(some))
             commit.cut()
             yield
         self._stage_session(commit, session_key, entries)
@@ -167,6 +168,7 @@ class Store(Database):
             noted = note(session_key, first_new, commit.latest)
             commit.before[0].put(keys.UNFINISHED_KEY, noted)
             commit.batch.delete(keys.UNFINISHED_KEY)
+        yield
 
     def stage_types(self, commit: Commit, new_types: Iterable[tuple[TypeId, bytes]]) -> None:
         """Add types, encoded, to a commit."""
