@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from eventer_bridge.model import (
     Event,
     EventId,
     JsonPayload,
+    QueryParams,
+    QueryResult,
     QueryServerParams,
     RegisterEvent,
     Source,
@@ -26,6 +29,8 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.session import REMOTE_SOURCE, Session
+from eventer_bridge.slices import Steps
+from eventer_bridge.subscription import NOTHING, Subscription
 from eventer_bridge.type_budget import TypeQuota
 from tests.eventer_bridge.modules.scripted import NAME, Scripted, answering
 
@@ -43,6 +48,8 @@ class SlowBackend(MemoryBackend):
         self.is_slow = False
         self.commits: list[asyncio.Future[None]] = []
         self.asked: list[tuple[int, TypeQuota | None, int]] = []
+        self.in_steps: list[int] = []
+        self.queries: list[tuple[object, ...]] = []
         self.why: str | None = None
         self.on_register: Callable[[], None] = lambda: None
         self.failure_cbs: list[Callable[[], None]] = []
@@ -76,6 +83,22 @@ class SlowBackend(MemoryBackend):
         if not self.commits or self.commits[-1].done():
             self.commits.append(asyncio.get_running_loop().create_future())
         return self.commits[-1]  # those that are committed together share it
+
+    def register_in_steps(
+        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+    ) -> Steps[asyncio.Future[None]]:
+        self.in_steps.append(len(events))
+        return super().register_in_steps(events, quota, n_asked)
+
+    async def query(
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        holding: ExitStack | None = None,
+    ) -> QueryResult:
+        self.queries.append((params, subscription, client, holding))
+        return await super().query(params, subscription, client, holding)
 
 
 class Recorder:
@@ -201,6 +224,67 @@ async def test_a_query_finds_what_it_has_to_wait_for(core: Engine, backend: Slow
     assert len((await waiting[1]).events) == 2
 
 
+async def test_queries_are_the_backends(core: Engine, backend: SlowBackend) -> None:
+    await core.query(params := QueryServerParams(7))
+    with ExitStack() as holding:
+        await core.query(params, NOTHING, "app", (), holding)
+        assert backend.queries == [(params, None, "", None), (params, NOTHING, "app", holding)]
+
+
+# --- what is large ------------------------------------------------------------------------
+
+
+class Patient(Recorder):
+    """An observer that takes its time."""
+
+    def __init__(self, core: Engine) -> None:
+        super().__init__(core)
+        self.in_steps: list[tuple[int, bool]] = []
+
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        self.in_steps.append((len(session.events), persisted))
+        yield
+
+
+async def test_what_is_large_is_dealt_with_in_steps(
+    core: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MANY_NEW_TYPES", 2)
+    patient = Patient(core)
+    at_once = [
+        core.register(SOURCE, events_of(LARGE)),
+        core.register(SOURCE, [*events_of(1, name="b"), *events_of(1, name="c")]),
+    ]
+    core.replicate(remote(1, LARGE))
+    assert patient.told == [(LARGE, False), (2, False), (LARGE, False)]
+    await done(*at_once)
+    assert (patient.in_steps, backend.in_steps) == ([], [])
+
+    many_types = [RegisterEvent((f"{i}",), None, None) for i in range(3)]
+    in_steps = [core.register(SOURCE, i) for i in (events_of(LARGE + 1), many_types)]
+    commit = core.replicate(remote(2, LARGE + 1))
+    await done(*in_steps)
+    await commit
+    assert backend.in_steps == [LARGE + 1, 3, LARGE + 1]
+    assert [n for n, persisted in patient.in_steps if persisted] == backend.in_steps
+    assert [n for n, persisted in patient.in_steps if not persisted] == backend.in_steps
+
+
+async def test_a_large_session_that_fails_leaves_nothing_behind(
+    core: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 2)
+    wrong = [*events_of(LARGE), *events_of(1, name="*")]
+    for _ in range(2):
+        [error] = await done(core.register(SOURCE, wrong))
+        assert isinstance(error, InvalidEventError)
+    backend.is_slow = True
+    core.register(SOURCE, events_of(2))
+    full = [core.is_full]
+    core.register(SOURCE, events_of(1))
+    assert [*full, core.is_full] == [False, True]
+
+
 # --- how much is under way ----------------------------------------------------------------
 
 
@@ -304,9 +388,27 @@ async def test_events_that_modules_add_do_not_count_for_who_asked(
     assert await done(*sessions) == [None] * len(asked)
     assert recorder.told[len(asked) :] == [(n, True) for n in sizes]
     assert [i.events[0].id.session for i in sessions] == [2, 3, 4, 5, 6]
+    assert backend.in_steps == [11, LARGE + 1, LARGE + 12]
     assert [i.type for i in sessions[1].events] == [("more",), *[("b",)] * 10]
     assert backend._budget.spent == {"client": 2}
     assert adding.pending_events == 0
+
+
+async def test_what_modules_look_at_is_dealt_with_in_steps_too(
+    adding: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MANY_NEW_TYPES", 2)
+    backend.is_slow = False
+    patient = Patient(adding)
+    types = [RegisterEvent((f"{i}",), None, None) for i in range(3)]
+    sizes = ((events_of(LARGE), 0), (types, 3), (events_of(LARGE + 1), LARGE + 1))
+    for asked, n_in_steps in sizes:
+        backend.in_steps.clear()
+        patient.in_steps.clear()
+        await done(adding.register(SOURCE, asked))
+        expected = [n_in_steps] if n_in_steps else []
+        assert backend.in_steps == expected
+        assert patient.in_steps == [(n, i) for i in (False, True) for n in expected]
 
 
 async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: SlowBackend) -> None:

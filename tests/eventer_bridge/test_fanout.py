@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import tracemalloc
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -60,7 +61,7 @@ def session_of(loop: asyncio.AbstractEventLoop, *events: tuple[int, EventType]) 
 
 
 def encode(session: Session, indices: Sequence[int]) -> bytes:
-    return bytes(indices)
+    return bytes(session.events[i].id.instance - 1 for i in indices)
 
 
 def prepare(session: Session) -> Steps[None]:
@@ -136,6 +137,51 @@ def test_each_new_type_is_matched_in_a_step_of_its_own(
     assert sum(1 for _ in fanout.notify_in_steps(session, persisted)) > 100
     assert sum(1 for _ in fanout.notify_in_steps(session, persisted)) < 100  # they are known
     assert recorder.told == [(bytes(range(100)), 100)] * 2
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_who_comes_later_hears_what_others_did_not_want(
+    loop: asyncio.AbstractEventLoop, persisted: bool
+) -> None:
+    fanout = Fanout(encode, prepare)
+    first, second = Recorder(), Recorder()
+    fanout.add(first, Filter(Subscription([("b",)]), None, persisted))
+    fanout.notify(session_of(loop, (1, ("a",))), persisted)
+    fanout.add(second, Filter(Subscription([("a",)]), None, persisted))
+    fanout.notify(session_of(loop, (1, ("a",))), persisted)
+    assert (first.told, second.told) == ([], [(b"\0", 1)])
+
+
+def test_who_is_to_hear_the_same_shares_a_message(loop: asyncio.AbstractEventLoop) -> None:
+    made: list[Sequence[int]] = []
+
+    def keep(session: Session, indices: Sequence[int]) -> bytes:
+        made.append(indices)
+        return encode(session, indices)
+
+    fanout = Fanout(keep, prepare)
+    receivers = [Recorder() for _ in range(4)]
+    for receiver, query_type in zip(receivers, [("a",), ("?",), ("a", "*"), ("b",)], strict=True):
+        fanout.add(receiver, Filter(Subscription([query_type]), None, False))
+    fanout.notify(session_of(loop, (1, ("a",)), (1, ("a",))), False)
+    assert made == [[0, 1]]
+    assert [i.told for i in receivers] == [[(b"\0\1", 2)]] * 3 + [[]]
+
+
+def test_what_is_remembered_of_types_is_bounded(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+    fanout = Fanout(encode, prepare)
+    for number in range(100):  # all of which each type reaches: 800 bytes
+        fanout.add(Recorder(), Filter(Subscription([("*",)]), number, False))
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            fanout.notify(session_of(loop, (-1, (f"{number}",))), False)
+        assert tracemalloc.get_traced_memory()[1] < 120_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("persisted", [False, True])

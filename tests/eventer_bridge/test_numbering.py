@@ -7,7 +7,9 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends.dummy import DummyBackend
 from eventer_bridge.errors import LimitError, StorageError
+from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Timestamp
 from eventer_bridge.numbering import Numbering
+from eventer_bridge.slices import at_once
 
 
 class SlowDisk(DummyBackend):
@@ -59,3 +61,24 @@ async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPa
         for _, future in backend.asked:
             if not future.done():
                 future.set_result(None)
+
+
+async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_EVENTS", 4)
+    monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))
+    events = [
+        RegisterEvent((f"{i}",), Timestamp(i, 0) if i % 2 else None, JsonPayload.of(i))
+        for i in range(9)
+    ]
+    async with DummyBackend() as backend:
+        numbering = Numbering(backend, 7)
+        steps = numbering.create_events_in_steps(3, events)
+        for _ in range(3):
+            next(steps)
+        in_steps = at_once(steps)
+        assert in_steps == numbering.create_events(3, events)
+    assert [i.id for i in in_steps] == [EventId(7, 3, i) for i in range(1, 10)]
+    assert [(i.type, i.source_timestamp, i.payload) for i in in_steps] == [
+        (i.type, i.source_timestamp, i.payload) for i in events
+    ]
+    assert {i.timestamp for i in in_steps} == {Timestamp(5, 6)}

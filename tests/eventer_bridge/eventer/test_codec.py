@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import pytest
 from hat.event import common as hat_common
@@ -177,6 +178,19 @@ def test_a_large_registration_is_decoded_in_steps() -> None:
     assert at_once(steps) == MsgRegisterReq(many)
 
 
+def test_a_large_answer_is_encoded_in_steps() -> None:
+    n_steps = 3
+    many = [
+        Event(EventId(1, 1, i), (f"{i}",), Timestamp(0, 0), None, None)
+        for i in range((n_steps - 1) * limits.STEP_EVENTS + 1)
+    ]
+    result = QueryResult(many, True)
+    steps = codec.encode_query_result(result)
+    for _ in range(n_steps):
+        next(steps)
+    assert at_once(steps) == hat_messages.encode(MsgQueryRes(result))[1]
+
+
 def test_the_place_of_an_event_is_told_in_a_later_step_too() -> None:
     many = [RegisterEvent((), None, None)] * (limits.STEP_EVENTS + 1)
     wrong = RegisterEvent((), None, JsonPayload(Raw(b"[1")))
@@ -220,6 +234,28 @@ def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPa
             [Event(EventId(1, 1, 1), i.type, Timestamp(1, 1), None, None) for i in many]
         )
     )
+
+
+def test_types_are_remembered_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+
+    def encode(number: int) -> bytes:
+        event = RegisterEvent((f"{number:0200}",), None, None)
+        return codec.encode(MsgRegisterReq([event]))[1]
+
+    def decode(number: int) -> None:
+        data = first.replace(b"0" * 200, f"{number:0200}".encode())
+        codec.decode("HatEventer.MsgRegisterReq", data)
+
+    first = encode(0)
+    for use in (encode, decode):
+        tracemalloc.start()
+        try:
+            for number in range(1_000):
+                use(number)
+            assert tracemalloc.get_traced_memory()[1] < 110_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_type_is_not_taken_for_another_one_that_is_known() -> None:

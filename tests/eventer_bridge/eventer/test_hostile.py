@@ -130,6 +130,7 @@ def malformed(name: str, data: bytes) -> str:
         ("MsgInitReq", NONE * 4, "ends too early, at byte 4"),
         ("MsgInitRes", b"\x82", "choice 2 at byte 0, expected 0 to 1"),
         ("MsgInitRes", b"\x80\x84", "choice 4 at byte 1, expected 0 to 3"),
+        ("MsgRegisterRes", TWO, "choice 2 at byte 0, expected 0 to 1"),
         ("MsgStatusNotify", b"\x84", "choice 4 at byte 0, expected 0 to 3"),
         ("MsgEventsAck", b"\x80", "ends at byte 0, but 1 bytes follow"),
         ("MsgQueryReq", b"\x83", "choice 3 at byte 0, expected 0 to 2"),
