@@ -1,7 +1,8 @@
-"""Memory that was freed goes back to the system."""
+"""Memory: what was freed goes back to the system, and what is there for good is left alone."""
 
 import contextlib
 import ctypes
+import gc
 from typing import Final
 
 from mariner import limits
@@ -23,3 +24,13 @@ def configure() -> None:
         mallopt(_M_MMAP_THRESHOLD, limits.OWN_BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, limits.MAX_FREE_BYTES)
         mallopt(_M_ARENA_MAX, limits.MAX_ARENAS)
+
+
+def freeze() -> None:
+    """Have the garbage collector pass over everything that is there by now.
+
+    What was imported makes 70,000 objects, which it would look at again and again: 20 to 80 ms
+    in which nobody else can run.
+    """
+    gc.collect()
+    gc.freeze()

@@ -1,6 +1,7 @@
 """``mariner serve`` and ``mariner check``."""
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
@@ -65,6 +66,7 @@ def serve(path: Path) -> None:
     memory.configure()
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
+    memory.freeze()
     failure, code = _run(conf)
     if not logs.close():
         os._exit(code)  # nobody reads standard error, or the like: nothing to wait for
@@ -94,6 +96,7 @@ async def _serve(conf: config.GatewayConfig) -> str | None:
 
     stopper = Stopper(ask_to_stop, lambda: "start" if running is None else running.waits_for)
     running = await gateway.create(conf)
+    gc.collect()  # the event types of a large store take long at the first time, and only then
     try:
         _tell(conf, running)
         stopping = asyncio.ensure_future(stop.wait())

@@ -1,11 +1,14 @@
-"""Memory that threads have freed is not kept."""
+"""Memory that threads have freed is not kept, and what is there for good is left alone."""
 
 import platform
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.support.hat_peers import write_conf
 
 N_THREADS: Final = 8
 N_BYTES: Final = 12 << 20
@@ -49,3 +52,33 @@ def test_what_threads_freed_goes_back_to_the_system() -> None:
     kept = kept_bytes(True)
     assert kept < N_BYTES
     assert kept < kept_bytes(False) / 2
+
+
+SERVE: Final = """
+import gc, sys
+from mariner.cli import serve
+
+async def create(conf):
+    print(gc.get_freeze_count(), len(gc.get_objects()))
+    raise OSError("that is all")
+
+serve.gateway.create = create
+serve.serve(["--conf", sys.argv[1]])
+"""
+
+
+def test_the_garbage_collector_passes_over_what_was_imported(tmp_path: Path) -> None:
+    conf = {
+        "type": "mariner",
+        "name": "gateway",
+        "log": {"version": 1},
+        "mariner": {"host": "127.0.0.1", "port": 0},
+        "event_core": {"server_id": 1, "backend": {"type": "memory"}},
+        "clients": [],
+    }
+    path = write_conf(tmp_path / "gateway.json", conf)
+    command = [sys.executable, "-c", SERVE, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "that is all" in ended.stderr
+    n_frozen, n_others = map(int, ended.stdout.split())
+    assert n_frozen > 20 * n_others
