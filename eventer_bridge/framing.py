@@ -23,9 +23,9 @@ def encode_frame(message: bytes) -> bytes:
     return _header(length) + message
 
 
-def join_frame(parts: Sequence[bytes]) -> bytes:
-    """As :func:`encode_frame`, of the parts of a message."""
-    return b"".join((_header(sum(map(len, parts))), *parts))
+def frame_parts(parts: Sequence[bytes]) -> list[bytes]:
+    """As :func:`encode_frame`, of a large message whose parts are not to be joined."""
+    return [_header(sum(map(len, parts))), *parts]
 
 
 def _header(length: int) -> bytes:

@@ -445,6 +445,10 @@ MAX_UNREAD_PONGS: Final = 1_000
 """Pings that a peer sends while it does not read, above which it is closed. One that waits for
 its pongs has a single one under way."""
 
+JOINED_BYTES: Final = 4 << 10
+"""What is sent together is joined if its parts are smaller on average, which is quicker; copying
+larger ones takes more time and memory than it saves."""
+
 WRITE_STALL_TIMEOUT_S: Final = 30.0
 """Above the high-water mark with nothing leaving for so long: the connection is closed."""
 
@@ -485,10 +489,6 @@ files allows fewer than usual: a quarter. RSB has no names, so strangers count a
 
 MAX_RSB_CONNECTIONS_PER_ADDRESS: Final = 512
 """The same of one address, so that it cannot take the whole bus."""
-
-RSB_JOINED_BYTES: Final = 4 << 10
-"""Frames that are smaller on average are joined to be sent, which is quicker; copying larger
-ones for each participant takes more than it saves."""
 
 RSB_TURN_EVENTS: Final = 64
 """Events of one connection that are taken in at a stretch, about 1.5 ms, before others get

@@ -266,11 +266,11 @@ class Protocol:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
 
-    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> bytes:
-        """As :meth:`send_encoded`, of the parts of a message: a large one is copied once."""
+    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
+        """As :meth:`send_encoded`, of the parts of a message, which are not joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
-        return framing.join_frame(parts)
+        return framing.frame_parts(parts)
 
     def _set_state(self, state: State) -> None:
         self._state = state

@@ -16,6 +16,7 @@ decodes would have to be checked again (it wraps integers, and ignores what foll
 
 import enum
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -71,18 +72,25 @@ def encode(msg: Msg, dialect: Dialect) -> bytes:
     Raises:
         ValueError: the type has no form in this dialect, or not in UTF-8.
     """
+    return b"".join((*_encode_head(msg, len(msg.data), dialect), msg.data))
+
+
+def encode_parts(msg: Msg, parts: Sequence[bytes], dialect: Dialect) -> list[bytes]:
+    """As :func:`encode`, of a large message whose data are these parts; they are not joined."""
+    return [b"".join(_encode_head(msg, sum(map(len, parts)), dialect)), *parts]
+
+
+def _encode_head(msg: Msg, n_data_bytes: int, dialect: Dialect) -> tuple[bytes, ...]:
+    """What comes before the data."""
     is_current = dialect is Dialect.CURRENT
     encode_type = _encode_current_type if is_current else _encode_classic_type
     encoded_id = encode_integer(msg.id)
-    return b"".join(
-        (
-            encoded_id,
-            encoded_id if msg.first == msg.id else encode_integer(msg.first),
-            _FLAGS_ENCODED[msg.owner, msg.token, msg.last],
-            encode_type(msg.type),
-            encode_length(len(msg.data)),
-            msg.data,
-        )
+    return (
+        encoded_id,
+        encoded_id if msg.first == msg.id else encode_integer(msg.first),
+        _FLAGS_ENCODED[msg.owner, msg.token, msg.last],
+        encode_type(msg.type),
+        encode_length(n_data_bytes),
     )
 
 

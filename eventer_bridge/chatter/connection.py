@@ -21,7 +21,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, cast
 
 from hat import aio
@@ -34,7 +34,7 @@ from eventer_bridge.chatter.liveness import Liveness, Verdict
 from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
-from eventer_bridge.net.sockets import watch_peer
+from eventer_bridge.net.sockets import watch_peer, write_parts
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 
 mlog = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Connection(aio.Resource, asyncio.Protocol):
     def send(
         self,
         msg_type: str,
-        data: bytes,
+        data: bytes | Sequence[bytes],
         *,
         conversation: Conversation | None = None,
         last: bool = True,
@@ -159,7 +159,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
         Args:
             msg_type: full name of the data's type, as "HatEventer.MsgQueryReq".
-            data: SBS of that type.
+            data: SBS of that type, or the parts of it where it is large.
             conversation: what it belongs to; None begins a new one.
             last: whether the conversation ends with it: no answer is expected.
             token: whether it is the peer's turn then.
@@ -464,8 +464,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def _count_buffered(self) -> None:
         if self._place is not None:
-            unread_bytes = self._buffered_bytes() if self.is_write_blocked else 0
-            self._place.buffer.set(self._protocol.buffered_bytes + unread_bytes)
+            self._place.buffer.set(self._protocol.buffered_bytes + self._buffered_bytes())
             self._is_buffering = self._place.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
@@ -494,9 +493,8 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         if self._protocol.unsent_bytes and not self._transport.is_closing():
-            data = self._protocol.data_to_send()
-            self._written_bytes += len(data)
-            self._transport.write(data)
+            self._written_bytes += self._protocol.unsent_bytes
+            write_parts(self._transport, self._protocol.parts_to_send())
             if self.is_write_blocked:
                 self._count_buffered()
 
@@ -519,6 +517,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
+        self._count_buffered()  # what is below the high-water mark is told of by nobody
         for check in (self._check_stalled, self._check_gone, self._check_late, self._check_alive):
             if self._close_reason is None:
                 check(now)

@@ -12,7 +12,7 @@ more is read), what we may not send is ours (``LocalProtocolError``):
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -22,7 +22,7 @@ from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.chatter.conversation import Conversation, Turn
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
-from eventer_bridge.framing import FrameDecoder, encode_frame
+from eventer_bridge.framing import FrameDecoder, encode_frame, frame_parts
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is from 0 to 255; with 0, there is no message
 
@@ -150,12 +150,16 @@ class Protocol:
         """Size of what :meth:`data_to_send` would return."""
         return self._unsent_bytes
 
+    def parts_to_send(self) -> list[bytes]:
+        """As :meth:`data_to_send`, not joined."""
+        parts = self._unsent
+        self._unsent = []
+        self._unsent_bytes = 0
+        return parts
+
     def data_to_send(self) -> bytes:
         """Bytes for the peer, each of which is returned once."""
-        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        return data
+        return b"".join(self.parts_to_send())
 
     # --- receiving ----------------------------------------------------------------------
 
@@ -280,7 +284,7 @@ class Protocol:
     def send(
         self,
         msg_type: str,
-        data: bytes,
+        data: bytes | Sequence[bytes],
         *,
         conversation: Conversation | None = None,
         last: bool = True,
@@ -291,7 +295,7 @@ class Protocol:
 
         Args:
             msg_type: full name of the data's type.
-            data: SBS of that type.
+            data: SBS of that type, or the parts of it where it is large.
             conversation: what it belongs to; None begins a new one.
             last: whether the conversation ends with it.
             token: whether it is the peer's turn then.
@@ -319,9 +323,12 @@ class Protocol:
                 raise LocalProtocolError(f"{msg_type}: of {conversation!r} the peer has the token")
         dialect = self._check_dialect()
         first, is_ours = conversation.first_id, conversation.is_ours
-        msg = Msg(self._last_id + 1, first, is_ours, token, last, msg_type, data)
+        head = self._last_id + 1, first, is_ours, token, last, msg_type
         try:
-            self._write(codec.encode(msg, dialect))
+            if isinstance(data, bytes):
+                self._write(codec.encode(Msg(*head, data), dialect))
+            else:
+                self._write_parts(codec.encode_parts(Msg(*head, b""), data, dialect))
         except ValueError as e:
             raise LocalProtocolError(str(e)) from e
         if timeout_s is not None:
@@ -391,6 +398,12 @@ class Protocol:
         self._last_id += 1
         self._unsent.append(frame)
         self._unsent_bytes += len(frame)
+
+    def _write_parts(self, message: Sequence[bytes]) -> None:
+        frame = frame_parts(message)
+        self._last_id += 1
+        self._unsent += frame
+        self._unsent_bytes += sum(map(len, frame))
 
     def _set_dialect(self, dialect: Dialect | None) -> None:
         self._dialect = dialect

@@ -58,7 +58,7 @@ from eventer_bridge.eventer.queries import (
     read_query_params,
     read_query_types,
 )
-from eventer_bridge.model import Event, QueryResult, Status
+from eventer_bridge.model import QueryResult, Status
 from eventer_bridge.slices import Steps, at_once, event_parts
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
@@ -256,19 +256,13 @@ def _encode_register_res(message: MsgRegisterRes) -> bytes:
     return encode_register_success(encode_events(message.events))
 
 
-def encode_query_result(result: QueryResult) -> Steps[bytes]:
-    """The data of a ``MsgQueryRes``, whose events are encoded in steps."""
-    more_follows = sbs.TRUE if result.more_follows else sbs.FALSE
-    encoded = yield from _encode_in_steps(result.events)
-    del result  # it may be large
-    return b"".join((sbs.encode_length(len(encoded)), *encoded, more_follows))
-
-
-def _encode_in_steps(events: Sequence[Event]) -> Steps[list[bytes]]:
-    encoded: list[bytes] = []
-    for some in event_parts(events):
-        encoded += encode_events(some)
+def encode_query_result(result: QueryResult) -> Steps[list[bytes]]:
+    """The parts of the data of a ``MsgQueryRes``, whose events are encoded in steps."""
+    encoded = [sbs.encode_length(len(result.events))]
+    for events in event_parts(result.events):
+        encoded.append(b"".join(encode_events(events)))
         yield
+    encoded.append(sbs.TRUE if result.more_follows else sbs.FALSE)
     return encoded
 
 
@@ -281,5 +275,5 @@ _ENCODERS: Final[dict[type[Message], Callable[[Any], bytes]]] = {
     MsgRegisterReq: lambda i: encode_register_events(i.register_events),
     MsgRegisterRes: _encode_register_res,
     MsgQueryReq: lambda i: encode_query_params(i.params),
-    MsgQueryRes: lambda i: at_once(encode_query_result(i.result)),
+    MsgQueryRes: lambda i: b"".join(at_once(encode_query_result(i.result))),
 }

@@ -20,7 +20,7 @@ import hmac
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, TypeAlias
 
@@ -570,7 +570,7 @@ class _Client(chatter.Handler):
     def _send(
         self,
         msg_type: str,
-        data: bytes,
+        data: bytes | Sequence[bytes],
         *,
         conversation: chatter.Conversation | None = None,
         last: bool = True,

@@ -1,6 +1,8 @@
-"""Options of sockets, the same for all connections, accepted or made."""
+"""Options of sockets and writing to them, the same for all connections, accepted or made."""
 
+import asyncio
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from eventer_bridge import limits
@@ -15,6 +17,14 @@ def watch_peer(tcp: Any) -> None:
     milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
+    """Write what is sent together; joined, unless its parts are large."""
+    if sum(map(len, parts)) < limits.JOINED_BYTES * len(parts):
+        transport.write(b"".join(parts))
+    else:
+        transport.writelines(parts)
 
 
 def keep_alive(tcp: Any) -> None:

@@ -23,7 +23,7 @@ from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net import Place, Quota
 from eventer_bridge.net.admission import TOO_MUCH_BUFFERED
-from eventer_bridge.net.sockets import keep_alive, watch_peer
+from eventer_bridge.net.sockets import keep_alive, watch_peer, write_parts
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.stats import RsbStats
@@ -329,8 +329,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def _count_buffered(self) -> None:
         if self._place is not None:
-            unread_bytes = 0 if self._is_writable else self._buffered_bytes()
-            self._place.buffer.set(self._decoder.buffered_bytes + unread_bytes)
+            self._place.buffer.set(self._decoder.buffered_bytes + self._buffered_bytes())
             self._is_buffering = self._place.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
@@ -339,10 +338,8 @@ class Connection(aio.Resource, asyncio.Protocol):
     def _flush(self) -> None:
         if self._unsent and not self._transport.is_closing():
             self._written_bytes += self._unsent_bytes
-            if self._unsent_bytes < limits.RSB_JOINED_BYTES * len(self._unsent):
-                self._transport.write(b"".join(self._unsent))
-            else:  # what many do not read yet is there once, not once for each of them
-                self._transport.writelines(self._unsent)
+            # what many do not read yet is there once, not once for each of them
+            write_parts(self._transport, self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
         if not self._is_writable:
@@ -379,6 +376,7 @@ class Connection(aio.Resource, asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Look whether what the peer was sent leaves; ``now`` is ``time.monotonic()``."""
+        self._count_buffered()  # what is below the high-water mark is told of by nobody
         if self._is_writable or self._close_reason is not None:
             return
         if self._left_bytes() > self._last_left_bytes:

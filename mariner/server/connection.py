@@ -41,6 +41,7 @@ from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
 from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
+from eventer_bridge.net.sockets import write_parts
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.rights import Authenticator, DeclinedError, Rights
 from eventer_bridge.server_stats import ServerStats
@@ -230,8 +231,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """What waited has left."""
-        self._unread_bytes = 0
-        self._place.buffer.set(self._protocol.buffered_bytes)
+        self._count_unread()
         self._resume(_WRITE_BLOCKED)
         self._start_queries()
 
@@ -261,6 +261,8 @@ class ClientConnection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
+        if self._unread_bytes:
+            self._count_unread()
         if self._close_reason is not None:
             if now > self._deadline:
                 self._transport.abort()
@@ -514,7 +516,7 @@ class ClientConnection(asyncio.Protocol):
             encoded = encoded_requested(session)
             if len(encoded) > 1:
                 parts = codec.register_success_parts(register_id, encoded)
-                return self._protocol.send_parts(RegisterRes, parts)
+                return b"".join(self._protocol.send_parts(RegisterRes, parts))
             message = codec.encode_register_success(register_id, encoded)
             return self._protocol.send_encoded(RegisterRes, message)
         self._context.stats.rejected[type(error).__name__] += 1
@@ -571,7 +573,8 @@ class ClientConnection(asyncio.Protocol):
         )
         steps = codec.encode_query_result(request.query_id, result)
         del result  # it may be large
-        self._write(self._protocol.send_parts(QueryRes, await slices.run(steps)))
+        self._write_parts(self._protocol.send_parts(QueryRes, await slices.run(steps)))
+        self._unread_bytes = self._transport.get_write_buffer_size()  # counted by the next sweep
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""
@@ -597,6 +600,14 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._corked.append(frame)
 
+    def _write_parts(self, parts: list[bytes]) -> None:
+        """The same of a large frame; not within :meth:`_process`."""
+        self._has_sent = True
+        stats = self._context.stats
+        stats.frames_out += 1
+        stats.bytes_out += sum(map(len, parts))
+        write_parts(self._transport, parts)
+
     def _uncork(self) -> None:
         """Send what was written since ``_corked`` was made a list, in one piece."""
         frames, self._corked = self._corked, None
@@ -606,6 +617,10 @@ class ClientConnection(asyncio.Protocol):
     def _count_buffered(self) -> None:
         if (n_bytes := self._protocol.buffered_bytes) or self._place.buffer.n_bytes:
             self._place.buffer.set(n_bytes + self._unread_bytes)
+
+    def _count_unread(self) -> None:
+        self._unread_bytes = min(self._unread_bytes, self._transport.get_write_buffer_size())
+        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
 
     def _pause(self, reason: int) -> None:
         if not self._paused and not self._transport.is_closing():

@@ -16,7 +16,7 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
     if len(indices) == len(session.events):
         found = encoded_session(session)
         if len(found) > 1:  # copied once: large
-            return framing.join_frame(codec.events_message_parts(found))
+            return b"".join(framing.frame_parts(codec.events_message_parts(found)))
     else:
         encoded = encoded_events(session)
         found = [encoded[i] for i in indices]

@@ -187,6 +187,18 @@ def test_what_we_may_not_send(prepare: Callable[[Protocol], Conversation], text:
 
 
 @DIALECTS
+def test_a_message_in_parts_is_that_message(dialect: Dialect) -> None:
+    parts, joined = make(dialect), make(dialect)
+    for n_bytes in 0, 1, 100, 70_000:
+        data = b"x" * n_bytes, b"", b"end"
+        parts.send("Mod.Sent", data)
+        joined.send("Mod.Sent", b"".join(data))
+        assert parts.unsent_bytes == joined.unsent_bytes
+    assert parts.data_to_send() == joined.data_to_send()
+    assert parts.unsent_bytes == 0
+
+
+@DIALECTS
 def test_telling_is_sending_what_is_not_answered(dialect: Dialect) -> None:
     told, sent = make(dialect), make(dialect)
     for number in range(3_000):  # identifiers of one, two and three bytes

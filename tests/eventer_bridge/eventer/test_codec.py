@@ -188,7 +188,7 @@ def test_a_large_answer_is_encoded_in_steps() -> None:
     steps = codec.encode_query_result(result)
     for _ in range(n_steps):
         next(steps)
-    assert at_once(steps) == hat_messages.encode(MsgQueryRes(result))[1]
+    assert b"".join(at_once(steps)) == hat_messages.encode(MsgQueryRes(result))[1]
 
 
 def test_the_place_of_an_event_is_told_in_a_later_step_too() -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
 
 from eventer_bridge import limits
+from mariner import limits as mariner_limits
 from mariner.gateway import Gateway
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -77,6 +78,26 @@ async def test_half_frames(half: Callable[[Target], socket.socket]) -> None:
             connection.close()
 
 
+@pytest.mark.parametrize("wire_name", ["mariner", "eventer", "rsb"])
+async def test_what_is_not_read_counts_below_the_high_water_mark(
+    wire_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
+    monkeypatch.setattr(mariner_limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
+    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            for number in range(60):
+                request = register_req(number, event("large", value="x" * 100_000))
+                assert (await peer.request(request))["success"]
+            deaf = await asyncio.to_thread(DEAF[wire_name], gateway)
+            while closed(gateway)["too much is buffered"] < 1:
+                await asyncio.sleep(0.005)
+            ping: dict[str, Any] = {"msg_type": "ping_req", "ping_id": 1}
+            assert (await peer.request(ping))["msg_type"] == "ping_res"
+        for connection in deaf:
+            connection.close()
+
+
 async def test_answers_that_are_not_read() -> None:
     async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
         async with await RawPeer.init(gateway.mariner.port) as peer:
@@ -96,3 +117,24 @@ def _deaf(gateway: Gateway) -> socket.socket:
     peer = wire.Peer(gateway.mariner.port, "app", token="secret")
     peer.send(wire.timeseries_req(1, [["large"]]))
     return peer.socket
+
+
+def _deaf_component(gateway: Gateway) -> socket.socket:
+    component = eventer.Component(target(gateway).eventer)
+    query = eventer.timeseries_req(2, [["large"]], newest=True, max_results=60)
+    component.socket.sendall(query)
+    return component.socket
+
+
+def _deaf_participant(gateway: Gateway) -> tuple[socket.socket, socket.socket]:
+    deaf, sender = rsb.connect(target(gateway)), rsb.connect(target(gateway))
+    for number in range(60):
+        sender.sendall(rsb.notification(number, "/large/", b"x" * 100_000))
+    return deaf, sender
+
+
+DEAF: Final[dict[str, Callable[[Gateway], Sequence[socket.socket]]]] = {
+    "mariner": lambda gateway: [_deaf(gateway)],
+    "eventer": lambda gateway: [_deaf_component(gateway)],
+    "rsb": _deaf_participant,
+}
