@@ -494,6 +494,10 @@ RSB_TURN_EVENTS: Final = 64
 """Events of one connection that are taken in at a stretch, about 1.5 ms, before others get
 their turn."""
 
+RSB_TURN_FRAMES: Final = 1_024
+"""Frames to other participants that these make at most, at 1.5 us each; questions are answered
+with as many again."""
+
 KEEPALIVE_DELAY_S: Final = 30
 """A silent connection is probed by the kernel then: RSB has no pings."""
 

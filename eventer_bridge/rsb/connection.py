@@ -12,6 +12,7 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -298,20 +299,28 @@ class Connection(aio.Resource, asyncio.Protocol):
         # what came before the peer's end is heard in any case: there is not much of it
         while self._close_reason is None and (not self._pauses or self._has_ended):
             batch: list[Received] = []
+            n_events = self._turn_events
             try:
-                self._decode(batch)
+                self._decode(batch, n_events)
             finally:  # those before a broken one are heard
                 if batch:
                     self._on_events(self, batch)
-            if len(batch) < limits.RSB_TURN_EVENTS:
+            if len(batch) < n_events:
                 return
             if not self._has_ended and not self._pauses:
                 self.pause_reading(_TURN)
-                self._loop.call_soon(self.resume_reading, _TURN)
+                wait = self._loop.call_soon if self._place is None else self._place.turns.wait
+                wait(functools.partial(self.resume_reading, _TURN))
 
-    def _decode(self, batch: list[Received]) -> None:
-        """Decode what came, at most a turn of it, into ``batch``."""
-        while len(batch) < limits.RSB_TURN_EVENTS:
+    @property
+    def _turn_events(self) -> int:
+        """Events that are taken in at a stretch; each is relayed to all others."""
+        n_others = len(self._connections) if self._connections else 1
+        return max(1, min(limits.RSB_TURN_EVENTS, limits.RSB_TURN_FRAMES // n_others))
+
+    def _decode(self, batch: list[Received], n_events: int) -> None:
+        """Decode what came, at most so many events, into ``batch``."""
+        while len(batch) < n_events:
             notification = self._decoder.next_frame()
             if notification is None:
                 return

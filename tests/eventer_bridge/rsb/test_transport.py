@@ -51,6 +51,29 @@ async def serving(recorder: Recorder | None = None) -> AsyncIterator[BusServer]:
     assert sum(bus._stats.closed.values()) == bus._stats.accepted
 
 
+async def test_turns_are_short_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RSB_TURN_FRAMES", 8)
+    sizes: list[int] = []
+    senders: list[Connection] = []
+
+    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+        sizes.append(len(batch))
+        senders.extend([connection] * len(batch))
+
+    bus = await transport.listen("127.0.0.1", 0, on_events, RsbStats())
+    async with bus, contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(await RawPeer.connect(bus.port)) for _ in range(4)]
+        peers[0].send(*[EVENT] * 200)
+        peers[1].send(*[EVENT] * 200)
+        await until(lambda: len(senders) == 400)
+        assert max(sizes) == 2
+        first_done = min(len(senders) - senders[::-1].index(i) for i in set(senders))
+        assert first_done > 300  # they took turns
+        for n in range(2):
+            for _ in range(200):
+                await peers[n].receive()
+
+
 async def test_a_server_relays_to_all_others_as_it_came() -> None:
     recorder = Recorder()
     odd = codec.encode(EVENT) + b"\x98\x06\x2a"  # with a field that we do not know
