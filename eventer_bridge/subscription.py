@@ -148,9 +148,8 @@ class Patterns:
             if not alive:
                 break
         else:
-            if len(head) < len(self._levels):
-                level = self._levels[len(head)]
-                found |= alive if is_open else alive & (level.opens | level.ends)
+            level = self._levels[len(head)]
+            found |= alive if is_open else alive & (level.opens | level.ends)
         for i in _bits(found):
             yield self.query_types[i]
 

@@ -122,6 +122,7 @@ class Recorder:
 def few_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LARGE_SESSION_EVENTS", LARGE)
     monkeypatch.setattr(limits, "STEP_EVENTS", 4)
+    monkeypatch.setattr(limits, "SLICE_S", 0.0)  # others get their turn after each step
 
 
 @pytest.fixture
@@ -349,12 +350,12 @@ async def test_payloads_fill_it_whatever_the_session(
 
 @pytest.fixture
 async def adding(backend: SlowBackend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
-    """An engine whose module adds ten events of type b to each of type more."""
+    """An engine whose module adds ten events to each of type more, and nine to one of type nine."""
     monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 5)
 
     def make(module_engine: ModuleEngine) -> Scripted:
         module = Scripted(module_engine)
-        module.on_process = answering({("more",): [("b",)] * 10})
+        module.on_process = answering({("more",): [("b",)] * 10, ("nine",): [("b",)] * 9})
         return module
 
     core = await engine.create(backend, 7, modules=[{"module": NAME, "make": make}])
@@ -431,13 +432,25 @@ async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: Slo
     assert full[2:] == [False, False]
     await registered(large, *[small] * 6)
     assert full[4:] == [True, False]
+    larger = [*events_of(LARGE + 1), large]
+    for n_small in (5, 6):
+        session = adding.register(SOURCE, larger)
+        await handed_over(backend, len(backend.asked) + 1)
+        await registered(large, *[small] * n_small)
+        assert await done(session) == [None]
+        await registered(*[small] * n_small)
+    assert full[6:] == [False, False] * 2 + [True, False] * 2
+    full.clear()
+    # of as many events as a large session has not, they do
+    await registered(events_of(1, name="nine")[0])
+    assert full == [True, False]
+    full.clear()
     # but its payloads do
     adding._pending._max_bytes = 10 * len("null")
     await registered(large)
-    assert full[6:] == [True, False]
     adding._pending._max_bytes += 1
     await registered(large)
-    assert full[8:] == [False, False]
+    assert full == [True, False, False, False]
 
 
 async def test_conditions_of_what_modules_make_large(backend: SlowBackend) -> None:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from eventer_bridge import limits
 from eventer_bridge.excerpts import cut, quoted_type
-from eventer_bridge.model import EventType, RegisterEvent
+from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
 from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.remembered import ENTRY_BYTES, Remembered, type_bytes
 from eventer_bridge.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.rsb.event import parse_scope
+from tests.support.schemas import NUMBERS
 
 MIB = 1 << 20
 
@@ -89,6 +90,23 @@ def test_allowed_types_are_remembered_within_the_bound(monkeypatch: pytest.Monke
         tracemalloc.stop()
     assert 1_000 * type_bytes(longest) > 3 * MIB
     assert used_bytes < 1.2 * MIB
+
+
+def test_schemas_of_types_are_remembered_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+    schemas = PayloadSchemas([NUMBERS])
+    rule = RegisterRule((("*",),), NUMBERS["$id"])
+    client = Rights(ClientConfig("app", None, (), (rule,) * 100), schemas)  # 800 bytes a type
+    payload = JsonPayload.of([])
+    tracemalloc.start()
+    try:
+        for number in range(400):
+            assert client.refusal([RegisterEvent((f"{number}",), None, payload)]) is None
+        assert tracemalloc.get_traced_memory()[1] < 120_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_scopes_are_remembered_within_the_bound() -> None:

@@ -80,6 +80,44 @@ def test_intersection(
     assert found_in(trie_of(ALL_TYPES), all_three) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "common"),
+    [
+        ("a/b", "a/b", "a/b"),
+        ("a/b", "a/c", ""),
+        ("a/b", "a", ""),
+        ("a/*", "a", "a"),
+        ("a/*", "a/b/c", "a/b/c"),
+        ("a/*", "?/b/*", "a/b/*"),
+        ("?/b", "a/?", "a/b"),
+        ("?/?/*", "a/b/c a", "a/b/c"),
+        # what matches goes on to be found while others are looked at
+        ("a/b/c", "a/* a/b/x", "a/b/c"),
+        ("a/b", "a/* a/b/x", "a/b"),
+        # and what does not match at one place is not looked at again
+        ("x/?/c", "a/b/c x/y/d", ""),
+        ("a/?/*", "a x/y/z", ""),
+    ],
+)
+def test_what_two_have_in_common(first: str, second: str, common: str) -> None:
+    one, other, expected = (
+        Subscription([tuple(i.split("/")) for i in names.split()])
+        for names in (first, second, common)
+    )
+    for both in one.intersection(other), other.intersection(one):
+        assert both.query_types == expected.query_types
+        assert both.is_empty is (not common)
+
+
+def test_those_of_other_types_are_not_equal() -> None:
+    one, other = Subscription([("a",)]), Subscription([("b",)])
+    assert one != other
+    assert one != (("a",),)
+    assert hash(one) != hash(other)
+    assert one.intersection(other) != one
+    assert len({one, other, Subscription([("a",)])}) == 2
+
+
 @given(query_types)
 def test_query_types_are_minimal(queries: list[EventType]) -> None:
     minimal = Subscription(queries).query_types
@@ -101,6 +139,15 @@ def test_query_types_in_common_are_bounded() -> None:
     assert not both.is_empty
     with pytest.raises(InvalidSubscriptionError, match="more than 10000 query types in common"):
         _ = both.query_types
+
+
+def test_how_many_query_types_may_be_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_COMMON_TYPES", 4)
+    asked = Subscription([("?", "x"), ("?", "y")])
+    rights = [("a", "?"), ("b", "?"), ("c", "?")]
+    assert len(asked.intersection(Subscription(rights[:2])).query_types) == 4
+    with pytest.raises(InvalidSubscriptionError, match="more than 4 query types in common"):
+        _ = asked.intersection(Subscription(rights)).query_types
 
 
 def trie_of(known: Iterable[EventType]) -> TypeTrie:

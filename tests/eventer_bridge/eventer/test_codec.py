@@ -236,6 +236,18 @@ def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_what_one_event_has_is_not_taken_for_what_another_has() -> None:
+    """Not even where the message begins with the same bytes: its count, and the first server."""
+
+    def notify(ids: list[EventId], timestamps: list[Timestamp]) -> MsgEventsNotify:
+        parts = zip(ids, timestamps, strict=True)
+        return MsgEventsNotify([Event(i, ("a",), t, None, None) for i, t in parts])
+
+    same, times = Timestamp(7, 7), [Timestamp(3, 4), Timestamp(5, 6), Timestamp(3, 4)]
+    check(notify([EventId(3, 3, 1), EventId(3, 4, 1), EventId(4, 3, 1)], [same] * 3))
+    check(notify([EventId(4, 1, i) for i in range(3)], times))
+
+
 def test_types_are_remembered_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
 

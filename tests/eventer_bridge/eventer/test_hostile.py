@@ -108,6 +108,11 @@ def malformed(name: str, data: bytes) -> str:
             register(payload(b'"\xed\xa0\x80"')),
             "not UTF-8: invalid continuation byte at byte 10",
         ),
+        (
+            "MsgRegisterReq",
+            register(payload(b'"' + b"x" * 9_000 + b'\xff"')),
+            "not UTF-8: invalid start byte at byte 9012",
+        ),
         ("MsgRegisterReq", register(NONE + TWO + NONE), "choice 2 at byte 5, expected 0 to 1"),
         ("MsgRegisterReq", register(NONE + NONE + b"\xff"), "choice -1 at byte 6, expected 0 to 1"),
         (
@@ -211,6 +216,18 @@ def test_inadmissible_events_of_a_server_are_left_out(content: bytes, reason: st
         assert refused.reason.startswith(reason)
 
 
+@pytest.mark.parametrize("text", ["[" * 500 + "]" * 500, "1" * 1_001])
+def test_payloads_that_a_server_stored_are_not_bounded_as_registered_ones(text: str) -> None:
+    """What it accepted once can be read, by us too."""
+    events = ONE + EVENT + payload(text)[1:]
+    for name, end in (("MsgEventsNotify", b""), ("MsgQueryRes", b"\x01")):
+        message: Any = decode(f"HatEventer.{name}", events + end)
+        [event] = message.events if name == "MsgEventsNotify" else message.result.events
+        assert bytes(event.payload.data) == text.encode()
+        assert not message.refused
+    assert isinstance(decode("HatEventer.MsgRegisterReq", register(payload(text))), RefusedReq)
+
+
 @pytest.mark.parametrize("name", ["MsgInitReq", "HatEventer.Msg", "HatChatter.Ping", "", "x" * 999])
 def test_unknown_type_of_message(name: str) -> None:
     assert malformed(name, b"") == f"{name[:100]!r}: no message of the Eventer protocol"
@@ -304,6 +321,22 @@ def test_inadmissible_request(
 ) -> None:
     name = codec.type_name(request_type)
     assert decode(name, data) == RefusedReq(request_type, reason)
+
+
+def test_how_many_events_a_message_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_SESSION_EVENTS", 3)
+    monkeypatch.setattr(limits, "MAX_RECEIVED_EVENTS", 3)
+    for n, is_allowed in ((3, True), (4, False)):
+        registration = encode_integer(n) + NONE * 3 * n
+        refused = decode("HatEventer.MsgRegisterReq", registration)
+        assert isinstance(refused, RefusedReq) is not is_allowed
+        events = encode_integer(n) + NONE * 8 * n
+        if is_allowed:
+            decode("HatEventer.MsgEventsNotify", events)
+        else:
+            assert malformed("HatEventer.MsgEventsNotify", events).endswith(
+                "4 events, at most 3 are allowed"
+            )
 
 
 @pytest.mark.parametrize("message", SAMPLES.values(), ids=SAMPLES)

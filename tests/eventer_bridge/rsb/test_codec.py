@@ -124,6 +124,18 @@ def test_a_frame_is_bounded_before_it_comes() -> None:
         codec.encode_frame(bytes(limits.MAX_NOTIFICATION_BYTES + 1))
 
 
+def test_the_largest_frame_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_NOTIFICATION_BYTES", 5)
+    frame = codec.encode_frame(b"12345")
+    decoder = codec.FrameDecoder(5)
+    decoder.feed(frame)
+    assert decoder.next_frame() == b"12345"
+    smaller = codec.FrameDecoder(4)
+    smaller.feed(frame)
+    with pytest.raises(FrameError, match=r"^frame of 5 bytes announced, at most 4 are allowed$"):
+        smaller.next_frame()
+
+
 def test_what_is_left_out_is_none() -> None:
     message = Notification(scope=b"/", event_id=_oracle_id(EVENT.event_id))
     event = codec.decode(message.SerializeToString())
@@ -147,10 +159,9 @@ def _oracle(**changes: Any) -> bytes:
     return bytes(message.SerializePartialToString())
 
 
-def _many(field: str) -> bytes:
+def _many(field: str, count: int = limits.MAX_NOTIFICATION_ITEMS + 1) -> bytes:
     message = Notification()
     message.CopyFrom(as_oracle(EVENT))
-    count = limits.MAX_NOTIFICATION_ITEMS + 1
     if field == "causes":
         message.causes.extend([message.event_id] * count)
         del message.causes[:2]
@@ -167,10 +178,23 @@ def _short_id() -> bytes:
     return bytes(message.SerializeToString())
 
 
+def _short_cause() -> bytes:
+    message = as_oracle(EVENT)
+    message.causes[-1].sender_id = b"short"
+    return bytes(message.SerializeToString())
+
+
+def _empty_id() -> bytes:
+    message = as_oracle(EVENT)
+    message.event_id.Clear()
+    return bytes(message.SerializePartialToString())
+
+
 @pytest.mark.parametrize(
     ("notification", "reason"),
     [
         (b"", "event_id: missing"),
+        (_empty_id(), ".sender_id, event_id.sequence_number: missing"),
         (_oracle(event_id=None), "event_id: missing"),
         (b"\xff", "not in the form of protocol buffers"),
         (codec.encode(EVENT)[:-1], "not in the form of protocol buffers"),
@@ -179,6 +203,7 @@ def _short_id() -> bytes:
         (_oracle(scope=b"/\xff/"), "expected '/', or '/a/b/' of letters"),
         (_oracle(scope=b"/" * 2000), "scope has 2000 characters"),
         (_short_id(), "event_id.sender_id: 5 bytes, expected 16"),
+        (_short_cause(), "notification: causes.sender_id: 5 bytes, expected 16"),
         (_many("causes"), "causes: 1025 items, at most 1024"),
         (_many("user_times"), "user_times: 1025 items"),
         (_many("user_infos"), "user_infos: 1025 items"),
@@ -190,6 +215,13 @@ def test_broken_notifications(notification: bytes, reason: str) -> None:
         codec.decode(notification)
     assert reason in str(raised.value)
     assert str(raised.value).startswith("notification: ")
+
+
+@pytest.mark.parametrize("field", ["causes", "user_times", "user_infos"])
+def test_as_many_items_as_are_allowed(field: str) -> None:
+    event = codec.decode(_many(field, limits.MAX_NOTIFICATION_ITEMS))
+    items = event.causes if field == "causes" else getattr(event.meta, field)
+    assert len(items) == (limits.MAX_NOTIFICATION_ITEMS if field == "causes" else 1)
 
 
 @given(st.binary(max_size=60), st.integers(0, 100), st.binary(max_size=3))
