@@ -159,7 +159,7 @@ class Patterns:
         for level, segment in zip(self._levels, head, strict=False):
             if others & level.opens:
                 return True
-            others &= level.any | (0 if segment == "?" else level.literals.get(segment, 0))
+            others &= level.literals.get(segment, 0) | level.any
             if not others:
                 return False
         level = self._levels[len(head)]

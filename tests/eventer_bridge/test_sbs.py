@@ -40,6 +40,15 @@ def test_integers_are_those_of_hat_sbs(value: int) -> None:
         assert sbs.encode_length(value) == encoded
 
 
+@pytest.mark.parametrize("n_bits", range(64))
+def test_where_integers_get_longer_is_where_those_of_hat_sbs_do(n_bits: int) -> None:
+    for value in {i + j for i in (1 << n_bits, -1 << n_bits) for j in (-1, 0, 1)}:
+        if INT64_MIN <= value <= INT64_MAX:
+            encoded = bytes(HAT.encode("M.I", value))
+            assert sbs.encode_integer(value) == encoded
+            assert sbs.read_integer(encoded, 0) == (value, len(encoded))
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
 def test_strings_are_those_of_hat_sbs(value: str) -> None:
     encoded = bytes(HAT.encode("M.S", value))

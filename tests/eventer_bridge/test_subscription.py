@@ -182,6 +182,10 @@ def test_equality_is_that_of_the_sanitized_query_types(queries: list[EventType])
 def test_what_another_includes_is_left_out() -> None:
     subscription = Subscription([("a", "b"), ("a", "*"), ("a",), ("a", "b", "*"), ("b", "?")])
     assert subscription.query_types == (("a", "*"), ("b", "?"))
+    assert Subscription([("a", "b"), ("a", "?"), ("?", "c")]).query_types == (
+        ("?", "c"),
+        ("a", "?"),
+    )
     assert Subscription([("a",), ("*",)]) == EVERYTHING
     assert EVERYTHING.is_everything
     assert not EVERYTHING.is_empty

@@ -246,6 +246,11 @@ def test_unknown_type_of_message(name: str) -> None:
             "event 1: timestamp out of range: s=-5 us=-1"
             " (expected a signed 64-bit s and 0 <= us < 1000000)",
         ),
+        (
+            NONE + ONE + NONE + b"\x40\x00\x80" + NONE,  # as many bytes as most have
+            "event 1: timestamp out of range: s=0 us=-1048576"
+            " (expected a signed 64-bit s and 0 <= us < 1000000)",
+        ),
         (payload(""), "event 1: payload is not JSON: Input data was truncated"),
         (payload("[1"), "event 1: payload is not JSON: Input data was truncated"),
         (
