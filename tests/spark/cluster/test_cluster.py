@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.cluster.standalone import standalone
+from tests.spark.cluster import cluster
 from tests.spark.source.test_network import served
 from tests.spark.support import plain_events
 from tests.support.wheel import ROOT, build_wheel
@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parent / "program.py"
 JOB = ROOT / "deploy" / "spark" / "mariner_job.py"
 
 
-@pytest.mark.timeout(600)  # five processes of Java, on a machine that may be busy
+@pytest.mark.timeout(600)  # three processes of Java, on a machine that may be busy
 async def test_executors_read_a_gateway(tmp_path: Path) -> None:
     package = tmp_path / "mariner.zip"
     shutil.copy(build_wheel(tmp_path / "wheel"), package)
@@ -24,17 +24,17 @@ async def test_executors_read_a_gateway(tmp_path: Path) -> None:
         (tmp_path / "options.json").write_text(json.dumps({**options, "types": "site/*"}))
         access = (f"--{i.replace('_', '-')}={options[i]}" for i in ("tls_ca", "cert", "key"))
         gateway = ("--gateway", f"{options['host']}:{options['port']}", "--name", "app")
-        with standalone(tmp_path) as cluster:
-            output = cluster.submit(
-                *("--py-files", package, PROGRAM, "options.json", JOB, "report", "activity"),
-                *(*gateway, "--token", options["token"], *access, "--types", "site/*"),
-            )
+        output = cluster.submit(
+            tmp_path,
+            *("--py-files", package, PROGRAM, "options.json", JOB, "report", "activity"),
+            *(*gateway, "--token", options["token"], *access, "--types", "site/*"),
+        )
     line, page = output.splitlines()
     seen = json.loads(line)
     assert seen["driver"].startswith(f"{package}/")
     [executor] = seen["executors"]
     assert "mariner.zip/mariner_spark" in executor
-    assert seen["master"].startswith("spark://")
+    assert seen["master"] == cluster.MASTER
     assert seen["n_partitions"] == 2
     assert seen["by_type"] == [[f"site/{i // 5}/d{i}", 100] for i in range(10)]
     assert page == "report/report.html"
