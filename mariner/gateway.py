@@ -26,7 +26,7 @@ from eventer_bridge.rights import Authenticator
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.server_stats import ServerStats
-from mariner import http, limits, remotes, server
+from mariner import limits, remotes, server
 from mariner.config import (
     BackendConfig,
     CoreConfig,
@@ -43,6 +43,7 @@ from mariner.metrics import GatewayCollector, Metrics, RemotesCollector, RemoteS
 
 if TYPE_CHECKING:
     from eventer_bridge.monitor import Monitor
+    from mariner.http import HttpServer
 
 mlog = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Gateway(aio.Resource):
         self.mariner: server.MarinerServer
         self.eventer_server: EventerServer | None = None
         self.rsb: rsb_bridge.Bridge | None = None
-        self.http: http.HttpServer | None = None
+        self.http: HttpServer | None = None
         self.async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -142,6 +143,8 @@ class Gateway(aio.Resource):
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
         if config.http is not None:
+            from mariner import http  # noqa: PLC0415  # aiohttp is a third of what is imported
+
             self.http = await http.listen(
                 core,
                 metrics.registry,

@@ -16,7 +16,7 @@ SLOW = {"aiohttp", "hat.sbs", "jsonschema", "pyarrow", "pyspark", "rocksdict"}
     [
         ("mariner.cli.mariner_server", set()),
         ("mariner.cli.eventer_server", set()),
-        ("mariner.cli.serve", {"aiohttp", "jsonschema", "rocksdict"}),
+        ("mariner.cli.serve", {"jsonschema", "rocksdict"}),
     ],
 )
 def test_slow_packages(module: str, imported: set[str]) -> None:
