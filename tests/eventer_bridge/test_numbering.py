@@ -63,6 +63,24 @@ async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPa
                 future.set_result(None)
 
 
+async def test_ids_that_could_not_be_reserved_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 10)
+    async with SlowDisk() as backend:
+        numbering = Numbering(backend, 7)
+        numbering.reserve()
+        with pytest.raises(LimitError):
+            numbering.next_session()
+        assert [i for i, _ in backend.asked] == [10]  # which is under way
+        backend.asked[0][1].set_exception(StorageError("full"))
+        await asyncio.sleep(0)
+        with pytest.raises(LimitError):
+            numbering.next_session()
+        assert [i for i, _ in backend.asked] == [10, 10]
+        backend.asked[1][1].set_result(None)
+
+
 async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STEP_EVENTS", 4)
     monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))

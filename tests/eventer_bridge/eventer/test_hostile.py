@@ -131,6 +131,16 @@ def malformed(name: str, data: bytes) -> str:
             register(NONE * 2 + ONE + ONE + b"\x7f\xbf" + b"1" * 20_000),
             "length or count -65 at byte 8, with 20000 bytes after it",
         ),
+        (
+            "MsgRegisterReq",
+            register(NONE * 2 + ONE + ONE + b"\xc0" + b"1" * 64),
+            "length or count -64 at byte 8, with 64 bytes after it",
+        ),
+        (
+            "MsgRegisterReq",
+            register(NONE * 2 + ONE + ONE + b"\x40\x80" + b"1" * 9_000),
+            "length or count -8192 at byte 8, with 9000 bytes after it",
+        ),
         ("MsgInitReq", NONE + TWO, "choice 2 at byte 1, expected 0 to 1"),
         ("MsgInitReq", NONE * 4, "ends too early, at byte 4"),
         ("MsgInitRes", b"\x82", "choice 2 at byte 0, expected 0 to 1"),
@@ -284,6 +294,27 @@ def test_inadmissible_registration_can_be_answered(event: bytes, reason: str | N
         assert isinstance(decoded, MsgRegisterReq)
     else:
         assert decoded == RefusedReq(MsgRegisterReq, reason)
+
+
+ZERO: Final = b"\x00"
+"""What an Integer that is not negative may begin with, and needs not to."""
+
+
+def test_needless_zeros_change_nothing() -> None:
+    def register_with(zero: bytes, text: str) -> bytes:
+        timestamp = zero + encode_integer(5) + zero + encode_integer(6)
+        size = zero + encode_integer(len(text))
+        content = zero + ONE + timestamp + zero + ONE + zero + ONE + size + text.encode()
+        return register(zero + ONE + zero + ONE + b"a" + content)
+
+    name = "HatEventer.MsgRegisterReq"
+    decoded = decode(name, register_with(ZERO, "[1]"))
+    assert isinstance(decoded, MsgRegisterReq)
+    assert decoded == decode(name, register_with(b"", "[1]"))
+    # nor what is allowed
+    deep = "[" * 129 + "]" * 129
+    refused = decode(name, register_with(ZERO, deep))
+    assert refused == RefusedReq(MsgRegisterReq, "event 1: payload: nested deeper than 128 levels")
 
 
 TYPES: Final = encode_integer(limits.MAX_SUBSCRIPTION_TYPES + 1) + NONE * 1_001

@@ -54,6 +54,7 @@ async def test_sources_are_unique_and_known_only_in_the_session() -> None:
 
     async def on_process(module: Scripted, events: Sequence[ProcessEvent]) -> list[Any]:
         sources.extend(i.source for i in events)
+        assert {i.id.server for i in events if i.id is not None} == {1}
         return [module.event("b")] if ("a",) in [i.type for i in events] else []
 
     async with running(EVERYTHING, EVERYTHING) as (core, [first, second]):
