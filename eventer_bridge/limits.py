@@ -9,6 +9,10 @@ LARGE_SESSION_EVENTS: Final = 2_048
 """Events of a registration above which it is dealt with in slices, between which others get
 their turn; at about 6 us an event, fewer take 12 ms."""
 
+LARGE_SESSION_BYTES: Final = 512 << 10
+"""Payload of a registration above which it is dealt with in slices, too: copying it four times
+takes 1 ms."""
+
 MANY_NEW_TYPES: Final = 64
 """Event types in a registration that nobody used of late, with more of which it is dealt with in
 slices, too: to add one takes 20 to 100 us, and to match it with what others subscribe to takes

@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from eventer_bridge import limits
+from eventer_bridge.slices import Steps
 
 HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
 """A valid JSON value that is not longer keeps all bounds."""
@@ -22,6 +23,9 @@ HARMLESS_RECEIVED_BYTES: Final = 2 * limits.MAX_RECEIVED_DEPTH
 
 _DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
 """A row of digits that is too long contains a whole block of this size, aligned to it."""
+
+_STEP_BYTES: Final = 1_024 * _DIGIT_BLOCK
+"""Bytes of a payload that are looked at in one step."""
 
 # a match starts only where a row of digits starts: linear, whatever comes
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
@@ -36,14 +40,38 @@ def exceeded(data: bytes) -> str | None:
     Args:
         data: a valid JSON value.
     """
-    n_open = data.count(b"[") + data.count(b"{")
-    may_be_deep = n_open > limits.MAX_JSON_DEPTH
-    may_be_long = any(
-        data[i : i + _DIGIT_BLOCK].isdigit() for i in range(0, len(data), _DIGIT_BLOCK)
-    )
+    may_be_deep = _has_many_brackets(data)
+    may_be_long = _has_digit_block(data, 0, len(data))
+    if not may_be_deep and not may_be_long:
+        return None
+    return _exceeded(_without_strings(data), may_be_deep=may_be_deep, may_be_long=may_be_long)
+
+
+def exceeded_in_steps(data: bytes) -> Steps[str | None]:
+    """As :func:`exceeded`, of a large payload."""
+    may_be_deep = _has_many_brackets(data)
+    yield
+    may_be_long = False
+    for begin in range(0, len(data), _STEP_BYTES):
+        may_be_long = may_be_long or _has_digit_block(data, begin, begin + _STEP_BYTES)
+        yield
     if not may_be_deep and not may_be_long:
         return None
     data = _without_strings(data)
+    yield
+    return _exceeded(data, may_be_deep=may_be_deep, may_be_long=may_be_long)
+
+
+def _has_many_brackets(data: bytes) -> bool:
+    return data.count(b"[") + data.count(b"{") > limits.MAX_JSON_DEPTH
+
+
+def _has_digit_block(data: bytes, begin: int, end: int) -> bool:
+    return any(data[i : i + _DIGIT_BLOCK].isdigit() for i in range(begin, end, _DIGIT_BLOCK))
+
+
+def _exceeded(data: bytes, *, may_be_deep: bool, may_be_long: bool) -> str | None:
+    """As :func:`exceeded`, of what is outside of strings."""
     if may_be_long and _LONG_NUMBER.search(data):
         return f"a number of more than {limits.MAX_NUMBER_DIGITS} digits in a row"
     if may_be_deep and _is_deep(data, limits.MAX_JSON_DEPTH):

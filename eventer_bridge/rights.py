@@ -133,6 +133,7 @@ class Rights:
                         schemas = self._checks(event.type)
                     except InvalidEventError as e:
                         return f"register_events[{index}]: {cut(str(e))}"
+                    yield
                 if not schemas:
                     continue
                 if not isinstance(event.payload, JsonPayload):

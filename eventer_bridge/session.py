@@ -29,7 +29,7 @@ class Session:
             ``EventerBridgeError`` where they may not be. Sessions that are committed
             together may share it, so it is never to be cancelled: wait for it with
             ``asyncio.wait`` where that could happen.
-        is_large: whether it is dealt with in slices (``slices``); what modules added counts.
+        is_large: whether it is dealt with in slices (:func:`is_large`); what modules added counts.
         is_stepwise: whether it is handed over, and told of, in slices: a large one, or one
             that brings many event types.
         quota: of who asked, for event types that nobody used before.
@@ -62,7 +62,7 @@ class Session:
         self.source = source
         self.quota = quota
         self.requested = requested
-        self.is_large = requested > limits.LARGE_SESSION_EVENTS
+        self.is_large = is_large(requested, payload_bytes)
         self.is_stepwise = self.is_large
         self.events = events
         self.payload_bytes = payload_bytes
@@ -76,6 +76,11 @@ class Session:
         else:
             self.committed.set_exception(error)
             self.committed.exception()  # counts as looked at: nobody has to await it
+
+
+def is_large(n_events: int, n_bytes: int) -> bool:
+    """Whether a session of so many events and bytes of payload is dealt with in slices."""
+    return n_events > limits.LARGE_SESSION_EVENTS or n_bytes > limits.LARGE_SESSION_BYTES
 
 
 def payload_bytes(events: Sequence[RegisterEvent | ProcessEvent | Event]) -> int:

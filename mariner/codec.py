@@ -156,6 +156,20 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
             raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
 
 
+def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
+    """As :func:`check_payloads`, of one event, which may be large."""
+    payload = event.payload
+    if type(payload) is not JsonPayload or len(payload.data) <= payload_bounds.HARMLESS_BYTES:
+        return
+    data = bytes(payload.data)
+    yield
+    check_depth(data)
+    yield
+    if reason := (yield from payload_bounds.exceeded_in_steps(data)):
+        pointer = f"/register_events/{index}/payload/data"
+        raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
+
+
 def _decode_again(message: bytes, error: Exception) -> Message:
     """Decode what typed decoding refused, if the contract accepts it; else tell why not."""
     try:

@@ -52,7 +52,7 @@ _MIN_GUESS_BYTES: Final = 256
 """How far a cut is guessed after a wrong guess; it doubles with each good one."""
 
 _STEP_TOKENS: Final = 1_024
-"""Brackets and quotes that are passed in one step."""
+"""Brackets and quotes that are passed in one step; and backslashes that are looked at at once."""
 
 
 def decode(message: bytes) -> Steps[Message]:
@@ -181,11 +181,16 @@ class _Reader:
         index = len(self.events)
         pointer = f"/register_events/{index}"
         self._pos = yield from _end_of_value(self._message, begin, pointer)
+        # the event may be the whole message
         event = self._message[begin : self._pos]
+        yield
         _check_text(event)
-        decoded = [_event(event, pointer)]
-        codec.check_payloads(decoded, index)
-        self.events += decoded
+        yield
+        decoded = _event(event, pointer)
+        del event
+        yield
+        yield from codec.check_payload_in_steps(decoded, index)
+        self.events.append(decoded)
 
 
 def _event(event: bytes, pointer: str) -> RegisterEvent:
@@ -202,6 +207,18 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
         except msgspec.DecodeError:
             pass
     raise InvalidMessageError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
+
+
+def _is_escaped(message: bytes, begin: int, end: int) -> bool:
+    """Whether an odd number of backslashes is before ``end``, from ``begin`` on."""
+    last = end
+    while last > begin:
+        part = message[max(begin, last - _STEP_TOKENS) : last]
+        n_others = len(part.rstrip(b"\\"))
+        last -= len(part) - n_others
+        if n_others:
+            break
+    return (end - last) % 2 == 1
 
 
 def _check_text(data: bytes) -> None:
@@ -229,10 +246,11 @@ def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
     while True:
         if is_text:
             end = message.find(b'"', pos)
-            before = message[pos:end] if end >= 0 else b""
-            pos = end + 1
+            begin, pos = pos, end + 1
             # one with an odd number of backslashes before it does not end the text
-            is_text = (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
+            is_text = end > begin and _is_escaped(message, begin, end)
+            if end - begin > limits.STEP_BYTES:
+                yield
         else:
             found = _STRUCTURE.match(message, pos, pos + limits.STEP_BYTES)
             assert found is not None

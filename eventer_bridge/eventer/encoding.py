@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.session import Session
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Steps, event_parts
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:
@@ -23,8 +23,8 @@ def prepare(session: Session) -> Steps[None]:
     if "eventer" in session.encodings:
         return
     encoded: list[bytes] = []
-    for part in parts(len(session.events)):
-        encoded += events.encode_events(session.events[part])
+    for part in event_parts(session.events):
+        encoded += events.encode_events(part)
         yield
     session.encodings["eventer"] = encoded
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge import framing
 from eventer_bridge.session import Session
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Steps, event_parts
 from mariner import codec
 
 
@@ -41,8 +41,8 @@ def prepare(session: Session) -> Steps[None]:
         return
     encoded: list[bytes] = []
     joined: list[bytes] = []
-    for part in parts(len(session.events)):
-        some = [codec.encode_event(event) for event in session.events[part]]
+    for events in event_parts(session.events):
+        some = [codec.encode_event(event) for event in events]
         encoded += some
         joined.append(b",".join([b"", *some] if joined else some))
         yield

@@ -368,6 +368,29 @@ async def test_a_session_of_many_new_types_is_dealt_with_in_steps(tmp_path: Path
     check_store(tmp_path / "store")
 
 
+async def test_a_session_of_large_payloads_is_dealt_with_in_steps(tmp_path: Path) -> None:
+    text = "x" * limits.LARGE_SESSION_BYTES
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        large = core.register(SOURCE, [register_event("a", value=text)] * 2)
+        small = core.register(SOURCE, [register_event("a")])
+        replicated = core.replicate(
+            [
+                Event(EventId(2, 1, 1), ("a",), Timestamp(1, 0), None, JsonPayload.of(text)),
+            ]
+        )
+        assert (large.is_large, large.events, small.is_large) == (True, (), False)
+        await asyncio.wait([large.committed, small.committed, replicated])
+        stored = (await core.query(QueryServerParams(1))).events[1:]
+        assert stored == [*large.events, *small.events]
+        assert (core.replicated(2).session, core.pending_events) == (1, 0)
+        await core.async_close()
+    assert [i for i, persisted in recorder.sessions if persisted][:3] == [2, 3, 1]
+    check_store(tmp_path / "store")
+
+
 async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:
     many = [register_event("a")] * limits.LARGE_SESSION_EVENTS
     session = core.register(SOURCE, [*many, register_event("a", "*")])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge import limits, payload_bounds
+from eventer_bridge.slices import at_once
 
 DEEP = "nested deeper than 128 levels"
 LONG = "a number of more than 1000 digits in a row"
@@ -46,6 +47,15 @@ def nested(depth: int, inner: str = "") -> str:
 )
 def test_bounds(payload: str, reason: str | None) -> None:
     assert payload_bounds.exceeded(payload.encode()) == reason
+    assert at_once(payload_bounds.exceeded_in_steps(payload.encode())) == reason
+
+
+def test_a_large_payload_is_looked_at_in_steps() -> None:
+    text = b'"' + b"x" * (4 << 20) + b'"'
+    assert sum(1 for _ in payload_bounds.exceeded_in_steps(text)) > 8
+    for late, reason in (b"[" * 129 + b"]" * 129, DEEP), (b"1" * 1_001, LONG):
+        data = b"[" + text + b"," + late + b"]"
+        assert at_once(payload_bounds.exceeded_in_steps(data)) == reason
 
 
 def depth_of(value: Any) -> int:

@@ -52,6 +52,9 @@ def decode(message: bytes) -> tuple[Message, int]:
         register(",".join([EVENT] * N), head='"x":[{"register_events":1}],', tail=',"y":null'),
         register(EVENT.replace("null", ONE % ('"' + "é\\\\" * 99_999 + '"'))),
         register(EVENT.replace("null", ONE % ([1] * 99_999))),
+        register(EVENT.replace("null", ONE % ('"' + "x" * 99_999 + r"\\" * 29_999 + '"'))),
+        register(EVENT.replace("null", ONE % ('"' + r"\\" * 99_999 + '\\""'))),
+        register(EVENT.replace("null", ONE % ('"' + "x" * 199_999 + r"\\" * 600 + '\\""'))),
         ('{"register_events":[' + ",".join([EVENT] * N) + '],"register_id":7.0,'
          '"msg_type":"register_req"}').encode(),
     ],

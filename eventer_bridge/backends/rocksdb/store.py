@@ -36,7 +36,7 @@ from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Steps, event_parts, parts
 
 FEW_ROWS: Final = 4_000
 """Rows that a checkpoint may have to write to files: some 5 ms."""
@@ -153,14 +153,17 @@ class Store(Database):
         session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
         commit.oldest = min(commit.oldest, session_key)
         for part in parts(len(new_types)):
-            self.stage_types(commit, new_types[part])
             commit.cut()
+            self.stage_types(commit, new_types[part])
             yield
         entries: list[bytes] = []
-        for part in parts(len(events)):
-            some = self._stage_events(commit, session_key, events[part], type_ids[part])
-            entries.append(b"".join(some))
+        begin = 0
+        for some in event_parts(events):
             commit.cut()
+            end = begin + len(some)
+            staged = self._stage_events(commit, session_key, some, type_ids[begin:end])
+            entries.append(b"".join(staged))
+            begin = end
             yield
         self._stage_session(commit, session_key, entries)
         if commit.before:
