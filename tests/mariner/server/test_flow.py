@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits as bridge_limits
-from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends import memory_query
+from eventer_bridge.backends.rocksdb import query
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryResult
 from mariner import limits
@@ -44,19 +45,21 @@ async def test_many_registrations_in_flight_are_answered_in_order(tmp_path: Path
         assert sessions == list(range(sessions[0], sessions[0] + len(sessions)))
 
 
+@pytest.mark.parametrize("reader", [query.Reader, memory_query.Reader], ids=["rocksdb", "memory"])
 async def test_a_slow_query_does_not_hold_back_a_ping(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
 ) -> None:
     release = threading.Event()
-    query = RocksDbBackend.query
+    ext_timeseries = reader.ext_timeseries
 
-    async def slow_query(self: RocksDbBackend, *args: Any) -> QueryResult:
-        await asyncio.get_running_loop().run_in_executor(None, release.wait)
-        return await query(self, *args)
+    def ext_slowly(*args: Any) -> QueryResult:
+        release.wait(60)
+        result: QueryResult = ext_timeseries(*args)
+        return result
 
-    monkeypatch.setattr(RocksDbBackend, "query", slow_query)
+    monkeypatch.setattr(reader, "ext_timeseries", ext_slowly)
     async with (
-        running_gateway(path=tmp_path / "store") as gateway,
+        running_gateway(path=tmp_path / "store" if reader is query.Reader else None) as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         peer.send(QUERY_ALL)
