@@ -82,6 +82,23 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 # --- Spark, which takes long to import and to start, and need not be installed ---------------
 
 
+SPARK_DEFAULTS: Final = """
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_defaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Any Spark that tests start interprets its plans: for few rows that is less work than to
+    compile them."""
+    folder = tmp_path_factory.mktemp("spark-conf")
+    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(folder))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A folder of its own for what Spark keeps."""

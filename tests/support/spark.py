@@ -3,19 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 import mariner_spark
 from mariner_spark import java, limits
-
-INTERPRETED: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Plans of a few rows are interpreted in less time than they are compiled in."""
 
 
 @contextlib.contextmanager
@@ -36,7 +29,6 @@ def cache_folder(folder: Path) -> Iterator[None]:
 def session() -> Iterator[SparkSession]:
     """A session; its Java ends on the way out."""
     configuration = {
-        **INTERPRETED,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -15,7 +15,6 @@ import pyspark
 
 from mariner_spark import java
 from mariner_spark.session import SHORT_WORK_OPTIONS
-from tests.support.spark import INTERPRETED
 
 MASTER: Final = "local-cluster[1,2,1024]"
 """One executor with two cores and 1 GiB."""
@@ -24,7 +23,6 @@ SUBMIT_TIMEOUT_S: Final = 300.0
 """Until an application ends. The one of the tests takes about 20 s."""
 
 _CONFIGURATION: Final = {
-    **INTERPRETED,
     "spark.driver.extraJavaOptions": SHORT_WORK_OPTIONS,
     "spark.executor.extraJavaOptions": SHORT_WORK_OPTIONS,
     "spark.sql.shuffle.partitions": "1",
