@@ -8,6 +8,7 @@ filled store share one that is filled once.
 from pathlib import Path
 
 import psutil
+from pyspark.sql import SparkSession
 
 from tests.perf import eventer, millions, rsb, spark
 from tests.perf.client import Connection, Job
@@ -26,7 +27,10 @@ from tests.perf.sides import (
 
 
 async def run(
-    directory: Path, sizes: Sizes, names: frozenset[str] = frozenset(NAMES)
+    directory: Path,
+    sizes: Sizes,
+    names: frozenset[str] = frozenset(NAMES),
+    session: SparkSession | None = None,
 ) -> list[Measure]:
     """Run scenarios on both sides.
 
@@ -34,6 +38,7 @@ async def run(
         directory: empty; stores go there.
         sizes: ``scenarios.FULL`` or ``scenarios.SMALL``.
         names: which, out of ``scenarios.NAMES``.
+        session: see ``spark.run``.
 
     Returns:
         A measure for each scenario, in the order of the tables.
@@ -80,7 +85,7 @@ async def run(
     await rsb.run(directory, sizes, wanted_rsb)
     wanted_spark = {i.name: i for i in spark.measures(sizes) if i.name in names}
     if wanted_spark:
-        await spark.run(new_directory(directory, OURS, "spark"), sizes, wanted_spark)
+        await spark.run(new_directory(directory, OURS, "spark"), sizes, wanted_spark, session)
     wanted = (measures, wanted_eventer, wanted_millions, wanted_rsb, wanted_spark)
     return [measure for of_kind in wanted for measure in of_kind.values()]
 

@@ -5,14 +5,19 @@ runs. Then it is registered to, with and without a session that reads its store 
 """
 
 import asyncio
+import contextlib
 import statistics
+import threading
 from asyncio.subprocess import Process
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
+from pyspark.sql import SparkSession
 
+from tests.perf import spark_client
 from tests.perf.client import Job
 from tests.perf.report import Bound, Measure
 from tests.perf.scenarios import Sizes
@@ -61,27 +66,31 @@ def measures(sizes: Sizes) -> list[Measure]:
     ]
 
 
-async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> None:
+async def run(
+    directory: Path,
+    sizes: Sizes,
+    wanted: Mapping[str, Measure],
+    spark: SparkSession | None = None,
+) -> None:
     """Measure, and add a value to each of the wanted rows.
 
     Args:
         directory: empty; the store and tables go there.
         sizes: how much.
         wanted: rows by name, out of :func:`measures`.
+        spark: reads; None: a session in a process of its own, as it has to be for figures.
 
     Raises:
         ChildError: the gateway, Spark or a client failed; rows were missing.
     """
-    async with OURS.start(directory) as server, client_process(_CLIENT) as process:
+    async with OURS.start(directory) as server:
         await fill(server, sizes.spark)
         job = _job(server, directory, sizes)
-        answer = await _ask(process, msgspec.json.encode(job))
-        outcome = msgspec.json.decode(answer, type=SparkOutcome)
-        values = _values(outcome.seconds, sizes.spark)
-        if "spark-beside" in wanted:
-            values["spark-beside"] = await _beside(server, process, sizes)
-        else:
-            await output_of(process, b"")
+        async with _reader(job) if spark is None else _reader_here(spark, job) as reader:
+            outcome = await reader.measure()
+            values = _values(outcome.seconds, sizes.spark)
+            if "spark-beside" in wanted:
+                values["spark-beside"] = await _beside(server, reader, sizes)
     for name, measure in wanted.items():
         measure.add(OURS.name, values[name])
         if name == "spark-path":
@@ -100,21 +109,83 @@ def _job(server: Server, directory: Path, sizes: Sizes) -> SparkJob:
     )
 
 
-async def _ask(process: Process, line: bytes) -> bytes:
-    """The client's answer to a line.
+class Reader(Protocol):
+    """A Spark session that does a job."""
 
-    Raises:
-        ChildError: it ended.
-    """
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + b"\n")
-    async with asyncio.timeout(JOB_TIMEOUT_S):
-        answer = await process.stdout.readline()
-    if not answer:
-        await output_of(process, b"")
-        raise ChildError("the client ended without an answer")
-    return answer
+    async def measure(self) -> SparkOutcome:
+        """All reads."""
+
+    async def begin_reading(self, events: int) -> None:
+        """Read the store, which has so many events, again and again; returns when it does."""
+
+    async def end_reading(self) -> None:
+        """Stop that, and raise what was wrong."""
+
+
+class _ReaderProcess:
+    def __init__(self, process: Process, job: SparkJob) -> None:
+        self._process = process
+        self._job = job
+
+    async def measure(self) -> SparkOutcome:
+        answer = await self._ask(msgspec.json.encode(self._job))
+        return msgspec.json.decode(answer, type=SparkOutcome)
+
+    async def begin_reading(self, events: int) -> None:
+        assert await self._ask(b"%d" % events) == b"reading\n"
+
+    async def end_reading(self) -> None:
+        await output_of(self._process, b"")  # its standard input ends
+
+    async def _ask(self, line: bytes) -> bytes:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + b"\n")
+        async with asyncio.timeout(JOB_TIMEOUT_S):
+            answer = await self._process.stdout.readline()
+        if not answer:
+            await output_of(self._process, b"")
+            raise ChildError("the client ended without an answer")
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def _reader(job: SparkJob) -> AsyncIterator[Reader]:
+    async with client_process(_CLIENT) as process:
+        yield _ReaderProcess(process, job)
+
+
+class _ReaderHere:
+    def __init__(self, spark: SparkSession, job: SparkJob) -> None:
+        self._spark = spark
+        self._job = job
+        self._is_over = threading.Event()
+        self._reading: asyncio.Future[None] | None = None
+
+    async def measure(self) -> SparkOutcome:
+        return await asyncio.to_thread(spark_client.measure, self._spark, self._job)
+
+    async def begin_reading(self, events: int) -> None:
+        job = msgspec.structs.replace(self._job, events=events)
+        begun = threading.Event()
+        read = partial(spark_client.loop, self._spark, job, begun.set, self._is_over.is_set)
+        self._reading = asyncio.ensure_future(asyncio.to_thread(read))
+        while not begun.is_set() and not self._reading.done():
+            await asyncio.sleep(0.01)
+
+    async def end_reading(self) -> None:
+        self._is_over.set()
+        if self._reading is not None:
+            await self._reading
+
+
+@contextlib.asynccontextmanager
+async def _reader_here(spark: SparkSession, job: SparkJob) -> AsyncIterator[Reader]:
+    reader = _ReaderHere(spark, job)
+    try:
+        yield reader
+    finally:
+        await reader.end_reading()
 
 
 def _values(seconds: Mapping[str, float], events: int) -> dict[str, float]:
@@ -127,7 +198,7 @@ def _values(seconds: Mapping[str, float], events: int) -> dict[str, float]:
     }
 
 
-async def _beside(server: Server, process: Process, sizes: Sizes) -> float:
+async def _beside(server: Server, reader: Reader, sizes: Sizes) -> float:
     """Rate of registration beside a reader, of the mean of that before and after."""
     first = sizes.spark
     warm_up = sizes.spark_requests // 20
@@ -148,7 +219,7 @@ async def _beside(server: Server, process: Process, sizes: Sizes) -> float:
         return job.requests * REQUEST_EVENTS / (await do(job)).seconds
 
     before = await rate()
-    assert await _ask(process, b"%d" % first) == b"reading\n"
+    await reader.begin_reading(first)
     beside = await rate()
-    await output_of(process, b"")  # its standard input ends
+    await reader.end_reading()
     return beside / statistics.fmean((before, await rate()))

@@ -147,20 +147,23 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
     read_lake(spark, lake).write.parquet(plain)
 
     seconds = defaultdict[str, list[float]](list)
-    for _ in range(1 + job.rounds):
+    warm_up = 0 if job.is_short else 1
+    for _ in range(warm_up + job.rounds):
         for name, each in reads().items():
             seconds[name].append(each.seconds(spark, job))
-    medians = {name: statistics.median(i[1:]) for name, i in seconds.items()}
+    medians = {name: statistics.median(i[warm_up:]) for name, i in seconds.items()}
     return SparkOutcome({**medians, "ingest": ingested_s})
 
 
-def loop(spark: SparkSession, job: SparkJob) -> None:
-    """Read the store, as it was at first, until standard input ends."""
+def loop(
+    spark: SparkSession, job: SparkJob, begun: Callable[[], object], is_over: Callable[[], bool]
+) -> None:
+    """Read the store, as it was at first, until it is over; ``begun`` after the first time."""
     frame = from_store(spark, job)
     again = Read(lambda *_: frame, sf.count("*"))
     again.seconds(spark, job)
-    print("reading", flush=True)
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    begun()
+    while not is_over():
         again.seconds(spark, job)
 
 
@@ -170,7 +173,12 @@ def main() -> None:
     spark = mariner_spark.get_session(master=f"local[{CORES}]", is_short=job.is_short)
     print(msgspec.json.encode(measure(spark, job)).decode(), flush=True)
     if n_events := sys.stdin.buffer.readline():
-        loop(spark, msgspec.structs.replace(job, events=int(n_events)))
+        loop(
+            spark,
+            msgspec.structs.replace(job, events=int(n_events)),
+            lambda: print("reading", flush=True),
+            lambda: bool(select.select([sys.stdin], [], [], 0)[0]),
+        )
     spark.stop()
 
 

@@ -4,10 +4,12 @@ import copy
 import io
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from tests.perf import report, runner, scenarios, workload
@@ -30,19 +32,31 @@ GROUPS = {
     "eventer": list(scenarios.EVENTER),
     "millions": list(scenarios.MILLIONS),
     "rsb": list(scenarios.RSB),
-    "spark": list(scenarios.SPARK),
 }
 
 
 def test_every_scenario_is_in_a_group() -> None:
-    assert sorted(i for group in GROUPS.values() for i in group) == sorted(scenarios.NAMES)
+    groups = [*GROUPS.values(), scenarios.SPARK]
+    assert sorted(i for group in groups for i in group) == sorted(scenarios.NAMES)
 
 
 @pytest.mark.timeout(600)  # on a machine that may be busy
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 async def test_scenarios_give_right_answers_on_both_sides(group: list[str], tmp_path: Path) -> None:
     """A wrong answer to any request makes its client process, and so this test, fail."""
-    measures = await runner.run(tmp_path, scenarios.SMALL, frozenset(group))
+    await _check(group, tmp_path)
+
+
+@pytest.mark.timeout(600)
+async def test_spark_scenarios_give_right_answers(spark: SparkSession, tmp_path: Path) -> None:
+    """Wrong rows make it fail."""
+    await _check(scenarios.SPARK, tmp_path, spark)
+
+
+async def _check(
+    group: Sequence[str], directory: Path, session: SparkSession | None = None
+) -> None:
+    measures = await runner.run(directory, scenarios.SMALL, frozenset(group), session)
 
     assert [i.name for i in measures] == [i for i in scenarios.NAMES if i in group]
     for measure in measures:

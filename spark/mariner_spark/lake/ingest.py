@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from eventer_bridge.model import EventId
 from mariner_spark import limits, times, values
@@ -124,11 +125,23 @@ def start(
     manifest.with_values(files, found or Manifest(), chosen)  # a mistake is told at once
     rows = with_value(events, chosen).select(*segments.SCHEMA.names)
     rows.sparkSession.dataSource.register(LakeSink)
+    _activate(rows.sparkSession)
     writer = rows.writeStream.format(FORMAT).options(path=path, value_path=chosen)
     writer = writer.option("checkpointLocation", checkpoint.as_uri())
     if interval_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds").start()
+
+
+def _activate(spark: SparkSession) -> None:
+    """Spark looks for a sink in the session that is active in the thread that starts a stream.
+
+    That is another one, or none, if this is not the thread that made the session.
+    """
+    if not is_remote():
+        assert spark._jvm is not None
+        java_class = SparkSession._get_j_spark_session_class(spark._jvm)
+        java_class.setActiveSession(spark._jsparkSession)
 
 
 def _find_start(files: Files, parsed: Options) -> Offsets:
