@@ -133,6 +133,9 @@ def test_what_is_cut_off_is_refused(dialect: Dialect) -> None:
         (Dialect.CURRENT, "8181010100" + "82616182aa", "data: of 2 bytes, but 1 bytes are left"),
         (Dialect.CURRENT, "8181010100" + "82616180aa", "data: of 0 bytes, but 1 bytes are left"),
         (Dialect.CURRENT, "8181010100" + "826161ff", "data: of -1 bytes, but 0 bytes are left"),
+        (Dialect.CURRENT, "8181010100", "type: the message ends in the middle of it"),
+        (Dialect.CLASSIC, "8181010100", "module and type: the message ends in the middle of it"),
+        (Dialect.CURRENT, "8181010100" + "826161", "data: the message ends in the middle of it"),
         (
             Dialect.CLASSIC,
             "8181010100" + "826161",
