@@ -78,7 +78,9 @@ async def test_a_request_is_one_session(core: Engine) -> None:
 
 
 async def test_an_empty_request_is_no_session(core: Engine) -> None:
-    assert (await register(core)).events == ()
+    nothing = await register(core)
+    assert (nothing.events, nothing.source) == ((), SOURCE)
+    assert (nothing.requested, nothing.payload_bytes) == (0, 0)
     session = await register(core, register_event("a"))
     assert session.events[0].id.session == 2
 

@@ -10,6 +10,7 @@ import pytest
 from hat import util
 
 from eventer_bridge import engine, limits
+from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.engine import ENGINE_SOURCE, Engine
@@ -67,16 +68,18 @@ class SlowBackend(MemoryBackend):
         for cb in self.failure_cbs:
             cb()
 
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        if self.why is None:
+            return super().reserve(server_id, session)
+        return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
+
     def register(
         self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
     ) -> asyncio.Future[None]:
         self.on_register()
         self.asked.append((len(events), quota, n_asked))
-        commit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.why is not None:
-            commit.set_exception(StorageError(self.why))
-            commit.exception()  # counts as looked at
-            return commit
+            return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
         commit = super().register(events, quota, n_asked)
         if not self.is_slow:
             return commit
@@ -301,16 +304,17 @@ async def test_large_sessions_do_not_fill_the_engine(
 
     for n_times in range(1, 3):
         backend.is_slow = True
-        large = core.register(SOURCE, events_of(LARGE + 1))
-        await handed_over(backend, len(backend.asked) + 1)
-        assert (core.pending_events, core.is_full) == (LARGE + 1, False)
+        n_asked = len(backend.asked)
+        large = [core.register(SOURCE, events_of(LARGE + i)) for i in (1, 2)]
+        await handed_over(backend, n_asked + 2)
+        assert (core.pending_events, core.is_full) == (2 * LARGE + 3, False)
         small = core.register(SOURCE, events_of(4))
         core.when_drained(count)
-        assert (core.pending_events, core.is_full) == (LARGE + 5, True)
+        assert (core.pending_events, core.is_full) == (2 * LARGE + 7, True)
         await handed_over(backend, len(backend.asked))
         assert n_drained == n_times - 1
         backend.commits[-1].set_result(None)
-        assert await done(large, small) == [None, None]
+        assert await done(*large, small) == [None] * 3
         assert (core.pending_events, core.is_full, n_drained) == (0, False, n_times)
 
 
@@ -577,11 +581,14 @@ async def test_an_end_that_cannot_be_registered_leaves_a_line(
 ) -> None:
     backend.fail("full")
     await core.stop()
-    [line] = [i for i in caplog.records if i.levelname == "ERROR"]
-    assert line.message == "engine could not register its end"
-    assert vars(line)["reason"] == "full"
-    backend.fail(None)
     assert core.status is Status.STANDBY
+    await core.async_close()
+    lines = [i for i in caplog.records if i.levelname == "ERROR"]
+    assert [i.message for i in lines] == [
+        "engine could not register its end",
+        "engine could not flush",
+    ]
+    assert [vars(i)["reason"] for i in lines] == ["full", "full"]
 
 
 # --- sources, types -----------------------------------------------------------------------

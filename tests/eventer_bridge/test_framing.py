@@ -22,7 +22,14 @@ def take_all(decoder: FrameDecoder) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("size", "header"),
-    [(1, "0101"), (255, "01ff"), (256, "020100"), (65_535, "02ffff"), (65_536, "03010000")],
+    [
+        (1, "0101"),
+        (255, "01ff"),
+        (256, "020100"),
+        (65_535, "02ffff"),
+        (65_536, "03010000"),
+        (0xFF_FFFF, "03ffffff"),
+    ],
 )
 def test_header_is_of_the_shortest_form(size: int, header: str) -> None:
     assert encode_frame(b"x" * size) == bytes.fromhex(header) + b"x" * size
@@ -53,6 +60,14 @@ def test_a_header_of_255_bytes_may_announce_no_more_than_others() -> None:
         FrameError, match=r"^frame of 2\*\*64 or more bytes announced, at most 10 are allowed$"
     ):
         decoder.next_frame()
+
+
+def test_how_a_size_beyond_64_bits_is_told() -> None:
+    for size, told in (((1 << 64) - 1, f"{(1 << 64) - 1}"), (1 << 64, r"2\*\*64 or more")):
+        decoder = make_decoder(10, 255)
+        decoder.feed(b"\x09" + size.to_bytes(9, "big"))
+        with pytest.raises(FrameError, match=f"^frame of {told} bytes announced"):
+            decoder.next_frame()
 
 
 def test_a_header_without_length() -> None:

@@ -81,6 +81,17 @@ async def test_ids_that_could_not_be_reserved_are_asked_for_again(
         backend.asked[1][1].set_result(None)
 
 
+async def test_no_id_is_given_after_they_were_given_back() -> None:
+    async with DummyBackend() as backend:
+        numbering = Numbering(backend, 7)
+        await numbering.reserve()
+        assert numbering.next_session() == 1
+        await numbering.release()
+        assert backend.server_mark(7).session == 1
+        with pytest.raises(LimitError):
+            numbering.next_session()
+
+
 async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STEP_EVENTS", 4)
     monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))

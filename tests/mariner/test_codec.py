@@ -143,9 +143,13 @@ def test_messages_of_events_that_are_encoded_already() -> None:
     for n in (0, 1, len(events)):
         made = codec.encode_events_message(encoded[:n])
         assert made == codec.encode(EventsMsg(events[:n]))
+        joined = codec.encode_events(events[:n])  # which large ones are made of, in several parts
+        assert b"".join(codec.events_message_parts([joined[:7], joined[7:]])) == made
         for register_id in (INT64_MIN, 0, INT64_MAX):
             made = codec.encode_register_success(register_id, encoded[:n])
             assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
+            parts = codec.register_success_parts(register_id, [joined[:7], joined[7:]])
+            assert b"".join(parts) == made
         for more_follows in False, True:
             result = QueryResult(tuple(events[:n]), more_follows)
             parts = at_once(codec.encode_query_result(-5, result))

@@ -81,6 +81,9 @@ def test_who_may_send_what_when(role: Role, state: State, name: str) -> None:
     sender, receiver = (client, server) if role is Role.CLIENT else (server, client)
     message = BY_NAME[name]
     if name in ALLOWED.get((role, state), set()):
+        encoded = codec.encode(message)
+        parts = sender.send_parts(type(message), [encoded[:9], encoded[9:]])
+        assert b"".join(parts) == encode_frame(encoded)
         receiver.receive_data(sender.send(message))
         assert to_hat(receiver.next_message()) == to_hat(message)  # type: ignore[arg-type]  # a Message
         assert receiver.state is sender.state
@@ -89,6 +92,8 @@ def test_who_may_send_what_when(role: Role, state: State, name: str) -> None:
         sender.send(message)
     with pytest.raises(LocalProtocolError, match=name):
         sender.send_encoded(type(message), codec.encode(message))
+    with pytest.raises(LocalProtocolError, match=name):
+        sender.send_parts(type(message), [codec.encode(message)])
     assert sender.state is state
     receiver.receive_data(frame(message))
     if state is State.CLOSED:

@@ -343,6 +343,21 @@ def test_pings_are_answered_inside(dialect: Dialect) -> None:
         assert (ping, pong) == (frame(PING), frame(PONG)) == (GOLDEN[0][2], GOLDEN[1][2])
 
 
+def test_pings_are_counted_and_waited_for_without_end() -> None:
+    clock = Clock()
+    client, server = make(clock=clock), make(None)
+    for number in range(1, 4):
+        client.ping()
+        clock.now += 1_000_000
+        assert client.expire() == []  # its silence is a matter of `Liveness`
+        assert client.is_pinging
+        assert deliver(client, server) == []
+        assert (server.n_pongs, server.n_frames) == (number, number)
+        assert deliver(server, client) == []
+        assert not client.is_pinging
+    assert client.n_pongs == 0
+
+
 def test_a_ping_that_asks_nothing_is_not_answered() -> None:
     protocol = make(None)
     assert receive(protocol, msg(1, 1, msg_type="HatChatter.Ping", last=True)) == []
