@@ -14,7 +14,13 @@ from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.engine import ENGINE_SOURCE, Engine
-from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError, StorageError
+from eventer_bridge.errors import (
+    ConditionError,
+    InvalidEventError,
+    LimitError,
+    ModuleError,
+    StorageError,
+)
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -589,6 +595,22 @@ async def test_an_end_that_cannot_be_registered_leaves_a_line(
         "engine could not flush",
     ]
     assert [vars(i)["reason"] for i in lines] == ["full", "full"]
+
+
+async def test_the_end_of_what_never_began_is_not_registered(backend: SlowBackend) -> None:
+    core = Engine(backend, 7, [{"module": "no.such.module"}])
+    with pytest.raises(ModuleError):
+        await core.start()
+    await core.async_close()
+    assert (backend.asked, (await backend.query(QueryServerParams(7))).events) == ([], [])
+
+
+async def test_an_engine_ends_with_its_backend(
+    core: Engine, backend: SlowBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    await backend.async_close()
+    await core.wait_closed()
+    assert [i.message for i in caplog.records if i.levelname == "ERROR"] == []
 
 
 # --- sources, types -----------------------------------------------------------------------
