@@ -31,6 +31,7 @@ from eventer_bridge.model import (
     INT64_MAX,
     Event,
     EventId,
+    EventType,
     JsonPayload,
     QueryLatestParams,
     RegisterEvent,
@@ -167,7 +168,8 @@ class Replication(aio.Resource):
 
     def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
         """Keep what can be kept of a session."""
-        reasons = [self._refusal(event, session[0]) for event in session]
+        checked: dict[EventType, str | None] = {}
+        reasons = [self._refusal(event, session[0], checked) for event in session]
         events = [event for event, reason in zip(session, reasons, strict=True) if reason is None]
         if len(events) < len(session):
             self._refused_events += len(session) - len(events)
@@ -185,8 +187,10 @@ class Replication(aio.Resource):
         self._timestamp = session[0].timestamp
         return self._engine.replicate(events)
 
-    def _refusal(self, event: Event, first: Event) -> str | None:
-        """Why an event can never be stored; None if it can.
+    def _refusal(
+        self, event: Event, first: Event, checked: dict[EventType, str | None]
+    ) -> str | None:
+        """Why an event can never be stored; None if it can. Remembers what it finds of types.
 
         A server's timestamps rise with its ids: the natural order is built upon that. Of
         events for which they do not, hat-event tells, but does not store them either.
@@ -195,11 +199,9 @@ class Replication(aio.Resource):
             return "its timestamp is not that of its session"
         if self._timestamp is not None and event.timestamp < self._timestamp:
             return "its timestamp is before that of an earlier session"
-        try:
-            check_type(event.type)
-        except InvalidEventError as e:
-            return str(e)
-        return None
+        if event.type not in checked:
+            checked[event.type] = _type_refusal(event.type)
+        return checked[event.type]
 
     def _on_client(self, client: EventerClient | None) -> None:
         self._client = client
@@ -232,3 +234,11 @@ class Replication(aio.Resource):
         except EventerBridgeError as e:
             extra = {"server": self.remote_id, "reason": str(e)}
             mlog.debug("remote server is not told of the replication", extra=extra)
+
+
+def _type_refusal(event_type: EventType) -> str | None:
+    try:
+        check_type(event_type)
+    except InvalidEventError as e:
+        return str(e)
+    return None

@@ -10,13 +10,14 @@ import asyncio
 import functools
 import logging
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from hat import aio
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter, limits, slices
 from eventer_bridge.errors import (
     ClosedError,
     ConnectError,
@@ -284,6 +285,8 @@ class _Handler(chatter.Handler):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._requests: set[asyncio.Future[Any]] = set()
+        # a large message that is dealt with, and what came behind it; None: there is none
+        self._behind: deque[chatter.Message] | None = None
         self.status = _NOT_INITIALISED
         self.refused_events = 0
 
@@ -300,7 +303,37 @@ class _Handler(chatter.Handler):
 
     def on_message(self, message: chatter.Message) -> None:
         """A message came."""
-        decoded = codec.decode(message.type, message.data)
+        if self._behind is not None:
+            self._behind.append(message)
+        elif _is_large(message):
+            self._behind = deque((message,))
+            self._connection.pause_reading(_LARGE)
+            self._connection.async_group.spawn(self._take_in)
+        else:
+            self._handle(message, codec.decode(message.type, message.data))
+
+    async def _take_in(self) -> None:
+        """Deal with a large message in slices, and with what came behind it."""
+        waiting = self._behind
+        assert waiting is not None
+        try:
+            while waiting and self._connection.close_reason is None:
+                message = waiting.popleft()
+                if not _is_large(message):
+                    self._handle(message, codec.decode(message.type, message.data))
+                    continue
+                decoded = await slices.run(codec.decode_events_notify(message.data))
+                if self._connection.close_reason is None:
+                    self._handle(message, decoded)
+        except RemoteProtocolError as e:
+            self._connection.close("protocol error", detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            mlog.exception("large message failed", extra={"peer": self._connection.peer})
+            self._connection.close("internal error", detail=str(e), level=logging.ERROR)
+        self._behind = None
+        self._connection.resume_reading(_LARGE)
+
+    def _handle(self, message: chatter.Message, decoded: object) -> None:
         tag = message.conversation.tag
         if tag is not None:
             self._on_answer(message, decoded)
@@ -386,6 +419,12 @@ class _Handler(chatter.Handler):
             done.add_done_callback(send)
 
 
+def _is_large(message: chatter.Message) -> bool:
+    return len(message.data) > limits.LARGE_MESSAGE_BYTES and message.type == _EVENTS_NOTIFY
+
+
+_EVENTS_NOTIFY: Final = codec.type_name(MsgEventsNotify)
+_LARGE: Final = "a large message is dealt with"
 _QUERY_NAMES: dict[type[QueryParams], str] = {
     QueryLatestParams: "latest",
     QueryTimeseriesParams: "timeseries",

@@ -35,6 +35,7 @@ from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,
     read_events,
+    read_events_in_steps,
     read_register_events,
     read_register_events_in_steps,
 )
@@ -103,15 +104,30 @@ def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
     return MsgRegisterReq(register_events)
 
 
+def decode_events_notify(data: bytes) -> Steps[MsgEventsNotify]:
+    """Decode a large ``MsgEventsNotify`` in steps; raises as :func:`decode`."""
+    refused: list[RefusedEvent] = []
+    try:
+        events, end = yield from read_events_in_steps(data, 0, refused)
+    except (InvalidEventError, InvalidMessageError, IndexError) as e:
+        raise _malformed(MsgEventsNotify, len(data), e) from None
+    _check_end(MsgEventsNotify, end, len(data))
+    return MsgEventsNotify(events, tuple(refused))
+
+
 def _refused(message_type: type[Message], size: int, error: Exception) -> RefusedReq:
+    if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq} and isinstance(
+        error, InvalidEventError
+    ):
+        return RefusedReq(message_type, str(error))
+    raise _malformed(message_type, size, error) from None
+
+
+def _malformed(message_type: type[Message], size: int, error: Exception) -> InvalidMessageError:
     name = type_name(message_type)
     if isinstance(error, IndexError):
-        raise InvalidMessageError(f"{name}: ends too early, at byte {size}") from None
-    if not isinstance(error, InvalidEventError):
-        raise InvalidMessageError(f"{name}: {error}") from None
-    if message_type in {MsgInitReq, MsgRegisterReq, MsgQueryReq}:
-        return RefusedReq(message_type, str(error))
-    raise InvalidMessageError(f"{name}: {error}") from None
+        return InvalidMessageError(f"{name}: ends too early, at byte {size}")
+    return InvalidMessageError(f"{name}: {error}")
 
 
 def _check_end(message_type: type[Message], end: int, size: int) -> None:

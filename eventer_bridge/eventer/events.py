@@ -197,10 +197,34 @@ def read_events(
         pos: where to read.
         refused: gets what is no event, which is left out then; None: it is not accepted.
     """
+    count, pos = _read_received_count(data, pos)
+    events: list[Event] = []
+    return events, _read_more_events(data, pos, count, events, refused)
+
+
+def read_events_in_steps(
+    data: bytes, pos: int, refused: list[RefusedEvent]
+) -> Steps[tuple[list[Event], int]]:
+    """As :func:`read_events`, of many events."""
+    count, pos = _read_received_count(data, pos)
+    events: list[Event] = []
+    for part in parts(count):
+        pos = _read_more_events(data, pos, part.stop - part.start, events, refused)
+        yield
+    return events, pos
+
+
+def _read_received_count(data: bytes, pos: int) -> tuple[int, int]:
     count, pos = sbs.read_count(data, pos, _MIN_EVENT_BYTES)
     if count > limits.MAX_RECEIVED_EVENTS:
         raise InvalidEventError(f"{count} events, at most {limits.MAX_RECEIVED_EVENTS} are allowed")
-    events: list[Event] = []
+    return count, pos
+
+
+def _read_more_events(
+    data: bytes, pos: int, count: int, events: list[Event], refused: list[RefusedEvent] | None
+) -> int:
+    """Append ``count`` events; returns the position after them."""
     server = session = type_bytes = 0
     timestamp = None
     session_id = time = b""
@@ -234,7 +258,7 @@ def read_events(
                 raise InvalidEventError(f"event {len(events)}: {e}") from None
             event_id, pos = _skip_event(data, begin)
             refused.append(RefusedEvent(event_id, str(e)))
-    return events, pos
+    return pos
 
 
 def read_type(data: bytes, pos: int) -> tuple[EventType, int]:

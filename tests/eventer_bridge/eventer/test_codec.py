@@ -131,6 +131,8 @@ def check(message: Message) -> None:
     assert codec.decode(name, data) == message
     if isinstance(message, MsgRegisterReq):
         assert at_once(codec.decode_register_req(data)) == message
+    if isinstance(message, MsgEventsNotify):
+        assert at_once(codec.decode_events_notify(data)) == message
 
 
 @given(st.lists(EVENTS, max_size=5))
@@ -176,6 +178,17 @@ def test_a_large_registration_is_decoded_in_steps() -> None:
     for _ in range(n_steps):
         next(steps)
     assert at_once(steps) == MsgRegisterReq(many)
+
+
+def test_a_large_notification_is_decoded_in_steps() -> None:
+    many = [
+        Event(EventId(1, 1, i), (f"{i}",), Timestamp(0, 0), None, None)
+        for i in range(2 * limits.STEP_EVENTS + 1)
+    ]
+    steps = codec.decode_events_notify(codec.encode(MsgEventsNotify(many))[1])
+    for _ in range(3):
+        next(steps)
+    assert at_once(steps) == MsgEventsNotify(many)
 
 
 def test_a_large_answer_is_encoded_in_steps() -> None:

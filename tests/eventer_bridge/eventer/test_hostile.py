@@ -3,6 +3,7 @@
 import re
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -48,11 +49,17 @@ def timeseries(max_results: bytes = NONE, t_from: bytes = NONE, order: bytes = N
     return ONE + NONE + t_from + NONE * 3 + order + NONE + max_results + NONE
 
 
+IN_STEPS: dict[str, Callable[[bytes], Any]] = {
+    "HatEventer.MsgRegisterReq": codec.decode_register_req,
+    "HatEventer.MsgEventsNotify": codec.decode_events_notify,
+}
+
+
 def decode(name: str, data: bytes) -> Message | RefusedReq:
-    """Decode a message, a registration in steps too: what is refused is refused alike."""
-    if name == "HatEventer.MsgRegisterReq":
+    """Decode a message, some in steps too: what is refused is refused alike."""
+    if name in IN_STEPS:
         try:
-            in_steps = at_once(codec.decode_register_req(data))
+            in_steps: Message | RefusedReq = at_once(IN_STEPS[name](data))
         except InvalidMessageError as e:
             with pytest.raises(InvalidMessageError, match=f"^{re.escape(str(e))}$"):
                 codec.decode(name, data)
