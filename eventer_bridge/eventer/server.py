@@ -526,6 +526,8 @@ class _Client(chatter.Handler):
                 started = loop.time()
                 with ExitStack() as holding:
                     await self._answer(conversation, params, holding)
+                if not self._queries:  # the connection was closed meanwhile
+                    break
                 self._server.observe_query(params, loop.time() - started)
                 self._queries.popleft()
                 self._connection.resume_reading(_QUERIES_FULL)

@@ -548,6 +548,8 @@ class ClientConnection(asyncio.Protocol):
                 started = time.perf_counter()
                 with ExitStack() as holding:
                     await self._answer(request, holding)
+                if not self._queries:  # the connection was closed meanwhile
+                    break
                 del self._queries[0]
                 self._context.observe_query(request.params, time.perf_counter() - started)
                 self._resume(_QUERIES_FULL)
