@@ -74,3 +74,15 @@ def test_small_blocks_are_joined() -> None:
         number = events.replace(number, [*events.block(number)][:1])
     assert len(events) == 100
     assert events.n_blocks == 100 // BLOCK
+
+
+def test_what_is_read_does_not_change_when_an_event_is_inserted_or_appended() -> None:
+    events = EventBlocks()
+    for second in range(0, 200, 10):
+        events.add(make(second))
+    for second in 5, 6, 7, 8, 9, 95, 195, 196, 300:
+        blocks = events.snapshot()
+        before = in_order(blocks)
+        events.add(make(second))
+        assert in_order(blocks) == before
+        assert len(in_order(events.snapshot())) == len(before) + 1

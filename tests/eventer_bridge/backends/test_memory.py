@@ -1,7 +1,7 @@
 """The backend in memory: the contract, and queries beside what is registered."""
 
 import asyncio
-import itertools
+import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,16 +11,14 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.event_blocks import EventBlocks
 from eventer_bridge.backends.memory_query import Reader
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
+    Event,
     JsonPayload,
-    Order,
-    OrderBy,
     QueryLatestParams,
-    QueryParams,
     QueryResult,
-    QueryServerParams,
     QueryTimeseriesParams,
 )
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
@@ -35,35 +33,31 @@ class TestMemory(KeepingContract):
         await backend.async_close()
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        QueryTimeseriesParams(order=Order.ASCENDING),
-        QueryTimeseriesParams(order_by=OrderBy.SOURCE_TIMESTAMP),
-        QueryServerParams(1),
-        QueryLatestParams(),
-    ],
-    ids=["timeseries", "by source", "server", "latest"],
-)
-async def test_queries_see_whole_sessions_while_others_are_registered(params: QueryParams) -> None:
+async def test_a_query_does_not_read_in_the_middle_of_a_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[QueryResult] = []
+    add = EventBlocks.add
+
+    def ext_query() -> None:
+        found.extend(
+            backend._ext_query(params, None, lambda: None, lambda: None)
+            for params in (QueryTimeseriesParams(), QueryLatestParams())
+        )
+
+    thread = threading.Thread(target=ext_query)
+
+    def add_slowly(blocks: EventBlocks, event: Event) -> None:
+        add(blocks, event)
+        if event.id.instance == 2:
+            thread.start()
+            thread.join(0.1)  # it waits
+
+    monkeypatch.setattr(EventBlocks, "add", add_slowly)
     async with memory.create() as backend:
-        writer = Writer(backend)
-        numbers = itertools.count()
-
-        async def register() -> None:
-            n = next(numbers)
-            await writer.session(*numbered(f"a{n}", f"b{n}", f"c{n}"))
-
-        while len(writer.events) < 3_000:
-            await register()
-            asking = asyncio.ensure_future(backend.query(params))
-            while not asking.done():
-                await register()
-                await asyncio.sleep(0)
-            found = (await asking).events
-            n_sessions = len({event.id.session for event in found})
-            if len(found) < limits.MAX_RESULTS:
-                assert len(found) == 3 * n_sessions
+        await Writer(backend).session(*numbered("a", "b", "c"))
+        await asyncio.to_thread(thread.join)
+    assert [len(result.events) for result in found] == [3, 3]
 
 
 async def test_large_answers_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
