@@ -506,7 +506,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         await asyncio.wait([self._lost], timeout=limits.CLOSE_TIMEOUT_S)
         if not self._lost.done():
             self._transport.abort()
-            await self._lost
+            await asyncio.wait([self._lost], timeout=limits.CLOSE_TIMEOUT_S)
 
     # --- what depends on time -----------------------------------------------------------
 

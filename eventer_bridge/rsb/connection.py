@@ -381,7 +381,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         await asyncio.wait([self._lost], timeout=limits.CLOSE_TIMEOUT_S)
         if not self._lost.done():
             self._transport.abort()
-            await self._lost
+            await asyncio.wait([self._lost], timeout=limits.CLOSE_TIMEOUT_S)
 
     def sweep(self, now: float) -> None:
         """Look whether what the peer was sent leaves; ``now`` is ``time.monotonic()``."""

@@ -290,7 +290,7 @@ class ClientConnection(asyncio.Protocol):
         await asyncio.wait([self.closed], timeout=limits.CLOSE_TIMEOUT_S)
         if not self.closed.done():
             self._transport.abort()
-            await self.closed
+            await asyncio.wait([self.closed], timeout=limits.CLOSE_TIMEOUT_S)
 
     # --- messages -----------------------------------------------------------------------
 
