@@ -155,6 +155,11 @@ def test_errors_name_the_property(dialect: Dialect, message: str, text: str) -> 
     assert str(e.value).startswith(text)
 
 
+def test_of_wrong_flags_three_bytes_are_told() -> None:
+    with pytest.raises(InvalidMessageError, match=r"00 or 01, got 01 02 00$"):
+        decode(bytes.fromhex("8181010200 82616180"), Dialect.CURRENT)
+
+
 def test_a_classic_type_may_have_no_module() -> None:
     message = bytes.fromhex("8181010001 80 85") + b"Alone\x80"
     assert recognise(message) is Dialect.CLASSIC

@@ -79,6 +79,7 @@ def test_request_and_response(dialect: Dialect) -> None:
     assert request.is_first
     assert not request.is_last
     assert request.conversation.may_send
+    assert request.conversation.tag is None
     assert not request.conversation.is_ours
     assert server.owed == 1
     answered = server.send("Mod.Answer", b"that", conversation=request.conversation)
@@ -90,6 +91,7 @@ def test_request_and_response(dialect: Dialect) -> None:
     assert not response.is_first
     assert response.is_last
     assert asked.turn is answered.turn is Turn.ENDED
+    assert asked.deadline == answered.deadline == math.inf
     assert client.open_conversations == 0
 
 
@@ -222,7 +224,9 @@ def test_nothing_can_be_sent_before_the_dialect_is_known() -> None:
         lambda: protocol.tell("T.A", b""),
         protocol.ping,
     ):
-        with pytest.raises(LocalProtocolError, match="nothing can be sent before the peer's first"):
+        with pytest.raises(
+            LocalProtocolError, match=r"^nothing can be sent before the peer's first message$"
+        ):
             send()
     receive(protocol, msg(1, 1, last=True))
     assert protocol.send("T.A", b"").first_id == 1
@@ -487,6 +491,26 @@ def test_conversations_of_ours_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         protocol.send("T.A", b"", last=False)
     with pytest.raises(LimitError, match="2 conversations wait for the peer already"):
         protocol.send("T.A", b"", last=False)
+
+
+def test_a_peer_that_sends_much_gets_its_turn() -> None:
+    protocol = make(None)
+    ping = msg(2, 2, msg_type="HatChatter.Ping")
+    messages = (msg(1, 1, last=True), ping, msg(3, 3, last=True), msg(4, 4, last=True))
+    protocol.receive_data(b"".join(frame(i) for i in messages))
+    taken = []
+    for end in (1, 1, 2, 3, 3, 9):
+        while (message := protocol.next_message(end)) is not None:
+            taken.append((end, message.is_first))
+        assert protocol.n_frames == min(end, len(messages))
+    assert taken == [(1, True), (3, True), (9, True)]
+
+
+def test_an_empty_frame_is_no_message() -> None:
+    protocol = make(None)
+    protocol.receive_data(b"\x01\x00")
+    with pytest.raises(FrameError, match=r"^empty frame, expected a chatter message$"):
+        protocol.next_message()
 
 
 def test_the_end_of_the_stream() -> None:
