@@ -322,7 +322,7 @@ class _Handler(chatter.Handler):
                 if not _is_large(message):
                     self._handle(message, codec.decode(message.type, message.data))
                     continue
-                decoded = await slices.run(codec.decode_events_notify(message.data))
+                decoded = await slices.run(codec.decode_with_events(message.type, message.data))
                 if self._connection.close_reason is None:
                     self._handle(message, decoded)
         except RemoteProtocolError as e:
@@ -420,10 +420,9 @@ class _Handler(chatter.Handler):
 
 
 def _is_large(message: chatter.Message) -> bool:
-    return len(message.data) > limits.LARGE_MESSAGE_BYTES and message.type == _EVENTS_NOTIFY
+    return len(message.data) > limits.LARGE_MESSAGE_BYTES and message.type in codec.WITH_EVENTS
 
 
-_EVENTS_NOTIFY: Final = codec.type_name(MsgEventsNotify)
 _LARGE: Final = "a large message is dealt with"
 _QUERY_NAMES: dict[type[QueryParams], str] = {
     QueryLatestParams: "latest",

@@ -104,15 +104,15 @@ def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
     return MsgRegisterReq(register_events)
 
 
-def decode_events_notify(data: bytes) -> Steps[MsgEventsNotify]:
-    """Decode a large ``MsgEventsNotify`` in steps; raises as :func:`decode`."""
-    refused: list[RefusedEvent] = []
+def decode_with_events(name: str, data: bytes) -> Steps[Message]:
+    """Decode a large message of :data:`WITH_EVENTS` in steps; raises as :func:`decode`."""
+    message_type = _TYPES[name]
     try:
-        events, end = yield from read_events_in_steps(data, 0, refused)
+        message, end = yield from _STEP_READERS[message_type](data)
     except (InvalidEventError, InvalidMessageError, IndexError) as e:
-        raise _malformed(MsgEventsNotify, len(data), e) from None
-    _check_end(MsgEventsNotify, end, len(data))
-    return MsgEventsNotify(events, tuple(refused))
+        raise _malformed(message_type, len(data), e) from None
+    _check_end(message_type, end, len(data))
+    return message
 
 
 def _refused(message_type: type[Message], size: int, error: Exception) -> RefusedReq:
@@ -193,6 +193,35 @@ def _read_query_res(data: bytes, pos: int) -> tuple[MsgQueryRes, int]:
     more_follows, pos = sbs.read_boolean(data, pos)
     return MsgQueryRes(QueryResult(events, more_follows), tuple(refused)), pos
 
+
+def _read_large_notify(data: bytes) -> Steps[tuple[Message, int]]:
+    refused: list[RefusedEvent] = []
+    events, pos = yield from read_events_in_steps(data, 0, refused)
+    return MsgEventsNotify(events, tuple(refused)), pos
+
+
+def _read_large_register_res(data: bytes) -> Steps[tuple[Message, int]]:
+    is_failure, pos = sbs.read_choice(data, 0, 2)
+    if is_failure:
+        return MsgRegisterRes(None), pos
+    events, pos = yield from read_events_in_steps(data, pos)
+    return MsgRegisterRes(events), pos
+
+
+def _read_large_query_res(data: bytes) -> Steps[tuple[Message, int]]:
+    refused: list[RefusedEvent] = []
+    events, pos = yield from read_events_in_steps(data, 0, refused)
+    more_follows, pos = sbs.read_boolean(data, pos)
+    return MsgQueryRes(QueryResult(events, more_follows), tuple(refused)), pos
+
+
+_STEP_READERS: Final[dict[type[Message], Callable[[bytes], Steps[tuple[Message, int]]]]] = {
+    MsgEventsNotify: _read_large_notify,
+    MsgRegisterRes: _read_large_register_res,
+    MsgQueryRes: _read_large_query_res,
+}
+WITH_EVENTS: Final = frozenset(map(type_name, _STEP_READERS))
+"""Messages of a server that may have many events."""
 
 _READERS: Final[dict[type[Message], sbs.Reader[Message]]] = {
     MsgInitReq: _read_init_req,

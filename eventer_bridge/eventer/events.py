@@ -203,7 +203,7 @@ def read_events(
 
 
 def read_events_in_steps(
-    data: bytes, pos: int, refused: list[RefusedEvent]
+    data: bytes, pos: int, refused: list[RefusedEvent] | None = None
 ) -> Steps[tuple[list[Event], int]]:
     """As :func:`read_events`, of many events."""
     count, pos = _read_received_count(data, pos)

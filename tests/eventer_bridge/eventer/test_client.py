@@ -40,12 +40,13 @@ class Server(chatter.Handler):
     def __init__(self, connection: chatter.Connection) -> None:
         self.connection = connection
         self.n_acknowledged = 0
+        self.is_full = False
 
     def on_message(self, message: chatter.Message) -> None:
         decoded = codec.decode(message.type, message.data)
         answers: dict[type[object], Message] = {
             MsgInitReq: MsgInitRes(Status.STANDBY),
-            MsgQueryReq: MsgQueryRes(QueryResult(SMALL, False)),
+            MsgQueryReq: MsgQueryRes(QueryResult(LARGE if self.is_full else SMALL, False)),
         }
         if isinstance(decoded, MsgEventsAck):
             self.n_acknowledged += 1
@@ -99,6 +100,8 @@ async def test_large_notifications_are_taken_in_in_slices_and_in_order(
         assert heard == [LARGE, SMALL, Status.OPERATIONAL] * 2  # before the answer
         assert connection.status is Status.OPERATIONAL
         assert result.events == SMALL
+        server.is_full = True
+        assert (await connection.query(QueryServerParams(1))).events == LARGE
         assert max(decoded_bytes) <= limits.LARGE_MESSAGE_BYTES
         await connection.query(QueryServerParams(1))
         assert server.n_acknowledged == 2

@@ -131,8 +131,8 @@ def check(message: Message) -> None:
     assert codec.decode(name, data) == message
     if isinstance(message, MsgRegisterReq):
         assert at_once(codec.decode_register_req(data)) == message
-    if isinstance(message, MsgEventsNotify):
-        assert at_once(codec.decode_events_notify(data)) == message
+    if name in codec.WITH_EVENTS:
+        assert at_once(codec.decode_with_events(name, data)) == message
 
 
 @given(st.lists(EVENTS, max_size=5))
@@ -180,15 +180,17 @@ def test_a_large_registration_is_decoded_in_steps() -> None:
     assert at_once(steps) == MsgRegisterReq(many)
 
 
-def test_a_large_notification_is_decoded_in_steps() -> None:
+def test_large_messages_of_a_server_are_decoded_in_steps() -> None:
     many = [
         Event(EventId(1, 1, i), (f"{i}",), Timestamp(0, 0), None, None)
         for i in range(2 * limits.STEP_EVENTS + 1)
     ]
-    steps = codec.decode_events_notify(codec.encode(MsgEventsNotify(many))[1])
-    for _ in range(3):
-        next(steps)
-    assert at_once(steps) == MsgEventsNotify(many)
+    messages = (MsgEventsNotify(many), MsgRegisterRes(many), MsgQueryRes(QueryResult(many, True)))
+    for message in messages:
+        steps = codec.decode_with_events(*codec.encode(message))
+        for _ in range(3):
+            next(steps)
+        assert at_once(steps) == message
 
 
 def test_a_large_answer_is_encoded_in_steps() -> None:

@@ -4,6 +4,7 @@ import re
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -51,7 +52,7 @@ def timeseries(max_results: bytes = NONE, t_from: bytes = NONE, order: bytes = N
 
 IN_STEPS: dict[str, Callable[[bytes], Any]] = {
     "HatEventer.MsgRegisterReq": codec.decode_register_req,
-    "HatEventer.MsgEventsNotify": codec.decode_events_notify,
+    **{name: partial(codec.decode_with_events, name) for name in codec.WITH_EVENTS},
 }
 
 
