@@ -7,7 +7,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.conditions import Conditions
-from eventer_bridge.engine import Engine
+from eventer_bridge.engine import STEP_NEW_TYPES, Engine
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError
 from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
@@ -210,6 +210,17 @@ async def test_what_modules_look_at_is_dealt_with_in_steps_too(
         assert patient.in_steps == [(n, i) for i in (False, True) for n in expected]
 
 
+async def test_payloads_that_modules_add_make_a_session_large(
+    adding: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.is_slow = False
+    n_bytes = len("1") + 9 * len("null")
+    for max_bytes, in_steps in ((n_bytes, []), (n_bytes - 1, [LARGE])):
+        monkeypatch.setattr(limits, "LARGE_SESSION_BYTES", max_bytes)
+        await done(adding.register(SOURCE, events_of(1, name="nine")))
+        assert backend.in_steps == in_steps
+
+
 async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: SlowBackend) -> None:
     full: list[bool] = []
 
@@ -284,6 +295,25 @@ async def test_new_types_count_for_who_asked(core: Engine, backend: SlowBackend)
         (4, QUOTA, 4),
     ]
     assert backend._budget.spent == {"client": 4}
+
+
+async def test_many_new_types_are_checked_in_steps(
+    core: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STEP_EVENTS", 1_000)
+    checked: list[set[Any]] = []
+    check_types = backend.check_types
+
+    def check(event_types: Any, quota: TypeQuota | None = None) -> None:
+        assert quota is QUOTA
+        checked.append(set(event_types))
+        check_types(event_types, quota)
+
+    monkeypatch.setattr(backend, "check_types", check)
+    events = [RegisterEvent((f"{i}",), None, None) for i in range(2 * STEP_NEW_TYPES + 3)]
+    await done(core.register(SOURCE, events, QUOTA))
+    assert [len(i) for i in checked] == [STEP_NEW_TYPES, STEP_NEW_TYPES, 3]
+    assert set().union(*checked) == {i.type for i in events}
 
 
 @pytest.mark.parametrize("n_events", [3, LARGE + 1])

@@ -458,11 +458,18 @@ def test_the_place_of_a_payload_in_a_request_is_told() -> None:
         for i in (None, fine, BinaryPayload("", b"[" * 999), JsonPayload(msgspec.Raw(b"1" * 1001)))
     ]
     codec.check_payloads(events[:-1])
-    with pytest.raises(InvalidMessageError) as e:
-        codec.check_payloads(events, 5)
-    assert str(e.value) == (
-        "register_req: /register_events/8/payload/data: a number of more than 1000 digits in a row"
-    )
+    for event in events[:-1]:
+        at_once(codec.check_payload_in_steps(event, 8))
+    for check in (
+        lambda: codec.check_payloads(events, 5),
+        lambda: at_once(codec.check_payload_in_steps(events[-1], 8)),
+    ):
+        with pytest.raises(InvalidMessageError) as e:
+            check()
+        assert str(e.value) == (
+            "register_req: /register_events/8/payload/data:"
+            " a number of more than 1000 digits in a row"
+        )
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
