@@ -140,13 +140,17 @@ class Readers:
                 raise _closed()
             self._turns.add(client, query)
             self._dispatch()
-        with ExitStack() as held:
-            held.callback(self._release, query)
+        try:
             await query.future
-            answer: T = query.answer
-            query.answer = None
-            if holding is not None:
-                holding.enter_context(held.pop_all())
+        except BaseException:
+            self._release(query)
+            raise
+        if holding is None:
+            self._release(query)
+        else:
+            holding.callback(self._release, query)
+        answer: T = query.answer
+        query.answer = None
         return answer
 
     def ext_close(self) -> None:
@@ -251,16 +255,17 @@ class Readers:
     def _ext_run(self, first: _Query) -> None:
         query: _Query | None = first
         while query is not None:
-            self._ext_answer(query)
+            error = self._ext_answer(query)
             with self._lock:
                 self._end(query)
                 self._n_idle += 1
                 self._dispatch()
-            del query  # and what it asked for
+            self._deliver(query, error)  # last, so that who takes the answer finds no lock taken
+            del query, error  # and what it asked for
             query = self._begun.get()
 
-    def _ext_answer(self, query: _Query) -> None:
-        error: EventerBridgeError | None = None
+    def _ext_answer(self, query: _Query) -> EventerBridgeError | None:
+        """Do a query's work; returns why it failed."""
         try:
             self._ext_check(query)  # it may have waited for long
             pause = Pacer(partial(self._ext_look, query)).pause
@@ -270,11 +275,11 @@ class Readers:
         except EventerBridgeError as e:
             # what it was raised by would keep iterators, and so the database, alive
             e.__context__ = e.__cause__ = None
-            error = e.with_traceback(None)
+            return e.with_traceback(None)
         except BaseException as e:  # nothing may end the thread: RocksDB's panics are such
             mlog.exception("query failed")
-            error = StorageError(f"query failed: {type(e).__name__}: {e}")
-        self._deliver(query, error)
+            return StorageError(f"query failed: {type(e).__name__}: {e}")
+        return None
 
     def _ext_look(self, query: _Query) -> None:
         self._ext_check(query)
