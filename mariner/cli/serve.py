@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -66,6 +67,8 @@ def serve(path: Path) -> None:
     memory.configure()
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
+    if conf.http is not None:
+        import_module("mariner.http")  # or else the gateway imports it when it is made
     memory.freeze()
     failure, code = _run(conf)
     if not logs.close():

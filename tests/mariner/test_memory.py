@@ -59,7 +59,7 @@ import gc, sys
 from mariner.cli import serve
 
 async def create(conf):
-    print(gc.get_freeze_count(), len(gc.get_objects()))
+    print(gc.get_freeze_count(), len(gc.get_objects()), int("aiohttp" in sys.modules))
     raise OSError("that is all")
 
 serve.gateway.create = create
@@ -75,10 +75,12 @@ def test_the_garbage_collector_passes_over_what_was_imported(tmp_path: Path) -> 
         "mariner": {"host": "127.0.0.1", "port": 0},
         "event_core": {"server_id": 1, "backend": {"type": "memory"}},
         "clients": [],
+        "http": {"host": "127.0.0.1", "port": 0},
     }
     path = write_conf(tmp_path / "gateway.json", conf)
     command = [sys.executable, "-c", SERVE, str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "that is all" in ended.stderr
-    n_frozen, n_others = map(int, ended.stdout.split())
+    n_frozen, n_others, is_all_imported = map(int, ended.stdout.split())
     assert n_frozen > 20 * n_others
+    assert is_all_imported
