@@ -22,7 +22,7 @@ from mariner.messages import InitRes, RegisterReq, StatusMsg
 from tests.mariner.message_generator import MESSAGE_TYPES, MessageGenerator
 from tests.support import json_oracle
 
-N_MESSAGES: Final = int(os.environ.get("DIFFERENTIAL_MESSAGES", "10_000"))
+N_MESSAGES: Final = int(os.environ.get("DIFFERENTIAL_MESSAGES", "4_000"))
 """Of each seed; ``make torture`` makes more."""
 SEEDS: Final = (1, 2, 3, 4)
 SAMPLE_PERIOD: Final = 60
@@ -94,8 +94,8 @@ def test_codec_and_contract_never_disagree(seed: int) -> None:
     # the messages are worth the name of a test
     assert n_refused > N_MESSAGES / 4
     assert n_no_json > N_MESSAGES / 100
-    assert n_out_of_bounds > 2
-    assert all(accepted[i] > N_MESSAGES / 100 for i in MESSAGE_TYPES), accepted
+    assert n_out_of_bounds > 0
+    assert all(accepted[i] > N_MESSAGES / 200 for i in MESSAGE_TYPES), accepted
 
 
 def test_valid_messages_are_accepted_by_typed_decoding_alone(

@@ -4,6 +4,7 @@ Messages are generated, encoded by hat-sbs, and changed; see ``differential``.
 """
 
 import collections
+import os
 from typing import Final
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from tests.eventer_bridge.eventer.differential import judge
 from tests.eventer_bridge.eventer.message_generator import NAMES, MessageGenerator
 
-N_MESSAGES: Final = 20_000
-"""Of each seed."""
+N_MESSAGES: Final = int(os.environ.get("DIFFERENTIAL_MESSAGES", "5_000"))
+"""Of each seed; ``make torture`` has more of them."""
 SEEDS: Final = (1, 2, 3, 4)
 
 
