@@ -7,6 +7,9 @@ READY  := $(VENV)/.ready
 # one process for each processor, but not more than memory is for; one of them has Spark
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
 
+# some images set it: each process, and tests start hundreds, would compile everything again
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo test test-without-spark test-pythons check bench torture mutate clean
 

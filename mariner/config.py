@@ -249,7 +249,7 @@ def _to_path(kind: type[Any], value: Any) -> Any:
 
 @functools.cache
 def _validator() -> jsonschema.Draft202012Validator:
-    schema = yaml.safe_load(read_schema("gateway.yaml"))
+    schema = yaml.load(read_schema("gateway.yaml"), yaml.CSafeLoader)
     # hat-json's repository of its own schemas, which `log` refers to
     logging = hat_json.json_schema_repo["hat-json://logging.yaml"]
     registry: Registry[Any] = Registry().with_resources(

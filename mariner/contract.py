@@ -47,7 +47,7 @@ _JSON_TYPES: Final = {
 @functools.cache
 def schema() -> dict[str, Any]:
     """The contract, decoded."""
-    loaded: dict[str, Any] = yaml.safe_load(read_schema("mariner.yaml"))
+    loaded: dict[str, Any] = yaml.load(read_schema("mariner.yaml"), yaml.CSafeLoader)
     return loaded
 
 
