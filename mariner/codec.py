@@ -18,6 +18,7 @@ Sans I/O; any thread.
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -275,12 +276,15 @@ def register_success_parts(register_id: int, parts: Sequence[bytes]) -> list[byt
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps."""
     encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
+    end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    waiting = deque(event_parts(result.events))
+    del result  # each event is freed when it is encoded, and not all of them at a stretch
     comma = b""
-    for events in event_parts(result.events):
-        encoded += (comma, encode_events(events))
+    while waiting:
+        encoded += (comma, encode_events(waiting.popleft()))
         comma = b","
         yield
-    encoded.append(b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}')
+    encoded.append(end)
     return encoded
 
 

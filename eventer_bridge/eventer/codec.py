@@ -26,6 +26,7 @@ Wildcards in registered types, and ``*`` in the middle of query types, are left 
 Sans I/O; any thread.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -304,10 +305,13 @@ def _encode_register_res(message: MsgRegisterRes) -> bytes:
 def encode_query_result(result: QueryResult) -> Steps[list[bytes]]:
     """The parts of the data of a ``MsgQueryRes``, whose events are encoded in steps."""
     encoded = [sbs.encode_length(len(result.events))]
-    for events in event_parts(result.events):
-        encoded.append(b"".join(encode_events(events)))
+    end = sbs.TRUE if result.more_follows else sbs.FALSE
+    waiting = deque(event_parts(result.events))
+    del result  # each event is freed when it is encoded, and not all of them at a stretch
+    while waiting:
+        encoded.append(b"".join(encode_events(waiting.popleft())))
         yield
-    encoded.append(sbs.TRUE if result.more_follows else sbs.FALSE)
+    encoded.append(end)
     return encoded
 
 
