@@ -59,6 +59,15 @@ def event_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
         yield events[begin:]
 
 
+def cut_in_steps(events: Sequence[Event]) -> Steps[deque[Sequence[Event]]]:
+    """The same parts, to be taken and freed one by one."""
+    cut: deque[Sequence[Event]] = deque()
+    for part in event_parts(events):
+        cut.append(part)
+        yield
+    return cut
+
+
 def parts(n_items: int) -> Iterator[slice]:
     """Cut a sequence into parts of ``limits.STEP_EVENTS`` items, one for each step."""
     for begin in range(0, n_items, limits.STEP_EVENTS):

@@ -18,7 +18,6 @@ Sans I/O; any thread.
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -38,7 +37,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.slices import Steps, event_parts
+from eventer_bridge.slices import Steps, cut_in_steps
 from mariner import contract, lenient, limits
 from mariner import wire_types as wire
 from mariner.errors import InvalidMessageError
@@ -277,7 +276,7 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
     """The parts of a ``query_res``, whose events are encoded in steps."""
     encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
     end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
-    waiting = deque(event_parts(result.events))
+    waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed when it is encoded, and not all of them at a stretch
     comma = b""
     while waiting:

@@ -26,7 +26,6 @@ Wildcards in registered types, and ``*`` in the middle of query types, are left 
 Sans I/O; any thread.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -61,7 +60,7 @@ from eventer_bridge.eventer.queries import (
     read_query_types,
 )
 from eventer_bridge.model import QueryResult, Status
-from eventer_bridge.slices import Steps, at_once, event_parts
+from eventer_bridge.slices import Steps, at_once, cut_in_steps
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
 
@@ -306,7 +305,7 @@ def encode_query_result(result: QueryResult) -> Steps[list[bytes]]:
     """The parts of the data of a ``MsgQueryRes``, whose events are encoded in steps."""
     encoded = [sbs.encode_length(len(result.events))]
     end = sbs.TRUE if result.more_follows else sbs.FALSE
-    waiting = deque(event_parts(result.events))
+    waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed when it is encoded, and not all of them at a stretch
     while waiting:
         encoded.append(b"".join(encode_events(waiting.popleft())))
