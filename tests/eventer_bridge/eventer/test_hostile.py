@@ -294,6 +294,7 @@ def test_unknown_type_of_message(name: str) -> None:
             "event 1: event type has 66 segments, at most 64 are allowed",
         ),
         (ONE + encode_string("*") + NONE * 2, None),  # the engine refuses it
+        (encode_integer(65) + NONE * 65 + NONE * 2, None),  # as a query type of 64 and "*"
     ],
 )
 def test_inadmissible_registration_can_be_answered(event: bytes, reason: str | None) -> None:
