@@ -502,6 +502,12 @@ RSB_TURN_FRAMES: Final = 1_024
 """Frames to other participants that these make at most, at 1.5 us each; questions are answered
 with as many again."""
 
+RSB_TURN_BYTES: Final = 512 << 10
+"""Bytes of these events above which it is the last one: registering 1 MB takes 30 ms."""
+
+RSB_TURN_RELAYED_BYTES: Final = 8 << 20
+"""The same for what they make others get, at about 0.3 ms each MB."""
+
 KEEPALIVE_DELAY_S: Final = 30
 """A silent connection is probed by the kernel then: RSB has no pings."""
 

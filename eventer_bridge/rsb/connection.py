@@ -299,33 +299,34 @@ class Connection(aio.Resource, asyncio.Protocol):
         # what came before the peer's end is heard in any case: there is not much of it
         while self._close_reason is None and (not self._pauses or self._has_ended):
             batch: list[Received] = []
-            n_events = self._turn_events
             try:
-                self._decode(batch, n_events)
+                is_all = self._decode(batch)
             finally:  # those before a broken one are heard
                 if batch:
                     self._on_events(self, batch)
-            if len(batch) < n_events:
+            if is_all:
                 return
             if not self._has_ended and not self._pauses:
                 self.pause_reading(_TURN)
                 wait = self._loop.call_soon if self._place is None else self._place.turns.wait
                 wait(functools.partial(self.resume_reading, _TURN))
 
-    @property
-    def _turn_events(self) -> int:
-        """Events that are taken in at a stretch; each is relayed to all others."""
-        n_others = len(self._connections) if self._connections else 1
-        return max(1, min(limits.RSB_TURN_EVENTS, limits.RSB_TURN_FRAMES // n_others))
+    def _decode(self, batch: list[Received]) -> bool:
+        """Decode what came, at most a turn of it, into ``batch``; returns whether it was all.
 
-    def _decode(self, batch: list[Received], n_events: int) -> None:
-        """Decode what came, at most so many events, into ``batch``."""
-        while len(batch) < n_events:
+        Each event is relayed to all others.
+        """
+        n_others = len(self._connections) if self._connections else 1
+        n_events = max(1, min(limits.RSB_TURN_EVENTS, limits.RSB_TURN_FRAMES // n_others))
+        n_bytes_left = min(limits.RSB_TURN_BYTES, limits.RSB_TURN_RELAYED_BYTES // n_others)
+        while len(batch) < n_events and n_bytes_left > 0:
             notification = self._decoder.next_frame()
             if notification is None:
-                return
+                return True
             self._stats.frames_in += 1
+            n_bytes_left -= len(notification)
             batch.append(Received(codec.decode(notification), notification, self._received_us))
+        return False
 
     def _is_readable(self) -> bool:
         is_open = self._close_reason is None and not self._transport.is_closing()

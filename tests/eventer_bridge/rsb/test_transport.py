@@ -51,6 +51,21 @@ async def serving(recorder: Recorder | None = None) -> AsyncIterator[BusServer]:
     assert sum(bus._stats.closed.values()) == bus._stats.accepted
 
 
+@pytest.mark.parametrize("name", ["RSB_TURN_BYTES", "RSB_TURN_RELAYED_BYTES"])
+async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, name, 2 * len(FRAME))
+    sizes: list[int] = []
+
+    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+        sizes.append(len(batch))
+
+    bus = await transport.listen("127.0.0.1", 0, on_events, RsbStats())
+    async with bus, await RawPeer.connect(bus.port) as peer:
+        peer.send(*[EVENT] * 100)
+        await until(lambda: sum(sizes) == 100)
+    assert max(sizes) <= 3
+
+
 async def test_turns_are_short_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RSB_TURN_FRAMES", 8)
     sizes: list[int] = []
