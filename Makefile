@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# one process for each processor, but not more than memory is for; one of them has Spark
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadgroup
+# one process more than there are processors, because tests wait for others, but not more than
+# memory is for; one of them has Spark
+WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # some images set it: each process, and tests start hundreds, would compile everything again
 unexport PYTHONDONTWRITEBYTECODE

@@ -19,8 +19,6 @@ NEED_SPARK: Final = (
     "spark",
     "mariner/cli/test_lake_commands.py",
     "perf/test_perf.py",
-    "torture/test_lake_kill.py",
-    "torture/test_stream_kill.py",
 )
 """Without the extra ``spark`` these cannot even be imported, or start processes that need it."""
 
@@ -35,7 +33,7 @@ hypothesis.settings.load_profile("patient")
 
 collect_ignore = [] if HAS_SPARK else list(NEED_SPARK)
 
-LONG: Final = ("torture", "perf", "eventer_bridge/backends", "test_wheel.py")
+LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_wheel.py")
 """Begun first, so that no worker is left alone with one of them in the end."""
 
 

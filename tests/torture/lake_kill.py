@@ -9,11 +9,8 @@ import random
 from functools import partial
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from mariner_spark.lake import compact, manifest, segments
 from mariner_spark.lake.files import Files
-from mariner_spark.lake.ingest import ingest
 from tests.support.gateway import gateway
 from tests.torture.clients import connected
 from tests.torture.drivers import compare, driver, registering, wait_end, wait_until
@@ -29,7 +26,6 @@ async def run(
     rounds: int,
     chance: random.Random,
     progress: Progress,
-    spark: SparkSession | None = None,
 ) -> str:
     """Kill it ``rounds`` times.
 
@@ -38,7 +34,6 @@ async def run(
         rounds: how often.
         chance: when.
         progress: told of each.
-        spark: ingests what is left in the end; None: the command does once more.
 
     Raises:
         ViolationError: an event was lost, or came twice, or is another one.
@@ -59,12 +54,8 @@ async def run(
                 compact.compact(str(lake), grace_s=0)
                 progress(n, rounds)
         stored = await read_store(client)
-        if spark is None:
-            async with start(MARINER_TOKEN="secret") as process:
-                await wait_end(directory, process)
-        else:
-            source = {"host": running.host, "port": str(running.port), "client_name": "app"}
-            ingest(spark, str(lake), {**source, "token": "secret"})
+        async with start(MARINER_TOKEN="secret") as process:
+            await wait_end(directory, process)
     ledger.check(stored)
     found = manifest.load(files)
     rows = segments.read(files, list(found.segments)).to_pylist()

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from tests.support.gateway import gateway
-from tests.torture import stream_driver
 from tests.torture.clients import connected
 from tests.torture.drivers import (
-    START_TIMEOUT_S,
     compare,
     driver,
     registering,
@@ -41,7 +38,6 @@ async def run(
     rounds: int,
     chance: random.Random,
     progress: Progress,
-    spark: SparkSession | None = None,
 ) -> str:
     """Kill it ``rounds`` times.
 
@@ -50,7 +46,6 @@ async def run(
         rounds: how often.
         chance: when.
         progress: told of each.
-        spark: reads what is left in the end; None: another driver does.
 
     Raises:
         ViolationError: an event was lost, or came twice, or is another one.
@@ -73,13 +68,8 @@ async def run(
                     await wait_until(partial(_has_more, sink, before), directory, process)
                     await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
                 progress(n, rounds)
-        if spark is None:
-            async with _driver(directory, options, "--rest") as process:
-                await wait_end(directory, process)
-        else:
-            places = (str(directory / "checkpoint"), str(sink), "--rest")
-            query = await asyncio.to_thread(stream_driver.start, spark, options, *places)
-            assert await asyncio.to_thread(query.awaitTermination, int(START_TIMEOUT_S))
+        async with _driver(directory, options, "--rest") as process:
+            await wait_end(directory, process)
         stored = await read_store(client)
     ledger.check(stored)
     rows = [row for path in sink.glob("batch-*.json") for row in _rows(path)]
