@@ -224,14 +224,17 @@ class Observer:
 
     Args:
         address: where the gateway listens.
-        pinging: pings, and nothing else.
-        working: queries and registers.
+        pinging, asking, registering: each does this and nothing else. A query waits for what
+            was registered before it on the same connection, to find it.
     """
 
-    def __init__(self, address: Address, pinging: Honest, working: Honest) -> None:
+    def __init__(
+        self, address: Address, pinging: Honest, asking: Honest, registering: Honest
+    ) -> None:
         self._address = address
         self._pinging = pinging
-        self._working = working
+        self._asking = asking
+        self._registering = registering
         self._stopping = asyncio.Event()
 
     @classmethod
@@ -242,8 +245,12 @@ class Observer:
         Raises:
             LostError: it was not possible.
         """
-        async with Honest.connected(address) as pinging, Honest.connected(address) as working:
-            yield cls(address, pinging, working)
+        async with (
+            Honest.connected(address) as pinging,
+            Honest.connected(address) as asking,
+            Honest.connected(address) as registering,
+        ):
+            yield cls(address, pinging, asking, registering)
 
     @contextlib.asynccontextmanager
     async def observing(self, seen: Observation | None = None) -> AsyncIterator[Observation]:
@@ -256,9 +263,9 @@ class Observer:
         numbers = itertools.count()
         acts: list[tuple[str, float, Callable[[], Awaitable[Any]]]] = [
             ("ping", PING_PERIOD_S, self._pinging.ping),
-            ("query", QUERY_PERIOD_S, self._working.latest),
-            ("query", QUERY_PERIOD_S, self._working.newest),
-            ("register", REGISTER_PERIOD_S, lambda: self._working.register(next(numbers))),
+            ("query", QUERY_PERIOD_S, self._asking.latest),
+            ("query", QUERY_PERIOD_S, self._asking.newest),
+            ("register", REGISTER_PERIOD_S, lambda: self._registering.register(next(numbers))),
             ("connect", CONNECT_PERIOD_S, self._connect),
         ]
         self._stopping.clear()
