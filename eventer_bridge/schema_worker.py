@@ -68,7 +68,9 @@ class SchemaWorker:
         return await loop.run_in_executor(self._thread, self._first_refused, checks)
 
     async def async_close(self) -> None:
-        """End the process; checks under way are refused."""
+        """End the process; checks under way are refused. Once is enough."""
+        if self._is_closed:
+            return
         self._is_closed = True
         if process := self._process:
             process.kill()

@@ -33,6 +33,7 @@ async def worker() -> AsyncIterator[SchemaWorker]:
     it = SchemaWorker([NUMBERS, ENDLESS])
     yield it
     await it.async_close()
+    await it.async_close()
     assert checkers() == []
 
 
