@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-# some images set it: each process, and tests start hundreds, would compile everything again
+# some images set it; each of the hundreds of processes of the tests would compile everything
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

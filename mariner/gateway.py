@@ -143,7 +143,7 @@ class Gateway(aio.Resource):
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
         if config.http is not None:
-            from mariner import http  # noqa: PLC0415  # aiohttp is a third of what is imported
+            from mariner import http  # noqa: PLC0415  # slow to import
 
             self.http = await http.listen(
                 core,
@@ -189,7 +189,7 @@ class Gateway(aio.Resource):
             self.eventer_server = await self._listen(core, config.eventer_server, metrics)
             self._own(self.eventer_server, "eventer server")
         if config.monitor is not None:
-            # it imports a third as much again, and few gateways have one
+            # slow to import, and few gateways have a monitor
             from eventer_bridge import monitor  # noqa: PLC0415
 
             assert config.eventer_server is not None

@@ -3,10 +3,9 @@
 A message is the data of a chatter message; its type is told beside it, as
 ``HatEventer.MsgRegisterReq``. The schema is ``schemas/HatEventer.sbs``.
 
-Both is done by our own functions. Those of ``events``, which are the mass, are three times as
-fast as hat-sbs for a whole registration (``tests/perf/test_eventer_codec.py``); what is received
-may be hostile (``sbs`` says what hat-sbs would make of it); and hat-sbs takes a third of the time
-in which the gateway starts. Tests compare both.
+hat-sbs is not used: for events, most of the traffic, our own functions are three times as fast
+(``tests/perf/test_eventer_codec.py``); what is received may be hostile (see ``sbs``); and importing
+hat-sbs took a third of the gateway's start. Tests compare both.
 
 There are two ways to be wrong:
 

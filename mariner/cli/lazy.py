@@ -1,7 +1,6 @@
-"""Groups of commands whose modules are imported when one of them is called, and not before.
+"""Groups of commands that import a command's module only when it is called.
 
-All of them together take more than a second to import, most of it for the gateway, Spark and
-tables; ``mariner ping`` needs none of that.
+Importing all of them takes more than a second; ``mariner ping`` needs little of that.
 """
 
 import pkgutil

@@ -68,7 +68,7 @@ def serve(path: Path) -> None:
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
     if conf.http is not None:
-        import_module("mariner.http")  # or else the gateway imports it when it is made
+        import_module("mariner.http")  # imported now, so that it is frozen, too
     memory.freeze()
     failure, code = _run(conf)
     if not logs.close():

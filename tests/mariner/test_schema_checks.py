@@ -1,6 +1,7 @@
 """Costly payloads of clients with schemas: others go on meanwhile, and the order is kept."""
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -159,26 +160,15 @@ async def test_the_same_for_eventer_clients() -> None:
     assert checkers() == []
 
 
-async def test_sigterm_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGKILL])
+async def test_the_process_ends_with_the_gateway(tmp_path: Path, signal_: signal.Signals) -> None:
     async with (
         gateway(tmp_path, clients=[CLIENT], schemas=SCHEMAS) as running,
         await RawPeer.init(running.port) as peer,
     ):
         peer.send(register_req(1, event("endless", value=LARGE)))
         checker = await one_checker(running.pid)
-        running.process.terminate()
-        assert await running.process.wait() == 0
-        assert not checker.is_running()
-
-
-async def test_kill_leaves_no_process(tmp_path: Path) -> None:
-    async with (
-        gateway(tmp_path, clients=[CLIENT], schemas=SCHEMAS) as running,
-        await RawPeer.init(running.port) as peer,
-    ):
-        peer.send(register_req(1, event("endless", value=LARGE)))
-        checker = await one_checker(running.pid)
-        running.process.kill()
-        await running.process.wait()
+        running.process.send_signal(signal_)
+        assert await running.process.wait() == (0 if signal_ == signal.SIGTERM else -signal_)
         while checker.is_running() and checker.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.01)

@@ -134,9 +134,9 @@ def start(
 
 
 def _activate(spark: SparkSession) -> None:
-    """Spark looks for a sink in the session that is active in the thread that starts a stream.
+    """Make it the active session of this thread: Spark looks for the sink there.
 
-    That is another one, or none, if this is not the thread that made the session.
+    In a thread other than the one that made the session, another one is active, or none.
     """
     if not is_remote():
         assert spark._jvm is not None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +14,7 @@ from eventer_bridge.model import QueryServerParams, Status
 from eventer_bridge.session import REMOTE_SOURCE, Session
 from eventer_bridge.subscription import NOTHING
 from eventer_bridge.type_budget import TypeQuota
-from tests.eventer_bridge.slow_engine import (
+from tests.eventer_bridge.slow_engine.support import (
     LARGE,
     SOURCE,
     Recorder,
@@ -22,27 +22,17 @@ from tests.eventer_bridge.slow_engine import (
     done,
     events_of,
     handed_over,
-    make_few_large,
     remote,
-    running,
 )
 
 
-@pytest.fixture(autouse=True)
-def few_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_few_large(monkeypatch)
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[SlowBackend]:
-    async with SlowBackend() as backend:
-        yield backend
-
-
-@pytest.fixture
-async def core(backend: SlowBackend) -> AsyncIterator[Engine]:
-    async with running(backend) as core:
-        yield core
+async def under_way(core: Engine, backend: SlowBackend, sizes: Sequence[int]) -> list[Session]:
+    """Sessions of so many events, and a replicated one of four, in one commit that waits."""
+    backend.is_slow = True
+    sessions = [core.register(SOURCE, events_of(n)) for n in sizes]
+    sessions.append(Session(REMOTE_SOURCE, 4, 0, core.replicate(remote(1, 4))))
+    await handed_over(backend, len(sessions))
+    return sessions
 
 
 # --- when ---------------------------------------------------------------------------------
@@ -52,11 +42,8 @@ async def core(backend: SlowBackend) -> AsyncIterator[Engine]:
 async def test_sessions_are_durable_when_the_backend_says_so(
     core: Engine, backend: SlowBackend, sizes: tuple[int, ...]
 ) -> None:
-    backend.is_slow = True
     recorder = Recorder(core)
-    sessions = [core.register(SOURCE, events_of(n)) for n in sizes]
-    sessions.append(Session(REMOTE_SOURCE, 4, 0, core.replicate(remote(1, 4))))
-    await handed_over(backend, len(sessions))
+    sessions = await under_way(core, backend, sizes)
     assert recorder.told == [(n, False) for n in (*sizes, 4)]
     assert not any(i.committed.done() for i in sessions)
     assert core.pending_events == sum(sizes) + 4
@@ -70,11 +57,8 @@ async def test_sessions_are_durable_when_the_backend_says_so(
 async def test_a_commit_that_fails_is_told_to_who_asked_only(
     core: Engine, backend: SlowBackend, sizes: tuple[int, ...]
 ) -> None:
-    backend.is_slow = True
     recorder = Recorder(core)
-    sessions = [core.register(SOURCE, events_of(n)) for n in sizes]
-    sessions.append(Session(REMOTE_SOURCE, 4, 0, core.replicate(remote(1, 4))))
-    await handed_over(backend, len(sessions))
+    sessions = await under_way(core, backend, sizes)
     backend.commits[0].set_exception(StorageError("full"))
     assert [str(i) for i in await done(*sessions)] == ["full"] * len(sessions)
     assert all(not persisted for _, persisted in recorder.told)

@@ -13,7 +13,7 @@ from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.type_budget import TypeQuota
 from tests.eventer_bridge.modules.scripted import NAME, Scripted, answering
-from tests.eventer_bridge.slow_engine import (
+from tests.eventer_bridge.slow_engine.support import (
     LARGE,
     SOURCE,
     Patient,
@@ -22,29 +22,11 @@ from tests.eventer_bridge.slow_engine import (
     done,
     events_of,
     handed_over,
-    make_few_large,
     remote,
     running,
 )
 
 QUOTA = TypeQuota("client", 1_000)
-
-
-@pytest.fixture(autouse=True)
-def few_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_few_large(monkeypatch)
-
-
-@pytest.fixture
-async def backend() -> AsyncIterator[SlowBackend]:
-    async with SlowBackend() as backend:
-        yield backend
-
-
-@pytest.fixture
-async def core(backend: SlowBackend) -> AsyncIterator[Engine]:
-    async with running(backend) as core:
-        yield core
 
 
 # --- what is large ------------------------------------------------------------------------

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-import pytest
 from hat import util
 
-from eventer_bridge import engine, limits
+from eventer_bridge import engine
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
 from eventer_bridge.engine import Engine
@@ -35,12 +34,6 @@ SOURCE: Final = Source(SourceType.CONNECTION, 1)
 
 LARGE: Final = 10
 """Events of the largest session that is not large yet."""
-
-
-def make_few_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LARGE_SESSION_EVENTS", LARGE)
-    monkeypatch.setattr(limits, "STEP_EVENTS", 4)
-    monkeypatch.setattr(limits, "SLICE_S", 0.0)  # others get their turn after each step
 
 
 class SlowBackend(MemoryBackend):
