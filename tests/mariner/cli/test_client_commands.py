@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
@@ -53,8 +54,7 @@ async def test_ping(shell: Shell, server: Gateway) -> None:
 
 
 async def test_ping_until_interrupted(shell: Shell) -> None:
-    # one is under way nearly all of the time
-    async with started(shell, "ping", "--count", "0", "--interval", "0") as process:
+    async with started(shell, "ping", "--count", "0", "--interval", "0.01") as process:
         assert (await read_line(process.stdout)).startswith("PING ")
         assert "seq=1 " in await read_line(process.stdout)
         process.send_signal(signal.SIGINT)
@@ -62,6 +62,26 @@ async def test_ping_until_interrupted(shell: Shell) -> None:
         assert process.returncode == 0
         assert "0% loss" in stdout.decode()
         assert stderr == b""
+
+
+async def test_a_ping_under_way_is_not_lost_by_an_interrupt(tmp_path: Path) -> None:
+    async with (
+        gateway(tmp_path, backend="memory") as running,
+        started(
+            shell_for("app", "secret", running.port), "ping", "--count", "0", "--interval", "0"
+        ) as process,
+    ):
+        assert (await read_line(process.stdout)).startswith("PING ")
+        os.kill(running.pid, signal.SIGSTOP)
+        try:
+            while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            while "transmitted" not in (line := await read_line(process.stdout)):
+                assert line
+        finally:
+            os.kill(running.pid, signal.SIGCONT)
+        assert ", 0% loss" in line
 
 
 async def test_ping_without_connection(tmp_path: Path) -> None:
