@@ -29,6 +29,11 @@ def prepare(session: Session) -> Steps[None]:
     session.encodings["eventer"] = encoded
 
 
+def is_answerable(session: Session) -> bool:
+    """Whether the answer to a large session that has ended can be made at once."""
+    return "eventer" in session.encodings or session.committed.exception() is not None
+
+
 def encoded_requested(session: Session) -> Sequence[bytes]:
     """The encoded events that were asked for: not what modules added."""
     encoded = encoded_events(session)

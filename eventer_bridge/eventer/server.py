@@ -4,7 +4,7 @@ It is an observer of the core: sessions go to the fan-out, the status to every c
 What flows through a client's connection::
 
     chatter ─▶ codec ─▶ MsgInitReq: rights, fan-out
-                        MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for
+                        MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for, in order
                         MsgQueryReq: one after the other, beside everything else;
                                      ended when the client goes
 
@@ -15,13 +15,13 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import functools
 import hmac
 import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 from hat import aio
@@ -35,7 +35,12 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
 )
 from eventer_bridge.eventer import codec
-from eventer_bridge.eventer.encoding import encoded_requested, notification, prepare
+from eventer_bridge.eventer.encoding import (
+    encoded_requested,
+    is_answerable,
+    notification,
+    prepare,
+)
 from eventer_bridge.eventer.messages import (
     MsgEventsAck,
     MsgInitReq,
@@ -71,8 +76,8 @@ _QUERIES_FULL: Final = "queries full"
 _DECLINED: Final = "declined"
 _LARGE: Final = "a large message is dealt with"
 
-_Registration: TypeAlias = tuple[Session, chatter.Conversation | None]
-"""A session, and where it is to be answered."""
+_Registration: TypeAlias = tuple[Session | None, chatter.Conversation | None]
+"""A session, or None for what is refused, and where it is to be answered."""
 
 AuthenticateCb = Callable[[str, str | None, str | None], Rights]
 """Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
@@ -229,13 +234,12 @@ class _Client(chatter.Handler):
         self._large_bytes = limits.LARGE_MESSAGE_BYTES
         self._filter: Filter | None = None
         self._name: str | None = None
-        # registrations by the commit that they wait for, which many have in common
-        self._unanswered: dict[asyncio.Future[None], list[_Registration]] = {}
-        self._n_unanswered = 0
+        self._unanswered: deque[_Registration] = deque()
+        self._awaited_commit: asyncio.Future[None] | None = None
+        self._answering: set[asyncio.Task[None]] = set()
         self._queries: deque[tuple[chatter.Conversation, QueryParams]] = deque()
         self._is_querying = False
         self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
-        self._large: Session | None = None
         # what came behind a large message that is dealt with; None: there is none
         self._behind: deque[chatter.Message] | None = None
         self._taking_in: asyncio.Task[None] | None = None
@@ -322,10 +326,16 @@ class _Client(chatter.Handler):
     async def drain(self) -> None:
         """Wait until registrations under way are answered, with a bound."""
         self._connection.pause_reading("closing")
-        if self._unanswered:
-            await asyncio.wait(tuple(self._unanswered), timeout=limits.DRAIN_TIMEOUT_S)
-        if self._taking_in is not None:
-            await asyncio.wait([self._taking_in], timeout=limits.DRAIN_TIMEOUT_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.DRAIN_TIMEOUT_S):
+                if self._taking_in is not None:
+                    await asyncio.wait([self._taking_in])
+                while self._unanswered:
+                    head, _ = self._unanswered[0]
+                    if head is None or head.committed.done():
+                        await asyncio.sleep(0)
+                    else:
+                        await asyncio.wait([head.committed])
 
     # --- messages -----------------------------------------------------------------------
 
@@ -421,22 +431,23 @@ class _Client(chatter.Handler):
         refusal = await self._rights.refusal_of_large(request.register_events)
         session = self._register(message, request, refusal)
         if session is not None and session.is_large:
-            await self._answer_large(message, session)
+            await self._answer_large(session)
 
-    async def _answer_large(self, message: chatter.Message, session: Session) -> None:
-        self._large = session
+    async def _answer_large(self, session: Session) -> None:
         await asyncio.wait([session.committed])
         if session.committed.exception() is None:
             await slices.run(prepare(session))
-        self._on_ended(session, None if message.is_last else message.conversation)
-        self._large = None
+        self._answer_ended()
 
     def _on_register(self, message: chatter.Message, request: MsgRegisterReq) -> None:
         assert self._rights is not None
         refusal = self._rights.refusal(request.register_events)
         session = self._register(message, request, refusal)
         if session is not None and session.is_large:  # many, but short events
-            self._server.async_group.spawn(self._answer_large, message, session)
+            # a task of its own: what was accepted is answered also when the server closes
+            task = asyncio.get_running_loop().create_task(self._answer_large(session))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
 
     def _register(
         self, message: chatter.Message, request: MsgRegisterReq, refusal: str | None
@@ -451,15 +462,14 @@ class _Client(chatter.Handler):
         except EventerBridgeError as e:
             self._refuse(message, str(e), type(e).__name__)
             return None
-        if session.is_large:  # answered when it is encoded
-            return session
-        registrations = self._unanswered.get(session.committed)
-        if registrations is None:
-            registrations = self._unanswered[session.committed] = []
-            session.committed.add_done_callback(self._on_committed)
-        registrations.append((session, None if message.is_last else message.conversation))
-        self._n_unanswered += 1
-        if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        self._unanswered.append((session, None if message.is_last else message.conversation))
+        if session.is_large:
+            pass  # answered when it is encoded
+        elif session.committed is not self._awaited_commit:
+            # sessions that are committed together are answered together
+            self._awaited_commit = session.committed
+            session.committed.add_done_callback(self._answer_ended)
+        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self._connection.pause_reading(_REGISTRATIONS_FULL)
         if core.is_full:
             self._connection.pause_reading(_CORE_FULL)
@@ -467,27 +477,32 @@ class _Client(chatter.Handler):
         return session
 
     def _refuse(self, message: chatter.Message, reason: str, kind: str) -> None:
-        """Refuse a registration; the protocol does not say why, so the log does."""
+        """Refuse a registration, after those that came before it were answered.
+
+        The protocol does not say why, so the log does.
+        """
         self._server.stats.rejected[kind] += 1
         extra = {"peer": self._connection.peer, "client": self._name, "reason": cut(reason)}
         mlog.info("registration refused", extra=extra)
         if not message.is_last:
-            self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=message.conversation)
+            self._unanswered.append((None, message.conversation))
+            self._answer_ended()
 
-    def _on_committed(self, committed: asyncio.Future[None]) -> None:
-        registrations = self._unanswered.pop(committed)
-        self._n_unanswered -= len(registrations)
-        for session, conversation in registrations:
-            self._on_ended(session, conversation)
-        if self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+    def _answer_ended(self, _: object = None) -> None:
+        unanswered = self._unanswered
+        while unanswered:
+            session, conversation = unanswered[0]
+            if session is None:
+                self._send(_REGISTER_RES, codec.REGISTER_FAILURE, conversation=conversation)
+            elif not session.committed.done() or (session.is_large and not is_answerable(session)):
+                break
+            elif error := session.committed.exception():
+                self._on_failed(error, conversation)
+            else:
+                self._on_registered(session, conversation)
+            unanswered.popleft()
+        if len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._connection.resume_reading(_REGISTRATIONS_FULL)
-
-    def _on_ended(self, session: Session, conversation: chatter.Conversation | None) -> None:
-        error = session.committed.exception()
-        if error is None:
-            self._on_registered(session, conversation)
-        else:
-            self._on_failed(error, conversation)
 
     def _on_registered(self, session: Session, conversation: chatter.Conversation | None) -> None:
         self._server.stats.events_registered += session.requested
@@ -524,7 +539,7 @@ class _Client(chatter.Handler):
                 await self._connection.drain()
                 conversation, params = self._queries[0]
                 started = loop.time()
-                with ExitStack() as holding:
+                with contextlib.ExitStack() as holding:
                     await self._answer(conversation, params, holding)
                 if not self._queries:  # the connection was closed meanwhile
                     break
@@ -542,7 +557,7 @@ class _Client(chatter.Handler):
             self._is_querying = False
 
     async def _answer(
-        self, conversation: chatter.Conversation, params: QueryParams, holding: ExitStack
+        self, conversation: chatter.Conversation, params: QueryParams, holding: contextlib.ExitStack
     ) -> None:
         assert self._rights is not None
         assert self._name is not None
@@ -560,8 +575,10 @@ class _Client(chatter.Handler):
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""
-        commits = [*self._unanswered][-1:] + self._heard
-        return commits if self._large is None else [*commits, self._large.committed]
+        for session, _ in reversed(self._unanswered):
+            if session is not None:
+                return [session.committed, *self._heard]
+        return self._heard
 
     def _tell(self, msg_type: str, data: bytes) -> None:
         """Send what is not answered, if the client is still there."""

@@ -344,6 +344,48 @@ async def test_more_queries_and_registrations_than_wait_are_answered_in_order(
         assert answers == registrations
 
 
+async def test_registrations_of_all_kinds_are_answered_in_order(tmp_path: Path) -> None:
+    """Whatever they wait for: large ones and many new types take longer, a refusal nothing."""
+    many_types = [register_event(f"t{i}") for i in range(limits.MANY_NEW_TYPES + 1)]
+    large = [RegisterEvent((), None, None)] * (limits.LARGE_SESSION_EVENTS + 1)
+    small, refused = [register_event("a")], [register_event("*")]
+    kinds = [many_types, small, refused, large, small, refused]
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        requests = []
+        for events in kinds * 5:
+            frames = server.stats.frames_in
+            requests.append(peer.send(MsgRegisterReq(events), last=False))
+            while server.stats.frames_in == frames:  # each as it comes, not all of them at once
+                await asyncio.sleep(0)
+        sessions = []
+        answered = []
+        for _ in requests:
+            response, message = await peer.receive(MsgRegisterRes)
+            answered.append(message.conversation)
+            if response.events is not None:
+                sessions.append(response.events[0].id.session)
+        assert answered == requests
+        assert sessions == list(range(sessions[0], sessions[0] + 20))
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1_000])
+async def test_a_large_registration_is_answered_while_the_server_closes(
+    tmp_path: Path, n_bytes: int
+) -> None:
+    n_events = 2 * limits.LARGE_SESSION_EVENTS
+    events = [RegisterEvent((), None, BinaryPayload("", bytes(n_bytes)))] * n_events
+    async with serving(tmp_path / "store") as (server, core), initialised(server) as peer:
+        for _ in range(2):
+            peer.send(MsgRegisterReq(events), last=False)
+        while core.pending_events < n_events:
+            await asyncio.sleep(0)
+        await server.async_close()
+        await peer.close_reason()
+        response, _ = await peer.receive(MsgRegisterRes)
+        assert response.events is not None
+        assert len(response.events) == n_events
+
+
 async def test_a_full_core_stops_reading_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
