@@ -65,6 +65,10 @@ of 2**63."""
 MAX_GROUP_EVENTS: Final = 4_096
 """Events of one group commit: larger groups are no faster, but delay their first."""
 
+MAX_GROUP_BYTES: Final = 4 << 20
+"""The same in bytes, where nobody joins any more: to write them takes 10 ms, in which nobody else
+can run."""
+
 COMMIT_PART_ROWS: Final = 2_048
 """Rows of a large session that are written and synced at a time, as of 1,024 events: 0.7 ms in
 which nobody else can run, 5 ms where others use the processor's caches. Each part costs a sync."""
@@ -366,6 +370,10 @@ a store that is opened again or copied meanwhile, its logs, remote servers, and 
 
 MIN_CONNECTIONS: Final = 16
 """Connections that a process can be of use with; it does not start where there can't be so many."""
+
+FULL_READ_BYTES: Final = 192 << 10
+"""Bytes of a connection that came at once, after which others get their turn. The event loop takes
+250 kB at a time, and so it would go on, up to 32 times, before it looked at anybody else."""
 
 LISTEN_BACKLOG: Final = 1_024
 """Connections that the kernel holds until they are accepted."""

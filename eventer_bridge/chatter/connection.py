@@ -334,6 +334,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._pauses:
             self._process()
+        if len(data) >= limits.FULL_READ_BYTES:
+            self._let_others()
         if self._protocol.buffered_bytes or self._is_buffering:
             self._count_buffered()
 
@@ -417,12 +419,13 @@ class Connection(aio.Resource, asyncio.Protocol):
                 break
             is_over = protocol.n_frames >= end or time.perf_counter() >= end_s
             if is_over and not self._has_ended:
-                self._let_others()
+                if protocol.buffered_bytes:
+                    self._let_others()
                 break
 
     def _let_others(self) -> None:
         """Go on when others had their turn."""
-        if not self._pauses and self._protocol.buffered_bytes:
+        if not self._pauses:
             self.pause_reading(_TURN_OVER)
             wait = self._loop.call_soon if self._place is None else self._place.turns.wait
             wait(functools.partial(self.resume_reading, _TURN_OVER))

@@ -223,6 +223,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._decoder.feed(data)
         if not self._pauses:
             self._process()
+        if len(data) >= limits.FULL_READ_BYTES:
+            self._let_others()
         if self._decoder.buffered_bytes or self._is_buffering:
             self._count_buffered()
 
@@ -306,10 +308,15 @@ class Connection(aio.Resource, asyncio.Protocol):
                     self._on_events(self, batch)
             if is_all:
                 return
-            if not self._has_ended and not self._pauses:
-                self.pause_reading(_TURN)
-                wait = self._loop.call_soon if self._place is None else self._place.turns.wait
-                wait(functools.partial(self.resume_reading, _TURN))
+            if not self._has_ended:
+                self._let_others()
+
+    def _let_others(self) -> None:
+        """Go on when others had their turn."""
+        if not self._pauses:
+            self.pause_reading(_TURN)
+            wait = self._loop.call_soon if self._place is None else self._place.turns.wait
+            wait(functools.partial(self.resume_reading, _TURN))
 
     def _decode(self, batch: list[Received]) -> bool:
         """Decode what came, at most a turn of it, into ``batch``; returns whether it was all.

@@ -35,6 +35,7 @@ from typing import Any, Final, cast
 from hat import aio
 
 from eventer_bridge import framing, slices, tls
+from eventer_bridge import limits as core_limits
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError
 from eventer_bridge.excerpts import cut
@@ -182,6 +183,8 @@ class ClientConnection(asyncio.Protocol):
         self._protocol.receive_data(data)
         if not self._paused:
             self._process()
+        if len(data) >= core_limits.FULL_READ_BYTES:
+            self._let_others()
         self._count_buffered()
 
     def eof_received(self) -> bool:
@@ -308,7 +311,8 @@ class ClientConnection(asyncio.Protocol):
                 stats.frames_in += 1
                 self._handlers[type(message)](self, message)
                 n_left -= 1
-                if not n_left or time.perf_counter() >= end_s:
+                is_over = not n_left or time.perf_counter() >= end_s
+                if is_over and self._protocol.buffered_bytes:
                     self._let_others()
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
@@ -319,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _let_others(self) -> None:
         """Go on when others had their turn."""
-        if self._protocol.buffered_bytes and not self._paused:
+        if not self._paused:
             self._pause(_TURN_OVER)
             self._place.turns.wait(lambda: self._resume(_TURN_OVER))
 

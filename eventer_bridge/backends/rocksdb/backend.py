@@ -329,11 +329,9 @@ class RocksDbBackend(Backend):
         """The group that so many events are to join."""
         groups = self._groups
         if len(groups) > self._is_committing:
-            n_gathered = groups[-1].commit.n_events
-            if groups[-1].is_large:
-                pass
-            elif not n_gathered or n_gathered + n_events <= limits.MAX_GROUP_EVENTS:
-                return groups[-1]
+            last = groups[-1]
+            if not last.is_large and last.commit.has_room(n_events):
+                return last
         return self._append(Commit())
 
     def _append(self, commit: Commit) -> _Group:

@@ -183,6 +183,19 @@ async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (await backend.query(QueryServerParams(1))).events == writer.events
 
 
+async def test_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_BYTES", 10_000)
+    payload = JsonPayload.of("x" * 4_000)
+    commits: list[int] = []
+    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+        writer = Writer(backend)
+        for _ in range(7):
+            backend.register(writer.make(draft("a", payload=payload)))
+        await backend.flush()
+        assert commits == [3, 3, 1]
+        assert (await backend.query(QueryServerParams(1))).events == writer.events
+
+
 async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) -> None:
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)

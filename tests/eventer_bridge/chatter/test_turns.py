@@ -58,3 +58,24 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
             for ping in flood:
                 pong = await flooder.receive()
                 assert (pong.type, pong.first) == ("HatChatter.Pong", ping.first)
+
+
+async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FULL_READ_BYTES", 1_000)
+    is_read_on: list[bool] = []  # after a full read
+    receive = chatter.Connection.data_received
+
+    def note(connection: chatter.Connection, data: bytes) -> None:
+        receive(connection, data)
+        if len(data) >= 1_000:
+            is_read_on.append(connection._transport.is_reading())
+
+    monkeypatch.setattr(chatter.Connection, "data_received", note)
+    async with listening() as there, await RawPeer.connect(there.address) as peer:
+        peer.send(HELLO)
+        handler = await there.handlers.get()
+        await handler.messages.get()
+        for n in range(2, 5):
+            peer.send(Msg(n, n, True, True, True, "T.Tell", b" " * 1_000))
+            await handler.messages.get()  # goes on by itself
+    assert is_read_on == [False] * 3

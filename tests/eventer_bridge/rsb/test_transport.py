@@ -66,6 +66,25 @@ async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyP
     assert max(sizes) <= 3
 
 
+async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FULL_READ_BYTES", len(FRAME))
+    is_read_on: list[bool] = []  # after a full read
+    receive = Connection.data_received
+
+    def note(connection: Connection, data: bytes) -> None:
+        receive(connection, data)
+        if len(data) >= len(FRAME):
+            is_read_on.append(connection._transport.is_reading())
+
+    monkeypatch.setattr(Connection, "data_received", note)
+    recorder = Recorder()
+    async with serving(recorder) as bus, await RawPeer.connect(bus.port) as peer:
+        for n in range(1, 4):
+            peer.send(EVENT)
+            await recorder.wait(n)  # goes on by itself
+    assert is_read_on == [False] * 3
+
+
 async def test_turns_are_short_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RSB_TURN_FRAMES", 8)
     sizes: list[int] = []

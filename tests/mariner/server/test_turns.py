@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from mariner import limits
 from mariner.messages import PingReq
@@ -64,6 +65,24 @@ async def test_floods_take_turns(answered: list[int]) -> None:
         for peer in (one, two):
             assert [(await peer.receive())["ping_id"] for _ in range(COUNT)] == list(range(COUNT))
     assert answered.index(COUNT - 1) >= COUNT  # neither was done before the other began
+
+
+async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_limits, "FULL_READ_BYTES", 1_000)
+    is_read_on: list[bool] = []  # after a full read
+    receive = ClientConnection.data_received
+
+    def note(connection: ClientConnection, data: bytes) -> None:
+        receive(connection, data)
+        if len(data) >= 1_000:
+            is_read_on.append(connection._transport.is_reading())
+
+    monkeypatch.setattr(ClientConnection, "data_received", note)
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        for n in range(3):
+            peer.send(b'{"msg_type":"ping_req","ping_id":%d%s}' % (n, b" " * 1_000))
+            assert (await peer.receive())["ping_id"] == n  # goes on by itself
+    assert is_read_on == [False] * 3
 
 
 async def test_who_stops_sending_after_a_flood_is_answered() -> None:
