@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 import uvloop
 
+from tests.support import forked
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -32,6 +34,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("patient")
 
 collect_ignore = [] if HAS_SPARK else list(NEED_SPARK)
+
+forked.enable()
 
 LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_wheel.py")
 """Begun first, so that no worker is left alone with one of them in the end."""

@@ -91,7 +91,7 @@ async def register_for_a_while(running: Gateway, answers: list[dict[str, Any]]) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Signals) -> None:
     answers: list[dict[str, Any]] = []
-    async with gateway(tmp_path) as running:
+    async with gateway(tmp_path, is_fresh=True) as running:
         task = asyncio.create_task(register_for_a_while(running, answers))
         while len(answers) < 100:
             await asyncio.sleep(0.01)

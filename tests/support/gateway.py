@@ -45,6 +45,7 @@ async def gateway(
     wrapper: Sequence[str] = (),
     program: str = "mariner",
     environment: Mapping[str, str] | None = None,
+    is_fresh: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Run ``python -m mariner serve``; on the way out SIGTERM, which has to give exit code 0.
 
@@ -67,6 +68,7 @@ async def gateway(
         wrapper: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
         environment: see ``process.child``.
+        is_fresh: see ``process.child``.
 
     Raises:
         ChildError: it did not start, or did not end with exit code 0.
@@ -101,6 +103,7 @@ async def gateway(
         output=output,
         wrapper=wrapper,
         environment=environment,
+        is_fresh=is_fresh,
     ) as process:
         core_conf = conf.get("event_core", {})
         wanted = {

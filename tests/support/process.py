@@ -12,6 +12,8 @@ from typing import Final, TypeVar
 
 import psutil
 
+from tests.support import forked
+
 START_TIMEOUT_S: Final = 90.0
 """Until a child is ready. They need about 1 s; a loaded machine more."""
 
@@ -34,8 +36,9 @@ async def child(
     output: Path,
     wrapper: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    is_fresh: bool = False,
 ) -> AsyncIterator[Process]:
-    """Run ``python -m module args``; on the way out end it with SIGTERM.
+    """Run ``python -m module args``, forked where it can be; on the way out end it with SIGTERM.
 
     Args:
         module: what to run, in the interpreter (and so the environment) of the tests.
@@ -43,24 +46,27 @@ async def child(
         output: file that its standard output and error go to.
         wrapper: command that is put in front, and has to replace itself by what follows.
         environment: variables that are set besides those of the tests.
+        is_fresh: not forked, for tests of what an interpreter does at its end.
 
     Raises:
         ChildError: it did not end in time after SIGTERM, or with another exit code than 0.
             A child that the test itself killed with SIGKILL is fine. Not raised when the
             body already failed.
     """
+    variables = {**os.environ, **(environment or {})}
     with output.open("ab") as sink:
-        process = await asyncio.create_subprocess_exec(
-            *wrapper,
-            sys.executable,
-            "-m",
-            module,
-            *args,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            env={**os.environ, **environment} if environment else None,
-        )
+        if forked.can_run(module) and not wrapper and not is_fresh:
+            process = await forked.start(
+                module, *args, environment=variables, stdout=sink, stderr=sink
+            )
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *(*wrapper, sys.executable, "-m", module, *args),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=variables,
+            )
     try:
         yield process
     except BaseException:

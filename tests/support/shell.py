@@ -3,20 +3,14 @@
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
 import re
-import runpy
 import sys
-import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-_FORK_SERVER: Final = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(["mariner.cli"])
-"""Has imported the command once, which costs more than most commands do."""
+from tests.support import forked
 
 
 class Result(NamedTuple):
@@ -44,42 +38,31 @@ class Shell(NamedTuple):
         return {k: v for k, v in environment.items() if v}
 
     async def start(self, *arguments: str, **variables: str) -> Process:
+        """Start a command with pipes for its three files."""
+        environment = self._variables(variables)
+        return await forked.start("mariner", *arguments, environment=environment, stdin=PIPE)
+
+    async def start_fresh(self, *arguments: str, **files: Any) -> Process:
+        """The same in an interpreter of its own, for tests of how that ends.
+
+        Args:
+            arguments: of the command.
+            files: ``stdin``, ``stdout`` and ``stderr``, if not pipes.
+        """
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), PIPE)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "mariner", *arguments),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=self._variables(variables),
+            **(pipes | files),
+            env=self._variables({}),
         )
 
     async def run(self, *arguments: str, stdin: str | bytes = b"", **variables: str) -> Result:
-        """Run a command to its end, in a process that has imported it already."""
+        """Run a command to its end."""
+        process = await self.start(*arguments, **variables)
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        environment = self._variables(variables)
-        return await asyncio.to_thread(_run, arguments, data, environment)
-
-
-def _run(arguments: tuple[str, ...], stdin: bytes, environment: dict[str, str]) -> Result:
-    with tempfile.TemporaryDirectory() as name:
-        files = [Path(name) / i for i in ("stdin", "stdout", "stderr")]
-        files[0].write_bytes(stdin)
-        target_arguments = (arguments, environment, files)
-        process = _FORK_SERVER.Process(target=_be_command, args=target_arguments)
-        process.start()
-        process.join()
-        assert process.exitcode is not None
-        return Result(process.exitcode, *(i.read_text() for i in files[1:]))
-
-
-def _be_command(arguments: tuple[str, ...], environment: dict[str, str], files: list[Path]) -> None:
-    for number, path in enumerate(files):
-        flags = os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY
-        os.dup2(os.open(path, flags), number)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # the fork server's is /dev/null
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = ["mariner", *arguments]
-    runpy.run_module("mariner", run_name="__main__")
+        stdout, stderr = await process.communicate(data)
+        assert process.returncode is not None
+        return Result(process.returncode, stdout.decode(), stderr.decode())
 
 
 def shell_for(name: str, token: str, port: int) -> Shell:
@@ -91,8 +74,8 @@ def lines(*values: Any, event_type: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def started(shell: Shell, *arguments: str) -> AsyncIterator[Process]:
-    process = await shell.start(*arguments)
+async def started(shell: Shell, *arguments: str, is_fresh: bool = False) -> AsyncIterator[Process]:
+    process = await (shell.start_fresh if is_fresh else shell.start)(*arguments)
     try:
         yield process
     finally:

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +52,8 @@ async def test_ping(shell: Shell, server: Gateway) -> None:
 
 
 async def test_ping_until_interrupted(shell: Shell) -> None:
-    async with started(shell, "ping", "--count", "0", "--interval", "0.01") as process:
+    forever = ("--count", "0", "--interval", "0.01")
+    async with started(shell, "ping", *forever, is_fresh=True) as process:
         assert (await read_line(process.stdout)).startswith("PING ")
         assert "seq=1 " in await read_line(process.stdout)
         process.send_signal(signal.SIGINT)
@@ -284,12 +283,7 @@ async def test_register_many_from_a_file(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(lines(*range(5_000), event_type="file"))
     with path.open("rb") as stdin:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mariner", "register", "--batch", "7"),
-            stdin=stdin,
-            stdout=PIPE,
-            env=os.environ | shell.environment,
-        )
+        process = await shell.start_fresh("register", "--batch", "7", stdin=stdin)
         stdout, _ = await process.communicate()
     assert process.returncode == 0
     assert Result(0, stdout.decode(), "").values == list(range(5_000))
@@ -497,7 +491,7 @@ async def test_query_usage(arguments: list[str], text: str) -> None:
 async def test_closed_stdout(shell: Shell, server: Gateway) -> None:
     stdin = lines(*["x" * 10_000] * 500, event_type="pipe")
     assert (await shell.run("register", "--batch", "500", "--quiet", stdin=stdin)).code == 0
-    async with started(shell, "query", "--type", "pipe") as process:
+    async with started(shell, "query", "--type", "pipe", is_fresh=True) as process:
         transport = process._transport  # type: ignore[attr-defined]  # no public way to it
         await read_line(process.stdout)
         transport.get_pipe_transport(1).close()
@@ -508,12 +502,7 @@ async def test_closed_stdout(shell: Shell, server: Gateway) -> None:
 async def test_full_stdout(shell: Shell) -> None:
     assert (await shell.run("register", "--quiet", '{"type": "full"}')).code == 0
     full = os.open("/dev/full", os.O_WRONLY)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mariner", "query", "--type", "full"),
-        stdout=full,
-        stderr=PIPE,
-        env=os.environ | shell.environment,
-    )
+    process = await shell.start_fresh("query", "--type", "full", stdout=full)
     os.close(full)
     _, stderr = await process.communicate()
     assert process.returncode == 1

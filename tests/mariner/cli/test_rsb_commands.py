@@ -1,9 +1,8 @@
 """``mariner rsb listen|send`` as processes, against a real gateway."""
 
-import asyncio
 import json
+import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from mariner.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer, raw_server, until
 from tests.eventer_bridge.rsb.samples import sample
 from tests.eventer_bridge.rsb.test_bridge import bridging, rsb_port, stats
+from tests.support import forked
 
 
 class Shell(NamedTuple):
@@ -23,12 +23,11 @@ class Shell(NamedTuple):
     port: int
 
     async def start(self, *arguments: str) -> Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mariner", "rsb", arguments[0], "--port", str(self.port)),
-            *arguments[1:],
+        command, *others = arguments
+        return await forked.start(
+            *("mariner", "rsb", command, "--port", str(self.port), *others),
+            environment=os.environ,
             stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
         )
 
     async def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str]:

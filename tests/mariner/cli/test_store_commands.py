@@ -6,8 +6,6 @@ import json
 import os
 import pty
 import re
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,6 +23,7 @@ from eventer_bridge.backends.rocksdb.database import FAMILIES
 from eventer_bridge.backends.rocksdb.seal import SEAL
 from eventer_bridge.backends.rocksdb.store import Store
 from mariner.cli import main
+from tests.support import forked
 from tests.support.gateway import gateway
 from tests.support.hat_peers import hat_event_server
 from tests.support.peer import RawPeer, event, register_req
@@ -40,9 +39,7 @@ class Result(NamedTuple):
 
 
 async def run(*arguments: str | Path) -> Result:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mariner", *map(str, arguments), stdout=PIPE, stderr=PIPE
-    )
+    process = await forked.start("mariner", *map(str, arguments), environment=os.environ)
     stdout, stderr = await process.communicate()
     assert process.returncode is not None
     return Result(process.returncode, stdout.decode(), stderr.decode())
@@ -275,11 +272,9 @@ async def test_import_of_a_hat_event_store(tmp_path: Path) -> None:
 async def test_a_terminal_gets_a_progress_bar(tmp_path: Path, command: str) -> None:
     store = await make_store(tmp_path)
     ours, theirs = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mariner", "store", command, str(store)),
-        stdout=PIPE,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    process = await forked.start(
+        *("mariner", "store", command, str(store)), environment=environment, stderr=theirs
     )
     os.close(theirs)
     shown = bytearray()
