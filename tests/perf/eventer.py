@@ -16,7 +16,7 @@ from tests.perf.scenarios import FAN_OUTS, FanOut, Sizes
 from tests.perf.sides import (
     JOB_TIMEOUT_S,
     OURS,
-    Side,
+    Server,
     client_process,
     do,
     finish,
@@ -47,32 +47,25 @@ async def run(directory: Path, sizes: Sizes, wanted: dict[str, Measure]) -> None
     Raises:
         ChildError: a server or a client failed; a subscriber did not hear of every event.
     """
-    for fan_out in FAN_OUTS:
-        if fan_out.name in wanted:
-            await _measure_fan_out(directory, sizes, wanted[fan_out.name], fan_out)
+    fan_outs = [i for i in FAN_OUTS if i.name in wanted]
+    for number in range(sizes.rounds if fan_outs else 0):
+        for side in in_turn(number):
+            path = new_directory(directory, side, f"fan-out-{number}")
+            async with side.start(path) as server:
+                for fan_out in fan_outs:
+                    requests = fan_out.counts.of(side.name, sizes.small)
+                    value = await _fan_out(server, sizes, fan_out, requests)
+                    wanted[fan_out.name].add(side.name, value)
     if "relay" in wanted:
         await _measure_relay(directory, sizes, wanted["relay"])
 
 
-async def _measure_fan_out(
-    directory: Path, sizes: Sizes, measure: Measure, fan_out: FanOut
-) -> None:
+async def _fan_out(server: Server, sizes: Sizes, fan_out: FanOut, requests: int) -> float:
     """Events delivered to all subscribers together, a second."""
-    for number in range(sizes.rounds):
-        for side in in_turn(number):
-            requests = fan_out.counts.of(side.name, sizes.small)
-            path = new_directory(directory, side, f"{fan_out.name}-{number}")
-            value = await _fan_out(side, path, sizes.subscribers, fan_out, requests)
-            measure.add(side.name, value)
-
-
-async def _fan_out(
-    side: Side, directory: Path, subscriber_count: int, fan_out: FanOut, requests: int
-) -> float:
     events = requests * fan_out.events_per_request
-    async with side.start(directory) as server, contextlib.AsyncExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         port = server.eventer_port
-        each = subscriber_count // SUBSCRIBER_PROCESSES
+        each = sizes.subscribers // SUBSCRIBER_PROCESSES
         job = subscribers.Job(server.host, port, "eventer", each, events)
         heard = [
             await stack.enter_async_context(_subscribed(job)) for _ in range(SUBSCRIBER_PROCESSES)
@@ -88,7 +81,7 @@ async def _fan_out(
         )
         async with asyncio.TaskGroup() as tasks:  # nobody waits for events that do not come
             outcomes = [tasks.create_task(finish(i, subscribers.Outcome)) for i in heard]
-            published = tasks.create_task(do(publisher))
+            published = tasks.create_task(do(publisher, sizes))
     ended_at = max(i.result().ended_at for i in outcomes)
     return events * each * SUBSCRIBER_PROCESSES / (ended_at - published.result().begun_at)
 
@@ -110,7 +103,7 @@ async def _measure_relay(directory: Path, sizes: Sizes, measure: Measure) -> Non
                     job = Job(
                         embedded.host, port, "register", requests=sizes.latencies, warm_up=100
                     )
-                    outcome = await do(job)
+                    outcome = await do(job, sizes)
                     medians_s.append(outcome.median_s)
                 measure.add(OURS.name, medians_s[1] / medians_s[0])
 

@@ -90,6 +90,7 @@ async def _register(
     server: Server, sizes: Sizes, first: int, stop: int, *, warm_up: int = 0
 ) -> float:
     """Register the events from ``first`` to ``stop``; events/s of all but ``warm_up`` of them."""
+    assert (stop - first) % REQUEST_EVENTS == warm_up % REQUEST_EVENTS == 0
     job = Job(
         server.host,
         server.port,
@@ -101,7 +102,7 @@ async def _register(
         first=first,
         types=sizes.millions_types,
     )
-    return job.requests * REQUEST_EVENTS / (await do(job)).seconds
+    return job.requests * REQUEST_EVENTS / (await do(job, sizes)).seconds
 
 
 async def _query_ms(server: Server, sizes: Sizes, stored: int) -> float:
@@ -114,7 +115,7 @@ async def _query_ms(server: Server, sizes: Sizes, stored: int) -> float:
         stored=stored,
         types=sizes.millions_types,
     )
-    return (await do(job)).median_s * 1_000
+    return (await do(job, sizes)).median_s * 1_000
 
 
 async def _start_s(directory: Path, sizes: Sizes) -> float:

@@ -18,7 +18,7 @@ _KINDS: Final[dict[str, Literal["store", "relay", "out"]]] = {
     "rsb-relay": "relay",
     "rsb-out": "out",
 }
-_CORE: Final[dict[str, Any]] = {
+CORE: Final[dict[str, Any]] = {
     "rsb": {
         "host": "127.0.0.1",
         "port": 0,
@@ -58,7 +58,7 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
 
 
 async def _measure(directory: Path, sizes: Sizes, kind: Literal["store", "relay", "out"]) -> float:
-    async with gateway(directory, http=True, core=_CORE) as server:
+    async with gateway(directory, http=True, core=CORE) as server:
         assert server.rsb_port is not None
         assert server.http_port is not None
         job = RsbJob(
@@ -70,5 +70,5 @@ async def _measure(directory: Path, sizes: Sizes, kind: Literal["store", "relay"
             events=sizes.rsb if kind == "store" else sizes.rsb // 10,
             warm_up=sizes.rsb // 20,
         )
-        outcome = await do(job, "tests.perf.rsb_client")
+        outcome = await do(job, sizes)
     return job.events / outcome.seconds if kind == "store" else outcome.p99_s * 1_000

@@ -1,7 +1,7 @@
 """Runs the scenarios on both sides in turn.
 
-Only one side's server runs at a time, and every measurement has a client process of its
-own (``client``). Scenarios on an empty store get a new directory each round; those on a
+Only one side's server runs at a time, and every measurement has a client of its own
+(``sides.do``). Scenarios on an empty store get a new directory each round; those on a
 filled store share one that is filled once.
 """
 
@@ -127,9 +127,10 @@ async def _run_round(
                 in_flight=scenario.in_flight,
                 events_per_request=scenario.events_per_request,
                 stored=sizes.stored,
+                types=sizes.types,
                 wire=scenario.wire,
             )
-            outcome = await do(job)
+            outcome = await do(job, sizes)
             value = (
                 outcome.median_s * 1_000
                 if scenario.unit == "ms"
@@ -142,7 +143,7 @@ async def _fill_store(
     side: Side, directory: Path, sizes: Sizes, measures: dict[str, Measure]
 ) -> None:
     async with side.start(directory) as server:
-        await fill(server, sizes.stored)
+        await fill(server, sizes, sizes.stored, sizes.types)
     if "disk" in measures:
         measures["disk"].add(side.name, used_bytes(directory, side.store) / sizes.stored)
 
@@ -150,7 +151,7 @@ async def _fill_store(
 async def _measure_memory(directory: Path, sizes: Sizes, measure: Measure) -> None:
     """Ours only: hat-event would need some minutes to store as many."""
     async with OURS.start(directory) as server:
-        await fill(server, sizes.many)
+        await fill(server, sizes, sizes.many)
         rss_bytes = sum(psutil.Process(pid).memory_info().rss for pid in server.pids)
         measure.add(OURS.name, rss_bytes / 1e6)
 
@@ -165,7 +166,7 @@ async def _measure_idle(side: Side, directory: Path, sizes: Sizes, measure: Meas
             warm_up=sizes.idle // 10,
             pids=server.pids,
         )
-        measure.add(side.name, (await do(job)).bytes_per_connection / 1e3)
+        measure.add(side.name, (await do(job, sizes)).bytes_per_connection / 1e3)
 
 
 async def _measure_slow_subscriber(directory: Path, sizes: Sizes, measure: Measure) -> None:
@@ -184,7 +185,7 @@ async def _measure_slow_subscriber(directory: Path, sizes: Sizes, measure: Measu
                     warm_up=100,
                     first=first,
                 )
-                p99_s.append((await do(job)).p99_s)
+                p99_s.append((await do(job, sizes)).p99_s)
                 first += sizes.latencies + 100
                 if slow is not None:
                     slow.close()

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from tests.perf.client import Kind
 from tests.perf.wires import WireName
+from tests.perf.workload import EVENT_TYPES
 
 
 class Counts(NamedTuple):
@@ -171,6 +172,7 @@ class Sizes(NamedTuple):
     Attributes:
         rounds: measurements of each scenario and side, of which the median counts.
         stored: events in the filled store.
+        types: how many types they have, see ``workload``.
         many: events in our store when its memory is looked at.
         idle: connections that are opened and left idle; hat-mariner has two sockets each.
         latencies: registrations beside a subscriber that does not read, and through a relay.
@@ -182,11 +184,12 @@ class Sizes(NamedTuple):
         rsb: RSB events that are stored; a tenth of them for each latency.
         spark: events that Spark reads.
         spark_requests: registrations of 100 events beside it.
-        small: requests of the scenarios: few instead of many.
+        small: for correctness only: few requests, by clients that have no processes of their own.
     """
 
     rounds: int
     stored: int
+    types: int
     many: int
     idle: int
     latencies: int
@@ -204,6 +207,7 @@ class Sizes(NamedTuple):
 FULL: Final = Sizes(
     rounds=3,
     stored=100_000,
+    types=EVENT_TYPES,
     many=1_000_000,
     idle=500,
     latencies=10_000,
@@ -219,14 +223,15 @@ FULL: Final = Sizes(
 )
 SMALL: Final = Sizes(
     rounds=1,
-    stored=12_000,
-    many=24_000,
+    stored=2_000,  # which a query for the newest 100 of a type does not exhaust
+    types=10,
+    many=2_000,
     idle=20,
     latencies=200,
     subscribers=6,
-    millions=30_000,
-    millions_types=1_000,
-    millions_requests=50,
+    millions=9_000,
+    millions_types=200,
+    millions_requests=20,
     millions_queries=20,
     rsb=2_000,
     spark=2_000,

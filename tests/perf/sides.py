@@ -1,4 +1,4 @@
-"""The servers that are measured, and the client processes that measure them."""
+"""The servers that are measured, and the clients that measure them."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from tests.perf import client, rsb_client, workload
 from tests.perf.client import Job, Outcome
 from tests.perf.rsb_client import RsbJob
+from tests.perf.scenarios import Sizes
 from tests.perf.wires import WireName
 from tests.support.gateway import gateway
 from tests.support.hat_peers import HOST, hat_gateway
@@ -90,17 +92,23 @@ def new_directory(parent: Path, side: Side, name: str) -> Path:
     return path
 
 
-async def do(job: Job | RsbJob, client: str = "tests.perf.client") -> Outcome:
-    """Run a client process.
-
-    Args:
-        job: what it does.
-        client: module of a client that does such jobs.
+async def do(job: Job | RsbJob, sizes: Sizes) -> Outcome:
+    """Let a client do a job: a process of its own, but in small a thread of this one.
 
     Raises:
-        ChildError: it failed; the message has its traceback.
+        ChildError: the process failed; the message has its traceback. A thread raises it.
     """
-    async with client_process(client) as process:
+    if sizes.small:
+        if isinstance(job, Job):
+            return await asyncio.to_thread(client.run, job)
+        return await asyncio.to_thread(rsb_client.run, job)
+    return await do_in_process(job)
+
+
+async def do_in_process(job: Job | RsbJob) -> Outcome:
+    """As :func:`do`, always in a process of its own."""
+    module = client if isinstance(job, Job) else rsb_client
+    async with client_process(module.__name__) as process:
         return await finish(process, Outcome, msgspec.json.encode(job))
 
 
@@ -141,7 +149,9 @@ async def output_of(process: Process, data: bytes | None = None) -> bytes:
     return output
 
 
-async def fill(server: Server, events: int) -> None:
+async def fill(
+    server: Server, sizes: Sizes, events: int, types: int = workload.EVENT_TYPES
+) -> None:
     """Register the events 0 to ``events``, a multiple of ``FILL_REQUEST_EVENTS``."""
     step = FILL_REQUESTS * FILL_REQUEST_EVENTS
     for first in range(0, events, step):
@@ -155,7 +165,9 @@ async def fill(server: Server, events: int) -> None:
                 in_flight=4,
                 events_per_request=FILL_REQUEST_EVENTS,
                 first=first,
-            )
+                types=types,
+            ),
+            sizes,
         )
 
 

@@ -84,7 +84,7 @@ async def run(
         ChildError: the gateway, Spark or a client failed; rows were missing.
     """
     async with OURS.start(directory) as server:
-        await fill(server, sizes.spark)
+        await fill(server, sizes, sizes.spark)
         job = _job(server, directory, sizes)
         async with _reader(job) if spark is None else _reader_here(spark, job) as reader:
             outcome = await reader.measure()
@@ -216,7 +216,7 @@ async def _beside(server: Server, reader: Reader, sizes: Sizes) -> float:
             first=first,
         )
         first += (sizes.spark_requests + warm_up) * REQUEST_EVENTS
-        return job.requests * REQUEST_EVENTS / (await do(job)).seconds
+        return job.requests * REQUEST_EVENTS / (await do(job, sizes)).seconds
 
     before = await rate()
     await reader.begin_reading(first)

@@ -12,8 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from tests.perf import report, runner, scenarios, workload
+from tests.perf import report, rsb, runner, scenarios, sides, workload
+from tests.perf.client import Job
 from tests.perf.report import Bound, Measure
+from tests.perf.rsb_client import RsbJob
+from tests.support.gateway import gateway
+from tests.support.process import ChildError
 
 pytestmark = pytest.mark.perf
 
@@ -43,8 +47,23 @@ def test_every_scenario_is_in_a_group() -> None:
 @pytest.mark.timeout(600)  # on a machine that may be busy
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 async def test_scenarios_give_right_answers_on_both_sides(group: list[str], tmp_path: Path) -> None:
-    """A wrong answer to any request makes its client process, and so this test, fail."""
+    """A wrong answer to any request makes its client, and so this test, fail."""
     await _check(group, tmp_path)
+
+
+async def test_clients_with_processes_of_their_own(tmp_path: Path) -> None:
+    """As they are measured with: an outcome, or why there is none."""
+    async with gateway(tmp_path, http=True, core=rsb.CORE) as server:
+        ping = Job(server.host, server.port, "ping", requests=3)
+        assert (await sides.do_in_process(ping)).median_s > 0
+        assert server.rsb_port is not None
+        assert server.http_port is not None
+        ports = (server.rsb_port, server.port, server.http_port)
+        relay = RsbJob(server.host, *ports, "relay", events=3)
+        assert (await sides.do_in_process(relay)).p99_s > 0
+        latest = Job(server.host, server.port, "latest", requests=1, stored=8)  # there is none
+        with pytest.raises(ChildError, match=r"(?s)Traceback.*WrongAnswerError: got \[\]"):
+            await sides.do_in_process(latest)
 
 
 @pytest.mark.timeout(600)
