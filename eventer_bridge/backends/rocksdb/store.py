@@ -356,8 +356,9 @@ class Store(Database):
         return self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
 
     def file_bytes(self, family: str) -> int:
-        """Bytes of the sorted files of a column family; rows in the log are not in it."""
-        return self._family(family).property_int_value("rocksdb.total-sst-files-size") or 0
+        """Bytes of the files of a column family; rows in the log are not in it."""
+        names = "rocksdb.total-sst-files-size", "rocksdb.total-blob-file-size"
+        return sum(self._family(family).property_int_value(name) or 0 for name in names)
 
     def disk_bytes(self) -> int:
         """Bytes of the disk that the store's files take.
