@@ -1,29 +1,24 @@
-"""What the test submits: reads a gateway, says whose code did it, and then is ``mariner report``.
+"""What the test submits: says whose code is run where, and then is ``mariner report``.
 
-``program.py OPTIONS JOB [ARGUMENT]...``: a file with options of the data source, as JSON, and the
-application of ``deploy/spark`` with its arguments, which gets the same session.
+``program.py JOB [ARGUMENT]...``: the application of ``deploy/spark`` with its arguments, which
+gets the same session.
 """
 
 import json
 import runpy
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import mariner_spark
 
 
-def main(options: str, job: str, *arguments: str) -> None:
+def main(job: str, *arguments: str) -> None:
     """Run."""
     spark = mariner_spark.get_session()
-    events = spark.read.format("mariner").options(**json.loads(Path(options).read_text())).load()
-    by_type = events.groupBy("type_path").count().orderBy("type_path")
     seen = {
         "driver": mariner_spark.__file__,
         "executors": spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect(),
         "master": spark.sparkContext.master,
-        "n_partitions": events.rdd.getNumPartitions(),
-        "by_type": [list(row) for row in by_type.collect()],
     }
     print(json.dumps(seen), flush=True)
     sys.argv = [job, *arguments]
