@@ -34,6 +34,8 @@ _LOG_CONFIGURATION: Final = Path(__file__).parent / "log4j2.properties"
 _CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
+    # where in Python a column was made costs five more calls of Java for each one
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     "spark.ui.enabled": "false",

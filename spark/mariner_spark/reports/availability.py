@@ -49,14 +49,14 @@ def runs(events: DataFrame) -> DataFrame:
 
     Args:
         events: see ``events``; all events of the servers, whatever their types, because their
-            last ones tell when a killed one ended.
+            last ones tell when a killed one ended. Or :func:`find_runs` of them.
 
     Returns:
         The ``limits.REPORT_ROWS`` that began last, the latest first.
     """
     up_us = us("end") - us("begin")
     return (
-        _runs(events)
+        find_runs(events)
         .orderBy(sf.desc("begin"), *_SUBJECT, "end")
         .limit(limits.REPORT_ROWS)
         .select(*_SUBJECT, "begin", "end", seconds(up_us).alias("up_s"), *_RUN[-2:])
@@ -85,7 +85,7 @@ def availability(events: DataFrame) -> DataFrame:
     whole_us = us("last") - us("first")
     down_us = us("up_again") - us("end")
     return (
-        _runs(events)
+        find_runs(events)
         .select(
             "*",
             sf.max("end").over(Window.partitionBy("server")).alias("last"),
@@ -118,8 +118,16 @@ def availability(events: DataFrame) -> DataFrame:
     )
 
 
-def _runs(events: DataFrame) -> DataFrame:
-    """Columns of :func:`runs`, but ``up_s``."""
+def find_runs(events: DataFrame) -> DataFrame:
+    """What both reports are made of: columns of :func:`runs`, but ``up_s``, in any order.
+
+    It takes most of their work: ``find_runs(events).persist()`` does it once for both.
+
+    Args:
+        events: as of :func:`runs`, or what this gave.
+    """
+    if "is_begin_seen" in events.columns:
+        return events
     events = prepare(events)
     engines = _engine_runs(events)
     clients = _client_runs(_connections(events), engines)
@@ -190,27 +198,27 @@ def _state() -> Column:
 
 def _connections(events: DataFrame) -> DataFrame:
     """Events about connections: who, in which ``run``, and ``change``: 1 more, or 1 less."""
-    of_core = _with_runs(events.where(sf.col("type_path").startswith("event/")))
-    name = sf.regexp_extract("type_path", _CLIENT_TYPE, 2)
-    of_all = of_core.select(
-        *ORDER,
-        "run",
-        sf.lit(ALL_CLIENTS).alias("kind"),
-        sf.lit(None).cast("string").alias("name"),
-        sf.when(sf.col("type_path") == "event/communication/connected", 1)
-        .when(sf.col("type_path") == "event/communication/disconnected", -1)
-        .alias("change"),
+    path = sf.col("type_path")
+    is_of_one = path.rlike(_CLIENT_TYPE) & _is_of_its_server()
+    name = sf.regexp_extract(path, _CLIENT_TYPE, 2)
+    name = sf.replace(sf.replace(name, sf.lit("~1"), sf.lit("/")), sf.lit("~0"), sf.lit("~"))
+    return (
+        _with_runs(events.where(path.startswith("event/")))
+        .select(
+            *ORDER,
+            "run",
+            sf.when(is_of_one, sf.regexp_extract(path, _CLIENT_TYPE, 1))
+            .otherwise(ALL_CLIENTS)
+            .alias("kind"),
+            sf.when(is_of_one, name).alias("name"),
+            sf.when(path == "event/communication/connected", 1)
+            .when(path == "event/communication/disconnected", -1)
+            .when(is_of_one & (_state() == "CONNECTED"), 1)
+            .when(is_of_one & (_state() == "DISCONNECTED"), -1)
+            .alias("change"),
+        )
+        .where("change IS NOT NULL")
     )
-    of_one = of_core.where(sf.col("type_path").rlike(_CLIENT_TYPE) & _is_of_its_server()).select(
-        *ORDER,
-        "run",
-        sf.regexp_extract("type_path", _CLIENT_TYPE, 1).alias("kind"),
-        sf.replace(sf.replace(name, sf.lit("~1"), sf.lit("/")), sf.lit("~0"), sf.lit("~")).alias(
-            "name"
-        ),
-        sf.when(_state() == "CONNECTED", 1).when(_state() == "DISCONNECTED", -1).alias("change"),
-    )
-    return of_all.unionByName(of_one).where("change IS NOT NULL")
 
 
 def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from mariner_spark import values
 from mariner_spark.reports import formats, page, reading
+from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, Settings
 from mariner_spark.reports.events import Span, prepare, to_datetime
 from mariner_spark.reports.page import Fact, Section
@@ -115,6 +116,8 @@ def _make_files(
         if order.selection.types is not None and any(i.is_about_servers for i in reports):
             selection = order.selection._replace(types=None)
             everything = stack.enter_context(_read(spark, order, selection))
+        if sum(i.is_about_servers for i in reports) > 1:
+            everything = stack.enter_context(_kept(find_runs(everything)))
         overview = _overview(events)
         order.folder.mkdir(parents=True, exist_ok=True)
         with_core = order.selection.types is not None
@@ -135,11 +138,17 @@ def _read(spark: SparkSession, order: Order, selection: Selection) -> Iterator[D
     if order.source.lake is not None:
         yield events
         return
-    events.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with _kept(events):
         yield events
+
+
+@contextlib.contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
     finally:
-        events.unpersist()
+        frame.unpersist()
 
 
 def _overview(events: DataFrame) -> Overview:
