@@ -56,6 +56,7 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
 	STATEFUL_EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
+	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/test_differential.py tests/eventer_bridge/eventer/test_differential.py
 
 mutate: $(READY)  ## change the code in small ways, one at a time: does a test notice?

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
@@ -34,6 +36,14 @@ COLUMNS: Final = (
     "payload_kind", "payload_json", "payload_type", "payload_binary",
 )  # fmt: skip
 """All columns but ``type_path``, which is tested by itself."""
+
+few: Final = settings(
+    max_examples=int(os.environ.get("SPARK_EXAMPLES", "1")),
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
+"""For tests of which each example takes jobs of Spark: to make them smaller would take minutes.
+``make torture`` sets ``SPARK_EXAMPLES``."""
 
 Row = dict[str, Any]
 
@@ -108,7 +118,7 @@ def read(frame: DataFrame) -> list[Row]:
 
 def count_scanned(frame: DataFrame) -> tuple[int, int]:
     """Number of rows of a data frame, and how many rows its source gave to Spark for it."""
-    n_rows = len(frame.collect())
+    n_rows = frame.toArrow().num_rows
     plan = frame._jdf.queryExecution().executedPlan()
     leaves = plan.collectLeaves()
     metrics = [leaves.apply(i).metrics() for i in range(leaves.size())]
@@ -171,7 +181,12 @@ def _events(sessions: Sequence[tuple[int, Timestamp, list[Any]]]) -> list[Event]
 events: Final = st.lists(_sessions, max_size=12).map(_events)
 """Odd events of several servers, as they may stand in a store."""
 
-many_events: Final = st.lists(_sessions, min_size=20, max_size=30).map(_events)
+many_events: Final = (
+    st.lists(_sessions, min_size=20, max_size=30)
+    .map(_events)
+    # the first example of all is the simplest one, the same event again and again
+    .filter(lambda i: len({event.type for event in i}) > 2)
+)
 """More of them, for tests of which each example costs much."""
 
 

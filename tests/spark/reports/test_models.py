@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -20,6 +20,7 @@ from mariner_spark.reports.latest import latest
 from mariner_spark.reports.top import top
 from mariner_spark.reports.values import values
 from tests.spark.reports.support import E, S, at, frame, rows
+from tests.spark.support import few
 
 WIDTH: Final = timedelta(seconds=7)
 WIDTH_US: Final = 7 * S
@@ -44,9 +45,6 @@ _events = st.lists(
     max_size=60,
     unique_by=lambda event: event[4:],
 )
-# a job an example: to make them smaller would take minutes
-_phases = (Phase.explicit, Phase.reuse, Phase.generate)
-few = settings(max_examples=2, deadline=None, phases=_phases)
 
 
 def by_type(events: Iterable[E]) -> dict[str, list[E]]:
@@ -205,7 +203,7 @@ _actions: st.SearchStrategy[list[tuple[int, str, str, int]]] = st.lists(
     ),
     min_size=30,
     max_size=50,
-)
+).filter(lambda actions: len(set(actions)) > 10)  # the first example of all is the simplest one
 
 
 @few

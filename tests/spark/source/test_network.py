@@ -8,16 +8,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from eventer_bridge.model import Event, Timestamp
 from mariner_spark import type_path
+from mariner_spark.errors import OptionError
+from mariner_spark.source import network
+from mariner_spark.source.options import parse
+from mariner_spark.source.selection import Selection
 from tests.spark.support import (
     Row,
     count_scanned,
+    few,
     fill,
     in_order,
     many_events,
@@ -28,7 +33,8 @@ from tests.spark.support import (
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 
-STORED = plain_events(10_000) + plain_events(500, server=8)
+STORED = plain_events(5_000) + plain_events(500, server=8)  # more than a page
+ROWS = rows_of(STORED)
 OWN_TYPES = "site/*"
 """Without what the engine registers when it starts."""
 
@@ -75,7 +81,7 @@ def load(spark: SparkSession, options: Options, **more: str) -> DataFrame:
 
 
 @given(many_events, st.integers(1, 3))
-@settings(max_examples=2, deadline=None)
+@few
 def test_every_event_once_and_equal(
     spark: SparkSession, stored: list[Event], n_partitions: int
 ) -> None:
@@ -98,7 +104,7 @@ def test_every_event_once_and_equal(
 @pytest.mark.parametrize("n_partitions", [1, 2, 7])
 def test_slices_of_time_join_up(spark: SparkSession, options: Options, n_partitions: int) -> None:
     frame = load(spark, options, types=OWN_TYPES, partitions=str(n_partitions))
-    assert read(frame) == rows_of(STORED)
+    assert read(frame) == ROWS
     assert frame.rdd.getNumPartitions() <= n_partitions
 
 
@@ -128,44 +134,45 @@ def test_options_bound_what_is_read(
     spark: SparkSession, options: Options, more: dict[str, str], keeps: Callable[[Row], bool]
 ) -> None:
     """Spark is given nothing that it would leave out."""
-    n_expected = sum(map(keeps, rows_of(STORED)))
+    n_expected = sum(map(keeps, ROWS))
     assert count_scanned(load(spark, options, **more)) == (n_expected, n_expected)
 
 
 def test_as_many_types_as_a_gateway_takes(spark: SparkSession, options: Options) -> None:
     types = ",".join(["site/0/d1", *(f"x/{i}" for i in range(999))])
-    assert count_scanned(load(spark, options, types=types)) == (1_050, 1_050)
+    assert count_scanned(load(spark, options, types=types)) == (550, 550)
 
 
 def test_rights_bound_what_is_read(spark: SparkSession, options: Options) -> None:
     mine = {i: j for i, j in options.items() if i != "token"}
     frame = load(spark, mine, client_name="sensors")
-    assert read(frame) == [i for i in rows_of(STORED) if i["type"][1] == "0"]
+    assert read(frame) == [i for i in ROWS if i["type"][1] == "0"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_a_gateway_that_refuses_is_told(options: Options) -> None:
+    refused = (
         ({"token": "wrong"}, "client_name, token: .* declined: invalid client name or token"),
         ({"client_name": "nobody"}, "client_name, token: .* declined: invalid client name or"),
         ({"port": "1"}, "host, port: 127.0.0.1:1: .*refused"),
-        ({"tls_ca": "{cert}"}, "host, port: 127.0.0.1:.*certificate"),
-    ],
-)
-def test_a_gateway_that_refuses_is_told_before_any_task(
-    spark: SparkSession, options: Options, changed: Options, message: str
-) -> None:
-    texts = {name: text.format(**options) for name, text in changed.items()}
-    frame = load(spark, options, **texts)
-    with pytest.raises(AnalysisException, match=message) as info:
-        frame.collect()
+        ({"tls_ca": options["cert"]}, "host, port: 127.0.0.1:.*certificate"),
+    )
+    for changed, message in refused:
+        with pytest.raises(OptionError, match=message) as info:
+            network.plan(parse({**options, **changed}).gateway, Selection(), 1)
+        assert "'wrong'" not in str(info.value)
+
+
+def test_a_refusal_is_told_before_any_task(spark: SparkSession, options: Options) -> None:
+    frame = load(spark, options, token="wrong")
+    with pytest.raises(AnalysisException, match=r"client_name, token: .* declined") as info:
+        frame.toArrow()
     assert "'wrong'" not in str(info.value)
 
 
 def test_many_sessions_at_one_moment_are_read_once(spark: SparkSession, tmp_path: Path) -> None:
     """More than a page of them, so that a slice cannot be cut smaller."""
     now = Timestamp(1_700_000_000, 0)
-    stored = [Event(i.id, i.type, now, i.source_timestamp, i.payload) for i in plain_events(9_000)]
+    stored = [Event(i.id, i.type, now, i.source_timestamp, i.payload) for i in plain_events(5_000)]
 
     async def read_from_gateway() -> list[Row]:
         async with served(tmp_path, stored) as options:

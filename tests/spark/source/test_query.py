@@ -6,10 +6,9 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -17,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from eventer_bridge.model import Event
 from mariner_spark import type_path
 from tests.spark.source.streams import gateway_options, values
-from tests.spark.support import Row, fill, in_order, many_events, rows_of
+from tests.spark.support import Row, few, fill, in_order, many_events, rows_of
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -61,7 +60,7 @@ async def register(running: Gateway, *new: int) -> None:
 
 
 @given(many_events)
-@settings(max_examples=1, deadline=None, phases=[Phase.reuse, Phase.generate])
+@few
 def test_every_event_once_and_equal(spark: SparkSession, stored: list[Event]) -> None:
     async def read() -> Sink:
         with tempfile.TemporaryDirectory() as directory:
@@ -127,19 +126,16 @@ async def test_a_query_outlives_its_gateway(spark: SparkSession, tmp_path: Path)
     assert query.exception() is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"token": "wrong"}, "client_name, token: .* declined: invalid client name or token"),
-        ({"from": "2024-01-01"}, "from: is for batch reads; see startingOffsets"),
-    ],
-)
-async def test_what_is_wrong_is_told_before_any_task(
-    spark: SparkSession, tmp_path: Path, changed: dict[str, Any], message: str
-) -> None:
-    async with gateway(tmp_path) as running:
-        options = {**gateway_options(running), **changed}
+async def test_what_is_wrong_is_told_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
+    async def check(options: Mapping[str, str], message: str) -> None:
         query = write(spark, options, tmp_path / "checkpoint", Sink()).start()
         with pytest.raises(StreamingQueryException, match=message):
             await asyncio.to_thread(query.awaitTermination, TIMEOUT_S)
         assert query.lastProgress is None
+
+    async with gateway(tmp_path) as running:
+        given_options = gateway_options(running)
+        message = "client_name, token: .* declined: invalid client name or token"
+        await check({**given_options, "token": "wrong"}, message)
+        message = "from: is for batch reads; see startingOffsets"
+        await check({**given_options, "from": "2024-01-01"}, message)
