@@ -64,7 +64,7 @@ from eventer_bridge.numbering import Numbering
 from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, is_large, payload_bytes
-from eventer_bridge.slices import Line, Steps, parts
+from eventer_bridge.slices import Line, Many, Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -488,6 +488,7 @@ class Engine(EventCore):
         session_id: int | None,
     ) -> Steps[tuple[list[Event], asyncio.Future[None]]]:
         """As :meth:`_hand_over`; its types are checked, too."""
+        events = Many(events)
         for part in parts(len(events)):
             # what modules added was checked, and does not count as the client's
             asked = events[part.start : min(part.stop, session.requested)]

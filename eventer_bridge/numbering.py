@@ -14,7 +14,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import Event, EventId, ProcessEvent, RegisterEvent, Timestamp
-from eventer_bridge.slices import Steps, parts
+from eventer_bridge.slices import Many, Steps, parts
 
 
 class Numbering:
@@ -69,7 +69,7 @@ class Numbering:
     ) -> Steps[list[Event]]:
         """As :meth:`create_events`."""
         server, timestamp = self._server_id, self.now()
-        events: list[Event] = []
+        events: list[Event] = Many()
         for part in parts(len(register_events)):
             events += [
                 Event(

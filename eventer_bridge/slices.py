@@ -1,15 +1,18 @@
 """Costly work in slices: what would hold up everybody is done a few milliseconds at a time.
 
 Such work is written as a generator of :data:`Steps`, each of which takes about a millisecond,
-and run by :func:`run` on the event loop's thread. Others go on between two slices.
+and run by :func:`run` on the event loop's thread. Others go on between two slices: of all such
+work that is under way, one slice is done each time that the loop looks at everybody.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from eventer_bridge import limits
 from eventer_bridge.model import Event
@@ -32,8 +35,62 @@ async def run(steps: Steps[T]) -> T:
             result: T = e.value
             return result
         if time.perf_counter() >= end:
-            await asyncio.sleep(0)
+            await _next_turn()
             end = time.perf_counter() + limits.SLICE_S
+
+
+class _Turns:
+    """Work that waits for its next slice, on one event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """A future that is done when it is the caller's turn."""
+        future = loop.create_future()
+        self._waiting.append(future)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._begin_next, loop)
+        return future
+
+    def _begin_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():  # or else who waited was cancelled
+                future.set_result(None)
+                break
+        if self._waiting:
+            loop.call_soon(self._begin_next, loop)
+
+
+_turns: "Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]]" = WeakKeyDictionary()
+
+
+def _next_turn() -> asyncio.Future[None]:
+    loop = asyncio.get_running_loop()
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = _Turns()
+    return turns.wait(loop)
+
+
+class Many(list[T]):
+    """A list of many small objects, which are freed in slices when it is, whoever had it last.
+
+    At once, those of a large session would take 20 ms.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(RuntimeError):  # no loop, which others would wait for
+            asyncio.get_running_loop().call_soon(_free_some, [*self])
+
+
+def _free_some(items: list[Any]) -> None:
+    del items[-limits.FREED_OBJECTS :]
+    if items:
+        asyncio.get_running_loop().call_soon(_free_some, items)
 
 
 def at_once(steps: Steps[T]) -> T:
@@ -96,11 +153,15 @@ class Line:
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
+        await run(self._steps())
+        self._task = None
+        self.is_busy = False
+
+    def _steps(self) -> Steps[None]:
         while self._waiting:
             try:
-                await run(self._waiting[0]())
+                yield from self._waiting[0]()
             except Exception:
                 mlog.exception("costly work failed")
             self._waiting.popleft()
-        self._task = None
-        self.is_busy = False
+            yield

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.session import Session
-from eventer_bridge.slices import Steps, event_parts
+from eventer_bridge.slices import Many, Steps, event_parts
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:
@@ -22,7 +22,7 @@ def prepare(session: Session) -> Steps[None]:
     """Encode a large session's events in steps; the functions here find them encoded then."""
     if "eventer" in session.encodings:
         return
-    encoded: list[bytes] = []
+    encoded: list[bytes] = Many()
     for part in event_parts(session.events):
         encoded += events.encode_events(part)
         yield

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from eventer_bridge import framing
 from eventer_bridge.session import Session
-from eventer_bridge.slices import Steps, event_parts
+from eventer_bridge.slices import Many, Steps, event_parts
 from mariner import codec
 
 
@@ -39,7 +39,7 @@ def prepare(session: Session) -> Steps[None]:
     """Encode a large session's events in steps; the functions here find them encoded then."""
     if "mariner session" in session.encodings:
         return
-    encoded: list[bytes] = []
+    encoded: list[bytes] = Many()
     joined: list[bytes] = []
     for events in event_parts(session.events):
         some = [codec.encode_event(event) for event in events]
