@@ -1,4 +1,4 @@
-"""What an attack is: a function that runs in the attacker's process, and what it may cost."""
+"""What an attack is: a function that a process of the attacker runs, and what it may cost."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

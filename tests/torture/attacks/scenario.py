@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
 import ssl
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
+from tests.support.process import tail
 from tests.torture.attacks import faults, ground, outcome
 from tests.torture.attacks.attack import Attack, Facts, Target
 from tests.torture.attacks.catalogue import ATTACKS
@@ -75,8 +79,8 @@ async def arena(directory: Path, attack: Attack) -> AsyncIterator["Arena"]:
             wrapper=[*(stuck.wrapper if stuck else ()), *limit],
         ) as running:
             address = Address(running.port, context)
-            async with Observer.connected(address) as observer:
-                yield Arena(running, address, observer, stuck)
+            async with Observer.connected(address) as observer, _attacker(directory) as attacker:
+                yield Arena(running, address, observer, attacker, stuck)
 
 
 class Arena:
@@ -87,12 +91,15 @@ class Arena:
         running: Gateway,
         address: Address,
         observer: Observer,
+        attacker: "_Attacker",
         stuck: faults.StuckStderr | None,
     ) -> None:
         self._running = running
         self._address = address
         self._observer = observer
+        self._attacker = attacker
         self._stuck = stuck
+        self._prepared: set[Callable[[Target], None]] = set()
 
     async def attack(
         self,
@@ -120,8 +127,9 @@ class Arena:
             running.http_port or 0,
             scale,
         )
-        if attack.prepare is not None:
-            await _attacker(name, "prepare", target)
+        if attack.prepare is not None and attack.prepare not in self._prepared:
+            await self._attacker.do(name, "prepare", target)
+            self._prepared.add(attack.prepare)
         async with self._observer.observing() as baseline:
             await asyncio.sleep(baseline_s)
         log = running.stderr_path
@@ -132,7 +140,7 @@ class Arena:
                 self._stuck.stop_reading()
             for number in range(rounds):
                 async with self._observer.observing(done.seen), _disk(attack, running):
-                    done.facts = await _attacker(name, "run", target)
+                    done.facts = await self._attacker.do(name, "run", target)
                 progress(number + 1, rounds)
             done.recovered_s = await _recover(self._address)
             if not await meter.until_files(meter.n_files_before + SPARE_FILES, RECOVERY_S):
@@ -162,25 +170,47 @@ class Arena:
         return loop.time() - began if code == 0 else None
 
 
-async def _attacker(name: str, step: str, target: Target) -> Facts:
-    """Run a step of an attack in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.torture.attacks.attacker"),
-        *(name, step, json.dumps(target._asdict())),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
+class _Attacker:
+    """See :mod:`tests.torture.attacks.attacker`."""
+
+    def __init__(self, process: Process, errors: Path) -> None:
+        self._process = process
+        self._errors = errors
+
+    async def do(self, name: str, step: str, target: Target) -> Facts:
+        """Do a step of an attack.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, step, target]).encode() + b"\n")
         async with asyncio.timeout(ATTACKS[name].timeout_s):
-            output, errors = await process.communicate()
+            answer = await self._process.stdout.readline()
+        facts: Facts | None = json.loads(answer or b"null")
+        if facts is None:
+            raise RuntimeError(f"{name}: {step}: {tail(self._errors)}")
+        return facts
+
+
+@contextlib.asynccontextmanager
+async def _attacker(directory: Path) -> AsyncIterator[_Attacker]:
+    errors = directory / "attacker.log"
+    with errors.open("wb") as sink:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.torture.attacks.attacker"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=sink,
+            start_new_session=True,  # a step that is under way ends with it
+        )
+    try:
+        yield _Attacker(process, errors)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        raise RuntimeError(f"{name}: {step}: {errors.decode()[-2000:]}")
-    facts: Facts = json.loads(output)
-    return facts
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 @contextlib.asynccontextmanager
