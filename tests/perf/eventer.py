@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from asyncio.subprocess import Process
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,9 @@ from tests.perf.sides import (
 )
 from tests.perf.workload import WrongAnswerError
 from tests.support.gateway import gateway
+
+Hearing: TypeAlias = asyncio.Task[subscribers.Outcome]
+"""What subscribers become in the end."""
 
 SUBSCRIBER_PROCESSES: Final = 2
 """Between which the subscribers are divided."""
@@ -67,8 +70,9 @@ async def _fan_out(server: Server, sizes: Sizes, fan_out: FanOut, requests: int)
         port = server.eventer_port
         each = sizes.subscribers // SUBSCRIBER_PROCESSES
         job = subscribers.Job(server.host, port, "eventer", each, events)
+        subscribed = _subscribed_here if sizes.small else subscribed_process
         heard = [
-            await stack.enter_async_context(_subscribed(job)) for _ in range(SUBSCRIBER_PROCESSES)
+            await stack.enter_async_context(subscribed(job)) for _ in range(SUBSCRIBER_PROCESSES)
         ]
         publisher = Job(
             server.host,
@@ -79,11 +83,10 @@ async def _fan_out(server: Server, sizes: Sizes, fan_out: FanOut, requests: int)
             events_per_request=fan_out.events_per_request,
             wire="eventer",
         )
-        async with asyncio.TaskGroup() as tasks:  # nobody waits for events that do not come
-            outcomes = [tasks.create_task(finish(i, subscribers.Outcome)) for i in heard]
-            published = tasks.create_task(do(publisher, sizes))
-    ended_at = max(i.result().ended_at for i in outcomes)
-    return events * each * SUBSCRIBER_PROCESSES / (ended_at - published.result().begun_at)
+        outcomes = asyncio.gather(*heard)
+        published, _ = await asyncio.gather(do(publisher, sizes), outcomes)
+    ended_at = max(i.ended_at for i in outcomes.result())
+    return events * each * SUBSCRIBER_PROCESSES / (ended_at - published.begun_at)
 
 
 async def _measure_relay(directory: Path, sizes: Sizes, measure: Measure) -> None:
@@ -119,8 +122,24 @@ async def _wait_operational(host: str, port: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _subscribed(job: subscribers.Job) -> AsyncIterator[Process]:
-    """A process of subscribers, all of them subscribed."""
+async def _subscribed_here(job: subscribers.Job) -> AsyncIterator[Hearing]:
+    """As :func:`subscribed_process`, in a thread, which ends when the server does."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    on_ready = functools.partial(loop.call_soon_threadsafe, ready.set)
+    hearing = asyncio.create_task(asyncio.to_thread(subscribers.run, job, on_ready))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait([hearing, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    try:
+        yield hearing
+    finally:
+        hearing.cancel()
+
+
+@contextlib.asynccontextmanager
+async def subscribed_process(job: subscribers.Job) -> AsyncIterator[Hearing]:
+    """A process of subscribers, all of them subscribed; gives what they become in the end."""
     async with client_process("tests.perf.subscribers") as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -128,4 +147,9 @@ async def _subscribed(job: subscribers.Job) -> AsyncIterator[Process]:
         async with asyncio.timeout(JOB_TIMEOUT_S):
             if await process.stdout.readline() != b"ready\n":
                 await finish(process, subscribers.Outcome)  # tells why
-        yield process
+        hearing = asyncio.create_task(finish(process, subscribers.Outcome))
+        try:
+            yield hearing
+        finally:  # where something else failed
+            hearing.cancel()
+            await asyncio.wait([hearing])

@@ -9,6 +9,7 @@ import gc
 import selectors
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -50,8 +51,12 @@ class Outcome(msgspec.Struct):
     ended_at: float
 
 
-def run(job: Job) -> Outcome:
+def run(job: Job, on_ready: Callable[[], object]) -> Outcome:
     """Do a job.
+
+    Args:
+        job: what to do.
+        on_ready: called when all of them are subscribed.
 
     Raises:
         WrongAnswerError: a subscriber did not hear of every event, once and in order.
@@ -60,7 +65,7 @@ def run(job: Job) -> Outcome:
     connections = [
         Connection(job.host, job.port, [["perf", "*"]], job.wire) for _ in range(job.subscribers)
     ]
-    print("ready", flush=True)
+    on_ready()
     received = _receive(connections, workload.last_event_mark(job.events))
     ended_at = time.perf_counter()
     for connection in connections:
@@ -102,5 +107,5 @@ def _receive(connections: list[Connection], mark: bytes) -> list[bytearray]:
 if __name__ == "__main__":
     gc.disable()
     _job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    _outcome = run(_job)
+    _outcome = run(_job, lambda: print("ready", flush=True))
     sys.stdout.buffer.write(msgspec.json.encode(_outcome))

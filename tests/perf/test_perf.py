@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from tests.perf import report, rsb, runner, scenarios, sides, workload
+from tests.perf import eventer, report, rsb, runner, scenarios, sides, subscribers, workload
 from tests.perf.client import Job
 from tests.perf.report import Bound, Measure
 from tests.perf.rsb_client import RsbJob
@@ -61,7 +61,12 @@ async def test_clients_with_processes_of_their_own(tmp_path: Path) -> None:
         ports = (server.rsb_port, server.port, server.http_port)
         relay = RsbJob(server.host, *ports, "relay", events=3)
         assert (await sides.do_in_process(relay)).p99_s > 0
-        latest = Job(server.host, server.port, "latest", requests=1, stored=8)  # there is none
+        subscribed = subscribers.Job(server.host, server.port, "mariner", 2, events=3)
+        async with eventer.subscribed_process(subscribed) as hearing:
+            register = Job(server.host, server.port, "register", requests=3)
+            begun_at = (await sides.do_in_process(register)).begun_at
+            assert (await hearing).ended_at > begun_at
+        latest = Job(server.host, server.port, "latest", requests=1, stored=8)  # event 7: it has 3
         with pytest.raises(ChildError, match=r"(?s)Traceback.*WrongAnswerError: got \[\]"):
             await sides.do_in_process(latest)
 

@@ -37,7 +37,7 @@ from tests.eventer_bridge.backends.oracle import answer
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
 
-SESSIONS: Final = 300
+SESSIONS: int = 300
 
 QUERIES: Final[Sequence[QueryParams]] = (
     QueryServerParams(1),

@@ -11,6 +11,6 @@ from tests.torture.report import no_progress
 
 async def test_killed_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill, "CHECK_EVERY", 2)
-    monkeypatch.setattr(kill, "LARGE_EVERY", 20)
+    monkeypatch.setattr(kill, "LARGE_EVERY", 40)
     outcome = await kill.run(tmp_path, 3, random.Random(20), no_progress)
     assert outcome.startswith("3 kills: ")
