@@ -496,17 +496,22 @@ class ClientConnection(asyncio.Protocol):
         if self._close_reason is not None:
             return
         responses = self._responses
-        frames = []
+        frames: list[bytes] = []
         while responses:
             register_id, outcome = responses[0]
             if isinstance(outcome, str):
-                frame = self._refusal(register_id, outcome)
-            elif outcome.committed.done() and (not outcome.is_large or is_answerable(outcome)):
-                frame = self._register_response(register_id, outcome)
+                frames.append(self._refusal(register_id, outcome))
+            elif not outcome.committed.done():
+                break
+            elif not outcome.is_large:
+                frames.append(self._register_response(register_id, outcome))
+            elif is_answerable(outcome):
+                self._write(b"".join(frames), len(frames))
+                frames.clear()
+                self._write_large(self._large_response(register_id, outcome))
             else:
                 break
             responses.popleft()
-            frames.append(frame)
         self._write(b"".join(frames), len(frames))
         if len(responses) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self._resume(_REGISTRATIONS_FULL)
@@ -517,15 +522,19 @@ class ClientConnection(asyncio.Protocol):
         error = session.committed.exception()
         if error is None:
             self._context.stats.events_registered += len(session.events)
-            encoded = encoded_requested(session)
-            if len(encoded) > 1:
-                parts = codec.register_success_parts(register_id, encoded)
-                return b"".join(self._protocol.send_parts(RegisterRes, parts))
-            message = codec.encode_register_success(register_id, encoded)
+            message = codec.encode_register_success(register_id, encoded_requested(session))
             return self._protocol.send_encoded(RegisterRes, message)
         self._context.stats.rejected[type(error).__name__] += 1
         text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
         return self._refusal(register_id, cut(text))
+
+    def _large_response(self, register_id: int, session: Session) -> list[bytes]:
+        """The same of a large session, in parts: joining them takes longer than sending them."""
+        if session.committed.exception() is not None:
+            return [self._register_response(register_id, session)]
+        self._context.stats.events_registered += len(session.events)
+        parts = codec.register_success_parts(register_id, encoded_requested(session))
+        return self._protocol.send_parts(RegisterRes, parts)
 
     def _refusal(self, register_id: int, error: str) -> bytes:
         message = codec.encode(RegisterRes(register_id, False, error=error))
@@ -579,7 +588,7 @@ class ClientConnection(asyncio.Protocol):
         )
         steps = codec.encode_query_result(request.query_id, result)
         del result  # it may be large
-        self._write_parts(self._protocol.send_parts(QueryRes, await slices.run(steps)))
+        self._write_large(self._protocol.send_parts(QueryRes, await slices.run(steps)))
         self._unread_bytes = self._transport.get_write_buffer_size()  # counted by the next sweep
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
@@ -606,8 +615,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._corked.append(frame)
 
-    def _write_parts(self, parts: list[bytes]) -> None:
-        """The same of a large frame; not within :meth:`_process`."""
+    def _write_large(self, parts: list[bytes]) -> None:
+        """The same of a large frame in parts."""
+        if self._corked is not None:
+            self._write(b"".join(parts))
+            return
         self._has_sent = True
         stats = self._context.stats
         stats.frames_out += 1

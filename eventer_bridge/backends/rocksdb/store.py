@@ -137,7 +137,8 @@ class Store(Database):
         session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
         if new_types:
             self.stage_types(commit, new_types)
-        entries = self._stage_events(commit, session_key, events, type_ids)
+        values = map(keys.encode_value, events)
+        entries = self._stage_events(commit, session_key, events, type_ids, values)
         self._stage_session(commit, session_key, entries)
         commit.n_events += len(events)
 
@@ -161,7 +162,9 @@ class Store(Database):
         for some in event_parts(events):
             commit.cut()
             end = begin + len(some)
-            staged = self._stage_events(commit, session_key, some, type_ids[begin:end])
+            values = [*map(keys.encode_value, some)]
+            yield
+            staged = self._stage_events(commit, session_key, some, type_ids[begin:end], values)
             entries.append(b"".join(staged))
             begin = end
             yield
@@ -195,18 +198,18 @@ class Store(Database):
         session_key: bytes,
         events: Sequence[Event],
         type_ids: Sequence[TypeId],
+        values: Iterable[tuple[bytes, bytes]],
     ) -> list[bytes]:
         """Returns their instances and types, as ``session`` has them."""
         put = commit.batch.put
         event_cf, source_cf, _, _, _ = self._handles
-        encode_int, encode_value = keys.encode_int, keys.encode_value
+        encode_int = keys.encode_int
         latest, tally, counted = commit.latest, commit.tally, self.counted
         entries: list[bytes] = []
-        for event, type_id in zip(events, type_ids, strict=True):
+        for event, type_id, (source, value) in zip(events, type_ids, values, strict=True):
             instance = encode_int(event.id.instance)
             place = session_key + instance
             key = type_id + place
-            source, value = encode_value(event)
             put(key, value, event_cf)
             put(type_id + source + place, b"", source_cf)
             entries += (instance, type_id)

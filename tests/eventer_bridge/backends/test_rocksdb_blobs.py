@@ -9,6 +9,7 @@ import pytest
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, keys
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.database import MIN_BLOB_BYTES
 from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.errors import StorageError
@@ -92,3 +93,22 @@ async def test_others_are_found_without_it(tmp_path: Path) -> None:
     a, c = keys.encode_type_id(0), keys.encode_type_id(2)
     with control.reading(tmp_path / "store") as store, store.in_use():
         assert [type_id for type_id, _ in store.ext_latest([a, c])] == [a, c]
+
+
+async def test_it_is_copied_once_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[int] = []  # bytes of the commit when a value was encoded
+    encode_value = keys.encode_value
+
+    async with await rocksdb.create(tmp_path) as backend:
+        (event,) = Writer(backend).make(draft("a", payload=LARGE))
+        commit = Commit(1)
+
+        def note(event: Event) -> tuple[bytes, bytes]:
+            encoded.append(commit.batch.size_in_bytes())
+            return encode_value(event)
+
+        monkeypatch.setattr(keys, "encode_value", note)
+        steps = backend._store.stage_in_steps(commit, [event], [keys.encode_type_id(0)], [])
+        n_bytes = [commit.batch.size_in_bytes() for _ in steps if encoded]
+    assert n_bytes[0] == encoded[0]
+    assert n_bytes[1] > len(LARGE.data)

@@ -4,8 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eventer_bridge import limits
+from eventer_bridge.net.sockets import write_parts
 from mariner.limits import LARGE_FRAME_BYTES
+from mariner.server import connection
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -46,6 +50,23 @@ async def test_others_do_not_wait(tmp_path: Path) -> None:
         response = await answer
         assert response["success"]
         assert [i["payload"]["data"] for i in response["events"]] == list(range(N))
+
+
+async def test_a_large_answer_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[list[bytes]] = []
+
+    def note(transport: asyncio.WriteTransport, parts: list[bytes]) -> None:
+        written.append(parts)
+        write_parts(transport, parts)
+
+    monkeypatch.setattr(connection, "write_parts", note)
+    value = "x" * limits.LARGE_SESSION_BYTES
+    async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        response = await peer.request(register_req(1, event("a", value=value)))
+        assert response["events"][0]["payload"]["data"] == value
+    ((size, head, encoded, tail),) = written
+    assert encoded.startswith(b'{"id":')
+    assert len(size + head + tail) < 100
 
 
 async def test_what_a_client_asks_is_done_in_order(tmp_path: Path) -> None:
