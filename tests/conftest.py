@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from tests.support import forked
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ HAS_SPARK: Final = importlib.util.find_spec("pyspark") is not None
 hypothesis.settings.register_profile(
     "patient",  # by itself it fails a test that took 200 ms, or whose examples took long to make
     deadline=None,
+    max_examples=examples(30),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("patient")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.errors import ConditionError
 from eventer_bridge.model import BinaryPayload, JsonPayload, Payload, RegisterEvent
+from tests.support.examples import examples
 
 keys = st.sampled_from(["a", "b"])
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | keys
@@ -63,7 +64,7 @@ def has_boolean(value: Any) -> bool:
 
 
 @given(confs, values)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(100))
 def test_hat_event_decides_the_same(confs: list[dict[str, Any]], value: Any) -> None:
     # Python, and so hat-event, holds true and 1 for equal; JSON and ours do not
     if has_boolean([confs, value]):

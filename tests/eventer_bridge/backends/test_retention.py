@@ -47,6 +47,7 @@ from tests.eventer_bridge.backends.contract_retention import (
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 from tests.eventer_bridge.backends.strategies import EventMaker, Session, sessions
 from tests.eventer_bridge.backends.test_rocksdb_failing import full_disk, recovered
+from tests.support.examples import examples
 
 
 class TestMemory(RetentionContract):
@@ -93,7 +94,7 @@ async def fill(writer: Writer, backend: Backend, cases: list[Session]) -> None:
 
 @pytest.mark.usefixtures("hurry")
 class TestRandom:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(15))
     @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
     def test_memory_keeps_what_the_rules_say(
         self, cases: list[Session], rules: list[RetentionRule]
@@ -109,7 +110,7 @@ class TestRandom:
 
         asyncio.run(run())
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(6))
     @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
     def test_rocksdb_keeps_what_the_rules_say(
         self, cases: list[Session], rules: list[RetentionRule]

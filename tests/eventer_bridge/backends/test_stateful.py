@@ -5,12 +5,11 @@ some beginning of that log says: at least as far as it was acknowledged, or as t
 says for a query. Closing and opening again changes nothing; a kill may cut the log behind
 what was acknowledged.
 
-``STATEFUL_EXAMPLES`` runs as many examples of each machine, new ones each time, as ``make
-torture`` does; without it there are a few, always the same.
+``EXAMPLES`` runs as many examples of each machine, new ones each time, as ``make torture``
+does; without it there are a few, always the same.
 """
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterator
@@ -49,6 +48,7 @@ from tests.eventer_bridge.backends.strategies import (
     query_types,
     sessions,
 )
+from tests.support.examples import EXAMPLES, examples
 
 pytestmark = pytest.mark.timeout(360)  # a failure is made small first, in 300 s at most
 
@@ -328,14 +328,13 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def drive(machine: type[BackendMachine], examples: int) -> None:
-    more = os.environ.get("STATEFUL_EXAMPLES")
+def drive(machine: type[BackendMachine], few: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=int(more) if more else examples,
+            max_examples=examples(few),
             stateful_step_count=STEPS,
-            derandomize=more is None,
+            derandomize=EXAMPLES is None,
             print_blob=True,
             phases=(Phase.generate, Phase.shrink),
             deadline=None,
@@ -344,18 +343,18 @@ def drive(machine: type[BackendMachine], examples: int) -> None:
 
 
 def test_memory() -> None:
-    drive(BackendMachine, 15)
+    drive(BackendMachine, 6)
 
 
 def test_rocksdb() -> None:
-    drive(RocksDbMachine, 6)
+    drive(RocksDbMachine, 3)
 
 
 @pytest.mark.usefixtures("small_bounds")
 def test_memory_with_small_bounds() -> None:
-    drive(BackendMachine, 15)
+    drive(BackendMachine, 6)
 
 
 @pytest.mark.usefixtures("small_bounds")
 def test_rocksdb_with_small_bounds() -> None:
-    drive(RocksDbMachine, 6)
+    drive(RocksDbMachine, 3)

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.eventer_bridge.chatter import conversation_oracle
+from tests.support.examples import examples
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(150))
 @given(st.binary(max_size=60))
 def test_the_protocol_and_the_rules_agree(operations: bytes) -> None:
     conversation_oracle.check(operations)

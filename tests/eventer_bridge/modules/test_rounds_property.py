@@ -20,6 +20,7 @@ from tests.eventer_bridge.modules.scripted import (
     running,
     stored,
 )
+from tests.support.examples import examples
 
 MAX_ROUNDS = 5
 MAX_EVENTS = 40
@@ -160,7 +161,7 @@ async def check(modules: list[Behaviour], requests: list[list[EventType]]) -> No
     st.lists(st.lists(event_types, min_size=1, max_size=4), min_size=1, max_size=6),
 )
 @settings(
-    max_examples=150,
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
