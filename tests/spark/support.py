@@ -37,13 +37,15 @@ COLUMNS: Final = (
 )  # fmt: skip
 """All columns but ``type_path``, which is tested by itself."""
 
+EXAMPLES: Final = int(os.environ.get("SPARK_EXAMPLES", "1"))
+"""How many times as many examples as usual: ``make torture`` takes more."""
+
 few: Final = settings(
-    max_examples=int(os.environ.get("SPARK_EXAMPLES", "1")),
+    max_examples=EXAMPLES,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-"""For tests of which each example takes jobs of Spark: to make them smaller would take minutes.
-``make torture`` sets ``SPARK_EXAMPLES``."""
+"""For tests of which each example takes jobs of Spark: to make them smaller would take minutes."""
 
 Row = dict[str, Any]
 

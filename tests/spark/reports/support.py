@@ -1,11 +1,16 @@
-"""Data frames of events written by hand, and reports as rows of Python."""
+"""Data frames of events written by hand, reports as rows of Python, and the command."""
 
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pyarrow.parquet
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from mariner.cli import main
 from mariner_spark.reports.events import to_datetime
 from mariner_spark.schema import SCHEMA
 
@@ -14,6 +19,33 @@ MINUTE: Final = 60 * S
 HOUR: Final = 60 * MINUTE
 T0: Final = 1_735_689_600 * S
 """2025-01-01 00:00 UTC, in microseconds."""
+
+
+COLUMNS: Final = {
+    "activity": "prefix string, bucket timestamp, bucket_s double, events bigint, bytes bigint",
+    "latest": "type_path string, timestamp timestamp, source_timestamp timestamp, value double,"
+    " payload_kind string, payload string, payload_bytes bigint, server bigint, session bigint,"
+    " instance bigint, events bigint",
+    "values": "type_path string, bucket timestamp, bucket_s double, count bigint, min double,"
+    " max double, mean double, first double, last double, time_mean double",
+    "gaps": "type_path string, begin timestamp, end timestamp, silence_s double,"
+    " expected_s double, ratio double, is_open boolean",
+    "latency": "prefix string, events bigint, with_source bigint, late bigint, future bigint,"
+    " min_s double, p50_s double, p95_s double, p99_s double, max_s double",
+    "availability": "server bigint, kind string, name string, runs bigint, killed bigint,"
+    " first timestamp, last timestamp, up_s double, down_s double, share double,"
+    " longest_down_s double, is_up boolean",
+    "runs": "server bigint, kind string, name string, begin timestamp, end timestamp, up_s double,"
+    " is_begin_seen boolean, ended_by string",
+    "top": "type_path string, events bigint, bytes bigint, events_share double,"
+    " bytes_share double, first timestamp, last timestamp, growth double",
+}
+"""Columns of each report."""
+
+
+def shape(schema: StructType) -> str:
+    """A schema as :data:`COLUMNS` has it."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
 
 
 class E(NamedTuple):
@@ -59,3 +91,26 @@ def at(us: int) -> datetime:
 def rows(report: DataFrame) -> list[tuple[Any, ...]]:
     """Rows of a report, in its order."""
     return [tuple(row.values()) for row in report.toArrow().to_pylist()]
+
+
+class Reported(NamedTuple):
+    """What the command made of a store with ``plain_events(N_EVENTS)``."""
+
+    store: Path
+    folder: Path
+    result: Result
+
+
+N_EVENTS: Final = 300
+
+
+def run_report(*arguments: str | Path, **variables: str) -> Result:
+    """Run the command in the tests' own session."""
+    environment = {"MARINER_NAME": None, "MARINER_TOKEN": None, **variables}
+    return CliRunner().invoke(main, ["report", *map(str, arguments)], env=environment)
+
+
+def table(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Rows of a report of the command."""
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{name}.parquet").to_pylist()
+    return rows

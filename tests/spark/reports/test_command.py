@@ -5,40 +5,25 @@ import csv
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
-from mariner.cli import main
 from mariner.cli.report import NAMES
 from mariner_spark import type_path
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.reports.catalogue import REPORTS
 from tests.spark.lake.support import table as lake_table
+from tests.spark.reports.support import COLUMNS, N_EVENTS, Reported, run_report, shape, table
 from tests.spark.source.test_network import served
 from tests.spark.support import fill, plain_events
-
-N_EVENTS = 300
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "events"
-    fill(path, plain_events(N_EVENTS))
-    return path
-
-
-def report(*arguments: str | Path, **variables: str) -> Result:
-    """Run the command in the tests' own session."""
-    environment = {"MARINER_NAME": None, "MARINER_TOKEN": None, **variables}
-    return CliRunner().invoke(main, ["report", *map(str, arguments)], env=environment)
 
 
 def error_of(result: Result, code: int) -> str:
@@ -48,19 +33,13 @@ def error_of(result: Result, code: int) -> str:
     return line.removeprefix("mariner: error: ")
 
 
-def table(folder: Path, name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / f"{name}.parquet").to_pylist()
-    return rows
-
-
 def test_the_command_knows_all_reports() -> None:
     assert tuple(REPORTS) == NAMES
 
 
-def test_all_reports_of_a_store(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    result = report("all", "--store", store, "--out", tmp_path / "new" / "out")
+def test_all_reports_of_a_store(reported: Reported) -> None:
+    store, folder, result = reported
     assert (result.exit_code, result.stderr) == (0, ""), result
-    folder = tmp_path / "new" / "out"
     assert result.stdout == f"{folder / 'report.html'}\n"
     names = {f"{name}.{kind}" for name in NAMES for kind in ("csv", "parquet")}
     assert {path.name for path in folder.iterdir()} == names | {"report.html"}
@@ -73,16 +52,17 @@ def test_all_reports_of_a_store(spark: SparkSession, store: Path, tmp_path: Path
         text = pyarrow.csv.read_csv(folder / f"{name}.csv")
         stored = pyarrow.parquet.read_table(folder / f"{name}.parquet")
         assert (text.column_names, text.num_rows) == (stored.column_names, stored.num_rows)
+        assert shape(from_arrow_schema(stored.schema)) == COLUMNS[name]
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert f"<dd>{N_EVENTS}</dd>" in page
     assert f"<dd>{store}</dd>" in page
     assert [f'<section id="{name}">' in page for name in NAMES] == [True] * len(NAMES)
 
 
-def test_some_reports_of_some_events(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_some_reports_of_some_events(reported: Reported, tmp_path: Path) -> None:
     begin = 1_735_689_600
-    result = report(
-        *("top", "availability", "--store", store, "--out", tmp_path),
+    result = run_report(
+        *("top", "availability", "--store", reported.store, "--out", tmp_path),
         *("--types", "site/0/*", "--types", "site/?/d7", "--depth", "1"),
         *("--from", "2025-01-01T00:01:00Z", "--to", str(begin + 119)),
     )
@@ -100,8 +80,8 @@ def test_some_reports_of_some_events(spark: SparkSession, store: Path, tmp_path:
     assert "<dd>2025-01-01T00:01:00.000000Z</dd>" in page
 
 
-def test_no_events(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    result = report("top", "--store", store, "--out", tmp_path, "--from", "2030-01-01")
+def test_no_events(reported: Reported, tmp_path: Path) -> None:
+    result = run_report("top", "--store", reported.store, "--out", tmp_path, "--from", "2030-01-01")
     assert result.exit_code == 0, result
     assert table(tmp_path, "top") == []
     header = (tmp_path / "top.csv").read_text(encoding="utf-8").splitlines()
@@ -118,7 +98,7 @@ def test_hostile_events(spark: SparkSession, tmp_path: Path) -> None:
     payload = JsonPayload.of({"value": 1, "a": name})
     event = Event(EventId(1, 1, 1), event_type, Timestamp(-5, 1), None, payload)
     fill(tmp_path / "events", [event])
-    result = report("top", "--store", tmp_path / "events", "--out", tmp_path / "out")
+    result = run_report("top", "--store", tmp_path / "events", "--out", tmp_path / "out")
     assert result.exit_code == 0, result
     assert (
         table(tmp_path / "out", "top")[0]["type_path"] == name.replace("/", "~1") + "/a~1b~0/\u2028"
@@ -138,7 +118,7 @@ def test_text_that_a_spreadsheet_would_run(spark: SparkSession, tmp_path: Path) 
     ]
     fill(tmp_path / "events", stored)
     paths = {type_path.encode((i,)): i[:1] in begins for i in types}
-    result = report("latest", "latency", "--store", tmp_path / "events", "--out", tmp_path)
+    result = run_report("latest", "latency", "--store", tmp_path / "events", "--out", tmp_path)
     assert result.exit_code == 0, result
     with (tmp_path / "latest.csv").open(newline="") as file:
         latest = list(csv.DictReader(file))
@@ -169,7 +149,7 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
             environment = {"MARINER_NAME": "app"}
 
             def run(*arguments: str | Path) -> Result:
-                return report("top", *arguments, **environment)
+                return run_report("top", *arguments, **environment)
 
             return (
                 await asyncio.to_thread(run, *access, "--token-file", token, "--types", "site/*"),
@@ -201,7 +181,9 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(N_EVENTS))
     types = [f"--types={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
     names = ("top", "latest", "runs")
-    result = report(*names, "--lake", lake, "--out", tmp_path, *types, "--to", "2025-01-01T00:03")
+    result = run_report(
+        *names, "--lake", lake, "--out", tmp_path, *types, "--to", "2025-01-01T00:03"
+    )
     assert result.exit_code == 0, result
     expected = {*(f"site/0/d{i}" for i in range(5)), "site/1/d6", "site/1/d7"}
     assert {row["type_path"]: row["events"] for row in table(tmp_path, "top")} == dict.fromkeys(
@@ -231,7 +213,7 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = report(*arguments, "--out", tmp_path / "out")
+    result = run_report(*arguments, "--out", tmp_path / "out")
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in " ".join(result.stderr.split())
     assert not (tmp_path / "out").exists()
@@ -256,15 +238,15 @@ def test_mistakes_are_told_before_spark_is_started(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mariner_spark.get_session", None)  # would not get on
-    result = report(*arguments, "--out", tmp_path / "out")
+    result = run_report(*arguments, "--out", tmp_path / "out")
     assert error_of(result, 2).startswith(message)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be(reported: Reported, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
-    text = error_of(report("top", "--store", store, "--out", in_the_way / "out"), 1)
+    text = error_of(run_report("top", "--store", reported.store, "--out", in_the_way / "out"), 1)
     assert text == f"{in_the_way / 'out'}: Not a directory"
 
 

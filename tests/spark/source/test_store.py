@@ -25,6 +25,7 @@ from mariner_spark.source import owner, store
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 from tests.spark.support import (
+    EXAMPLES,
     Row,
     event_types,
     events,
@@ -59,7 +60,7 @@ def read_all(path: Path, selected: Selection, n_partitions: int | None = None) -
 
 
 @given(events, st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10 * EXAMPLES, deadline=None)
 def test_every_event_once_and_equal(stored: list[Event], n_partitions: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "store")
@@ -123,7 +124,7 @@ def is_selected(row: Row, selected: Selection) -> bool:
 
 
 @given(events, st.data(), st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20 * EXAMPLES, deadline=None)
 def test_a_selection_is_kept_exactly(
     stored: list[Event], data: st.DataObject, n_partitions: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -27,7 +27,7 @@ from tests.spark.source.streams import (
     read_on,
     values,
 )
-from tests.spark.support import fill, in_order, many_events, plain_events, rows_of
+from tests.spark.support import few, fill, in_order, many_events, plain_events, rows_of
 from tests.support.gateway import Gateway, gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -44,7 +44,7 @@ async def register(running: Gateway, *register_events: dict[str, Any]) -> None:
 
 
 @given(many_events, st.integers(5, 30), st.integers(1, 3))
-@settings(max_examples=3, deadline=None, phases=[Phase.reuse, Phase.generate])
+@few
 def test_every_event_once_and_equal(
     stored: list[Event], max_events: int, n_partitions: int
 ) -> None:
@@ -194,7 +194,7 @@ async def test_a_gateway_that_goes_while_it_is_read(
 ) -> None:
     """A task goes on where it was, and gives nothing twice."""
     monkeypatch.setattr(limits, "BATCH_ROWS", 1_000)
-    stored = plain_events(30_000)
+    stored = plain_events(12_000)
     fill(tmp_path / "events", stored)
     async with gateway(tmp_path) as running:
         reader = make_reader(gateway_options(running), servers="7", partitions="1")
