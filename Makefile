@@ -55,7 +55,7 @@ bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side 
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
-	EXAMPLES=200 $(BIN)/python -m pytest -q -o timeout=3600 tests/eventer_bridge/backends/test_stateful.py
+	EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 	EXAMPLES=500 $(BIN)/python -m pytest -q -o timeout=3600 -m hypothesis tests/eventer_bridge tests/mariner
 	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/test_differential.py tests/eventer_bridge/eventer/test_differential.py

@@ -12,7 +12,7 @@ from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.model import EventType
 from eventer_bridge.type_budget import TypeBudget
 
-N_TYPES = 4_000
+N_TYPES = 1_000
 
 LONG = [f"segment {i}" for i in range(62)]
 SHAPES: dict[str, tuple[Callable[[int], list[str]], int]] = {

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import ssl
 import sys
@@ -17,6 +18,7 @@ from hat.event import common
 from hat.mariner import client as hat_client
 
 from eventer_bridge import tls
+from tests.support import forked
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import write_conf
@@ -31,9 +33,7 @@ async def hat_connect(port: int, context: ssl.SSLContext | None) -> hat_client.C
 
 
 async def run(*arguments: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mariner", *arguments, stderr=asyncio.subprocess.PIPE
-    )
+    process = await forked.start("mariner", *arguments, environment=os.environ)
     _, stderr = await process.communicate()
     assert process.returncode is not None
     return process.returncode, stderr.decode()

@@ -19,7 +19,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, Final
 
-MODULES: Final = ("mariner", "hat.event.server", "hat.mariner.server", "hat.monitor.server")
+MODULES: Final = (
+    "mariner",
+    "hat.event.server",
+    "hat.mariner.server",
+    "hat.monitor.server",
+    "tests.eventer_bridge.backends.unfinished_child",
+)
 """Those that can be run; ``preloaded`` imports what they need."""
 
 _SERVER: Final = multiprocessing.get_context("forkserver")

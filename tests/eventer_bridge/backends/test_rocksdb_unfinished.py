@@ -1,8 +1,7 @@
 """Large sessions are written in parts, of which nobody sees some and not the others."""
 
 import asyncio
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from eventer_bridge.model import (
 from tests.eventer_bridge.backends import unfinished_child
 from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.unfinished_child import LARGE, QUOTA, SMALL, events_of
+from tests.support import forked
 
 N_PARTS = 6
 """In which the large session is written; its new types are in the first."""
@@ -193,8 +193,8 @@ def iterate(row: object) -> Iterator[bytes]:
 @pytest.mark.parametrize("n_parts", range(1, N_PARTS + 1))
 async def test_a_killed_process_leaves_it_whole_or_not(tmp_path: Path, n_parts: int) -> None:
     store = tmp_path / "store"
-    command = [sys.executable, "-m", unfinished_child.__name__, store, str(n_parts)]
-    child = await asyncio.create_subprocess_exec(*map(str, command), stderr=subprocess.PIPE)
+    command = (unfinished_child.__name__, str(store), str(n_parts))
+    child = await forked.start(*command, environment=os.environ)
     _, errors = await child.communicate()
     assert child.returncode == -9, errors.decode()
     async with await rocksdb.create(store) as backend:

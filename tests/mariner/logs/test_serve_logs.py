@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import aiohttp
 import pytest
 
 from mariner import limits
+from tests.support import forked
 from tests.support.gateway import gateway, listening
 from tests.support.hat_peers import CLIENTS, HOST, write_conf
 from tests.support.peer import INIT, RawPeer, event, register_req
@@ -72,8 +72,8 @@ async def unread(
     path = write_conf(tmp_path / "gateway.json", conf)
     read_end, write_end = os.pipe()
     fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mariner", "serve", "--conf", str(path)), stderr=write_end
+    process = await forked.start(
+        *("mariner", "serve", "--conf", str(path)), environment=os.environ, stderr=write_end
     )
     os.close(write_end)
     text = ""
