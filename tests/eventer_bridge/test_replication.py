@@ -15,6 +15,7 @@ from hat.event import eventer as hat_eventer
 from hat.event.backends import lmdb
 from hat.event.server import eventer_client
 
+from eventer_bridge import limits
 from eventer_bridge.model import Event, JsonPayload, Order, QueryTimeseriesParams
 from mariner.gateway import Gateway
 from tests.support import hat_events
@@ -22,6 +23,12 @@ from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.hat_events import UNREADABLE, UNSTORABLE
 from tests.support.hat_peers import hat_event_server
 from tests.support.peer import RawPeer, event, register_req
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is back is found at once."""
+    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.2)
 
 
 async def same(first: Gateway, second: Gateway, server_id: int) -> list[Any]:
@@ -32,7 +39,7 @@ async def same(first: Gateway, second: Gateway, server_id: int) -> list[Any]:
         assert wanted[: len(found)] == found  # nothing is missing in between, nothing twice
         if len(wanted) == len(found):
             return found
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # to ask costs something
 
 
 async def register(gateway: Gateway, n_sessions: int) -> None:
