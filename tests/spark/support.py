@@ -192,8 +192,13 @@ many_events: Final = (
 """More of them, for tests of which each example costs much."""
 
 
-def plain_events(n_events: int, *, server: int = 7, n_types: int = 10) -> list[Event]:
-    """Events of a good-natured plant: one a second from 2025-01-01 on, ten a session."""
+def plain_events(
+    n_events: int, *, server: int = 7, n_types: int = 10, every: int = 1
+) -> list[Event]:
+    """Events of a good-natured plant: one a second from 2025-01-01 on, ten a session.
+
+    Of these, ``every`` so many.
+    """
     begin = 1_735_689_600
     return [
         Event(
@@ -203,5 +208,5 @@ def plain_events(n_events: int, *, server: int = 7, n_types: int = 10) -> list[E
             None if i % 3 else Timestamp(begin + i - 3_600, 5),
             JsonPayload.of({"value": i}),
         )
-        for i in range(n_events)
+        for i in range(0, n_events, every)
     ]

@@ -20,7 +20,7 @@ from tests.spark.lake.support import append
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
 
-EVENTS = plain_events(200_000)[::200]
+EVENTS = plain_events(200_000, every=200)
 README = (Path(mariner_spark.lake.__file__).parent / "README.md").read_text()
 
 
