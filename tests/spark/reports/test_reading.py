@@ -15,7 +15,7 @@ from mariner_spark.reports.catalogue import REPORTS, Settings
 from mariner_spark.reports.events import Span, prepare
 from mariner_spark.reports.reading import matches
 from tests.spark.reports.support import N_EVENTS, Reported, table
-from tests.spark.support import event_types, few, plain_events
+from tests.spark.support import event_types, few, not_simplest, plain_events
 
 _segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?"))
 _patterns: Final = st.builds(
@@ -28,8 +28,7 @@ _few_types: Final = st.lists(_segments.filter(lambda i: i != "?"), max_size=4).m
 
 @few
 @given(
-    # the first example of all is the simplest one
-    st.lists(_few_types | event_types, min_size=40, max_size=60).filter(lambda i: len(set(i)) > 9),
+    not_simplest(st.lists(_few_types | event_types, min_size=40, max_size=60)),
     st.lists(_patterns, min_size=30, max_size=40),
 )
 def test_types_are_chosen_as_by_subscriptions(

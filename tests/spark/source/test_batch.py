@@ -31,7 +31,7 @@ from tests.support.peer import RawPeer, event, register_req
 STORED = plain_events(6_000)
 ROWS = rows_of(STORED)
 MIDDLE = datetime(2025, 1, 1, 0, 50, tzinfo=UTC)
-SOURCE_MIDDLE = datetime(2025, 1, 1, 0, 20, tzinfo=UTC)
+SOURCE_MIDDLE = datetime(2025, 1, 1, 0, 20, 0, 5, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_every_event_once_and_equal(
             lambda row: MIDDLE <= row["timestamp"] < MIDDLE + timedelta(seconds=10),
         ),
         (
-            {"source_from": "2025-01-01 00:20:00"},
+            {"source_from": "2025-01-01 00:20:00.000005"},
             lambda row: (
                 (row["source_timestamp"] or datetime.min.replace(tzinfo=UTC)) >= SOURCE_MIDDLE
             ),

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -109,6 +110,12 @@ def between(first: datetime | None, last: datetime | None) -> Interval:
     )
 
 
+def ends_at(found: Iterable[Timestamp]) -> st.SearchStrategy[list[datetime | None]]:
+    """Two moments of events, if there are any."""
+    moments: list[datetime | None] = [moment(i) for i in found] or [None]
+    return st.lists(st.sampled_from(moments), min_size=2, max_size=2)
+
+
 def is_selected(row: Row, selected: Selection) -> bool:
     """Whether a selection asks for a row."""
     source = row["source_timestamp"]
@@ -128,13 +135,13 @@ def is_selected(row: Row, selected: Selection) -> bool:
 def test_a_selection_is_kept_exactly(
     stored: list[Event], data: st.DataObject, n_partitions: int
 ) -> None:
-    moments = st.sampled_from([moment(i.timestamp) for i in stored]) if stored else st.none()
-    ends = _ends | st.lists(moments, min_size=2, max_size=2)
+    ends = _ends | ends_at(i.timestamp for i in stored)
+    source_ends = _ends | ends_at(i.source_timestamp for i in stored if i.source_timestamp)
     selected = Selection(
         types=data.draw(st.none() | _types.map(tuple)),
         time=between(*data.draw(ends)),
         servers=data.draw(st.none() | st.frozensets(st.sampled_from(_SERVERS), min_size=1)),
-        source=data.draw(st.none() | ends.map(lambda i: between(*i))),
+        source=data.draw(st.none() | source_ends.map(lambda i: between(*i))),
     )
     expected = [row for row in rows_of(stored) if is_selected(row, selected)]
     with tempfile.TemporaryDirectory() as directory:
