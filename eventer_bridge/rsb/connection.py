@@ -223,7 +223,8 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._decoder.feed(data)
         if not self._pauses:
             self._process()
-        if len(data) >= limits.FULL_READ_BYTES:
+        # where we connected, a server that closes may reset what is not read at once
+        if len(data) >= limits.FULL_READ_BYTES and self._place is not None:
             self._let_others()
         if self._decoder.buffered_bytes or self._is_buffering:
             self._count_buffered()
