@@ -73,7 +73,8 @@ def test_every_event_once_and_equal(spark: SparkSession, stored: list[Event]) ->
             return sink
 
     sink = asyncio.run(read())
-    assert len(sink.batches) == -(-len(sink.rows) // 40)
+    # not all are full: servers share them
+    assert all(0 < len(rows) <= 40 for rows in sink.batches.values())
     for row in sink.rows:
         assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
     assert in_order(i for i in sink.rows if i["server"] != 1) == rows_of(stored)
