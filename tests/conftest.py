@@ -86,20 +86,26 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 # --- Spark, which takes long to import and to start, and need not be installed ---------------
 
 
-SPARK_DEFAULTS: Final = """
+JAVA_OPTIONS: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Java loads a class without a proof that its bytecode is sound: a fifth of the start."""
+
+SPARK_DEFAULTS: Final = f"""
 spark.sql.codegen.wholeStage false
 spark.sql.codegen.factoryMode NO_CODEGEN
+spark.executor.defaultJavaOptions {JAVA_OPTIONS}
 """
+"""Plans are interpreted: for few rows that is less work than to compile them."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def spark_defaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Any Spark that tests start interprets its plans: for few rows that is less work than to
-    compile them."""
+    """Any Spark that tests start is made for few rows."""
     folder = tmp_path_factory.mktemp("spark-conf")
     (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(folder))
+        patch.setenv("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+        patch.setenv("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
 
 

@@ -3,17 +3,12 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 import mariner_spark
 from mariner_spark import java, limits
-
-_UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""Options of Java that load a class of Spark's without a proof that its bytecode is sound: a
-fifth of the start."""
 
 
 @contextlib.contextmanager
@@ -34,7 +29,6 @@ def cache_folder(folder: Path) -> Iterator[None]:
 def session() -> Iterator[SparkSession]:
     """A session; its Java ends on the way out."""
     configuration = {
-        "spark.driver.extraJavaOptions": _UNVERIFIED,
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

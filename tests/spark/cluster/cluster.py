@@ -68,6 +68,5 @@ def _environment() -> dict[str, str]:
         "JAVA_HOME": str(java.make_home(java.find_java())),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(java.make_spark_home()),
-        "SPARK_LAUNCHER_OPTS": SHORT_WORK_OPTIONS,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
