@@ -23,8 +23,9 @@ $(READY)-without-spark: EXTRAS := dev,demo
 $(READY) $(READY)-without-spark: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	@# bytecode is made of what is imported: to make all of it takes half of the time
+	@# pip compiles on one processor, which takes as long as all the rest
 	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages have files that are no Python
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment
