@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from eventer_bridge import limits
 from eventer_bridge.model import Event
+from eventer_bridge.net.turns import Turns
 
 mlog = logging.getLogger(__name__)
 
@@ -39,39 +40,22 @@ async def run(steps: Steps[T]) -> T:
             end = time.perf_counter() + limits.SLICE_S
 
 
-class _Turns:
-    """Work that waits for its next slice, on one event loop."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A future that is done when it is the caller's turn."""
-        future = loop.create_future()
-        self._waiting.append(future)
-        if len(self._waiting) == 1:
-            loop.call_soon(self._begin_next, loop)
-        return future
-
-    def _begin_next(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():  # or else who waited was cancelled
-                future.set_result(None)
-                break
-        if self._waiting:
-            loop.call_soon(self._begin_next, loop)
-
-
-_turns: "Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]]" = WeakKeyDictionary()
+_turns: "Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Turns]]" = WeakKeyDictionary()
 
 
 def _next_turn() -> asyncio.Future[None]:
+    """Done when it is the caller's turn."""
     loop = asyncio.get_running_loop()
-    turns = _turns.get(loop)
-    if turns is None:
-        turns = _turns[loop] = _Turns()
-    return turns.wait(loop)
+    if loop not in _turns:
+        _turns[loop] = Turns()
+    future = loop.create_future()
+
+    def go_on() -> None:
+        if not future.done():  # or else who waited was cancelled
+            future.set_result(None)
+
+    _turns[loop].wait(go_on)
+    return future
 
 
 class Many(list[T]):

@@ -1,4 +1,4 @@
-"""Connections of a process that sent more than is dealt with at a stretch take turns.
+"""Turns of what takes long: connections that sent much, and work that is done in slices.
 
 Whoever sent little does not wait for them: of those that wait here, one goes on at a time, and
 then the event loop looks at all the others.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class Turns:
-    """See the module. One for all connections of a process."""
+    """See the module. One for all connections of a process, and one for all its slices."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()

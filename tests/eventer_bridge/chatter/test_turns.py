@@ -8,7 +8,7 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Msg
 from eventer_bridge.chatter.protocol import Protocol
-from tests.eventer_bridge.chatter.peers import RawPeer, Recorder, listening
+from tests.eventer_bridge.chatter.peers import RawPeer, Recorder, connected, listening
 
 COUNT: Final = 5 * limits.TURN_MESSAGES  # some 20 kB: they come in one piece
 HELLO: Final = Msg(1, 1, True, True, True, "T.Hello", b"")
@@ -60,7 +60,11 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
                 assert (pong.type, pong.first) == ("HatChatter.Pong", ping.first)
 
 
-async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_accepted", [True, False])
+async def test_a_full_read_lets_others_go_first(
+    monkeypatch: pytest.MonkeyPatch, is_accepted: bool
+) -> None:
+    """Where we connected, a server that closes may reset what is not read at once."""
     monkeypatch.setattr(limits, "FULL_READ_BYTES", 1_000)
     is_read_on: list[bool] = []  # after a full read
     receive = chatter.Connection.data_received
@@ -71,11 +75,12 @@ async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch)
             is_read_on.append(connection._transport.is_reading())
 
     monkeypatch.setattr(chatter.Connection, "data_received", note)
-    async with listening() as there, await RawPeer.connect(there.address) as peer:
-        peer.send(HELLO)
-        handler = await there.handlers.get()
-        await handler.messages.get()
-        for n in range(2, 5):
-            peer.send(Msg(n, n, True, True, True, "T.Tell", b" " * 1_000))
-            await handler.messages.get()  # goes on by itself
-    assert is_read_on == [False] * 3
+    async with listening() as there, connected(there.address) as ours:
+        ours.connection.send("T.Tell", b"hello")
+        theirs = await there.handlers.get()
+        await theirs.messages.get()
+        sender, receiver = (ours, theirs) if is_accepted else (theirs, ours)
+        for _ in range(3):
+            sender.connection.send("T.Tell", b" " * 1_000)
+            await receiver.messages.get()  # goes on by itself
+    assert is_read_on == [not is_accepted] * 3
