@@ -53,12 +53,15 @@ async def test_of_several_one_slice_is_done_at_a_time(turns: Turns) -> None:
 
 async def test_who_gives_up_does_not_hold_up_the_others(turns: Turns) -> None:
     steps: list[tuple[str, int]] = []
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     a, b, c = (asyncio.create_task(slices.run(work(turns, steps, i, 3))) for i in "abc")
     await asyncio.sleep(0)
     b.cancel()
     assert (await a, await c) == ("a", "c")
     assert "".join([name for name, _ in steps]) == "abcacac"
     assert b.cancelled()
+    assert failures == []
 
 
 async def test_short_work_of_a_line_is_in_slices_too(turns: Turns) -> None:
