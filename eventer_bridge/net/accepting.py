@@ -15,13 +15,14 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.net.admission import FOR_ANOTHER, Admission, Place, RefusedError
-from eventer_bridge.net.sockets import watch_peer
+from eventer_bridge.net.sockets import has_sent, watch_peer
 from eventer_bridge.server_stats import ServerStats
 
 mlog = logging.getLogger(__name__)
@@ -188,7 +189,7 @@ class Acceptor(aio.Resource):
 
     async def _admit(self, tcp: socket.socket, host: str, peer: str) -> None:
         try:
-            place = await self._admission.enter(host, peer, self._stats)
+            place = await self._admission.enter(host, peer, self._stats, partial(has_sent, tcp))
         except RefusedError as e:
             tcp.close()
             reason = str(e)

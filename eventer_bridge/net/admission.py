@@ -4,12 +4,14 @@ A connection is new from ``accept`` on; where its wire has names, it is known wh
 succeeded. Of new ones there are few, so that their memory is bounded, and nobody owns a place
 among them. When all are taken, the next connection gets the place
 
-* of its own address' oldest, if that address has its share already,
-* of the oldest of the address that has most of them, if its own has fewer,
-* of the oldest of the address that has most, or where none has two, of the oldest of all,
+* of one of its own address, if that address has its share already,
+* of one of the address that has most of them, if its own has fewer,
+* of one of the address that has most, or where none has two, of the oldest of all,
 
 but only from one that had a moment for its handshake, except from an address with more than
-its own share. If there is none: a connection from an address that has no place yet is to wait
+its own share. Of an address it is the oldest from which nothing came, or if there is none, the
+oldest: who connects says something at once, so that in the first case a silent one needs no
+moment more. If there is none: a connection from an address that has no place yet is to wait
 (in the kernel, with those behind it), any other is refused. So neither one peer nor many that
 stay silent keep others out, and a thousand honest ones that come at once (a network is back)
 do not drive out each other.
@@ -52,6 +54,7 @@ class Place:
         peer: the peer's address and port, as logs name it.
         address: what it is counted by.
         accepted_at: when the connection came, by ``time.monotonic()``.
+        has_sent: tells whether anything came from the peer.
         was_taken: whether it had to go for another connection.
         buffer: what it holds for its peer.
         turns: where it waits when it sent much.
@@ -68,12 +71,20 @@ class Place:
         "accepted_at",
         "address",
         "buffer",
+        "has_sent",
         "peer",
         "turns",
         "was_taken",
     )
 
-    def __init__(self, admission: "Admission", peer: str, address: str, stats: ServerStats) -> None:
+    def __init__(
+        self,
+        admission: "Admission",
+        peer: str,
+        address: str,
+        stats: ServerStats,
+        has_sent: Callable[[], bool],
+    ) -> None:
         self._admission = admission
         self._stats = stats
         self._close: Callable[[], object] | None = None
@@ -84,6 +95,7 @@ class Place:
         self.peer = peer
         self.address = address
         self.accepted_at = time.monotonic()
+        self.has_sent = has_sent
         self.was_taken = False
         self.buffer = Buffer(admission.buffers)
         self.turns = admission.turns
@@ -163,18 +175,21 @@ class Admission:
         self.bounds = Bounds.usual() if bounds is None else bounds
         self.buffers = Buffers(limits.MAX_BUFFERED_BYTES)
         self.turns = Turns()
-        self._new: Newcomers[Place] = Newcomers()
+        self._new: Newcomers[Place] = Newcomers(lambda place: place.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()
         self._backoff = Backoff()
 
-    async def enter(self, host: str, peer: str, stats: ServerStats) -> Place:
+    async def enter(
+        self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]
+    ) -> Place:
         """A connection was accepted; wait until it has a place.
 
         Args:
             host: of the peer, numeric.
             peer: it as logs are to name it.
             stats: of the listener; the connection is counted there.
+            has_sent: tells whether anything came from the peer.
 
         Raises:
             RefusedError: it is to be closed.
@@ -185,7 +200,7 @@ class Admission:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._has_room.wait()
-        place = Place(self, peer, address, stats)
+        place = Place(self, peer, address, stats, has_sent)
         self._new.add(place, address)
         stats.connections += 1
         return place
@@ -195,15 +210,15 @@ class Admission:
         new = self._new
         count = new.count(address)
         if count >= self.bounds.new_per_address:
-            victim = new.oldest_of(address)
-            if self._grace_s(victim) > 0:
+            victim = new.first_to_go(address)
+            if victim.has_sent() and self._grace_s(victim) > 0:
                 raise RefusedError(_ADDRESS_FULL)
         elif len(new) < self.bounds.new:
             return 0.0
         elif new.largest_count > count + 1:
-            victim = new.oldest_of_largest()
+            victim = new.first_to_go_of_largest()
         else:
-            victim = new.oldest() if new.largest_count == 1 else new.oldest_of_largest()
+            victim = new.oldest() if new.largest_count == 1 else new.first_to_go_of_largest()
             if (wait_s := self._grace_s(victim)) > 0:
                 if count:
                     raise RefusedError(_ALL_FULL)

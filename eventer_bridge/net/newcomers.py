@@ -4,17 +4,23 @@ Everything here takes constant time: it is asked most when there are most of the
 """
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Newcomers(Generic[T]):
-    """Entries in the order they were added; each belongs to an address."""
+    """Entries in the order they were added; each belongs to an address.
 
-    def __init__(self) -> None:
+    Args:
+        has_sent: whether anything came from an entry's peer; asked only when it matters.
+    """
+
+    def __init__(self, has_sent: Callable[[T], bool]) -> None:
+        self._has_sent = has_sent
         self._all: OrderedDict[T, str] = OrderedDict()
-        self._by_address: dict[str, OrderedDict[T, None]] = {}
+        self._by_address: dict[str, _OfAddress[T]] = {}
         # addresses by the number of their entries, of which the largest is known
         self._by_count: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._largest_count = 0
@@ -39,27 +45,27 @@ class Newcomers(Generic[T]):
         """The oldest entry of all."""
         return next(iter(self._all))
 
-    def oldest_of(self, address: str) -> T:
-        """The oldest entry of an address that has one."""
-        return next(iter(self._by_address[address]))
+    def first_to_go(self, address: str) -> T:
+        """Of an address that has one: the oldest silent entry, or the oldest if none is silent."""
+        return self._by_address[address].first_to_go(self._has_sent)
 
-    def oldest_of_largest(self) -> T:
-        """The oldest entry of the address that has most, or of one of them."""
-        return self.oldest_of(next(iter(self._by_count[self._largest_count])))
+    def first_to_go_of_largest(self) -> T:
+        """The same of the address that has most, or of one of them."""
+        return self.first_to_go(next(iter(self._by_count[self._largest_count])))
 
     def add(self, entry: T, address: str) -> None:
         """Add an entry, as the youngest."""
         self._all[entry] = address
-        entries = self._by_address.setdefault(address, OrderedDict())
-        entries[entry] = None
+        entries = self._by_address.setdefault(address, _OfAddress())
+        entries.add(entry)
         self._recount(address, len(entries) - 1, len(entries))
 
     def remove(self, entry: T) -> None:
         """Remove an entry that is there."""
         address = self._all.pop(entry)
         entries = self._by_address[address]
-        del entries[entry]
-        if not entries:
+        entries.remove(entry)
+        if not len(entries):
             del self._by_address[address]
         self._recount(address, len(entries) + 1, len(entries))
 
@@ -73,3 +79,32 @@ class Newcomers(Generic[T]):
             del self._by_count[before]
             if before == self._largest_count:
                 self._largest_count = after
+
+
+class _OfAddress(Generic[T]):
+    """Entries of one address, both parts in the order they were added."""
+
+    __slots__ = ("_maybe_silent", "_sent")
+
+    def __init__(self) -> None:
+        self._maybe_silent: OrderedDict[T, None] = OrderedDict()
+        self._sent: OrderedDict[T, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._maybe_silent) + len(self._sent)
+
+    def add(self, entry: T) -> None:
+        self._maybe_silent[entry] = None
+
+    def remove(self, entry: T) -> None:
+        of_kind = self._sent if entry in self._sent else self._maybe_silent
+        del of_kind[entry]
+
+    def first_to_go(self, has_sent: Callable[[T], bool]) -> T:
+        while self._maybe_silent:
+            entry = next(iter(self._maybe_silent))
+            if not has_sent(entry):
+                return entry
+            # each one moves once
+            self._sent[entry] = self._maybe_silent.pop(entry)
+        return next(iter(self._sent))

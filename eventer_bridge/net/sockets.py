@@ -2,10 +2,14 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from eventer_bridge import limits
+
+_TCP_INFO: Final = struct.Struct("=128xQ")
+"""``struct tcp_info`` of linux/tcp.h up to ``tcpi_bytes_received``."""
 
 
 def watch_peer(tcp: Any) -> None:
@@ -17,6 +21,15 @@ def watch_peer(tcp: Any) -> None:
     milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def has_sent(tcp: socket.socket) -> bool:
+    """Whether anything came from the peer, read or not; true also where that is not known."""
+    try:
+        info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    except OSError:  # closed
+        return True
+    return len(info) < _TCP_INFO.size or _TCP_INFO.unpack(info) != (0,)
 
 
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:

@@ -193,8 +193,30 @@ async def test_an_address_cannot_take_all_places() -> None:
     ):
         await it.until(lambda stats: stats.accepted == N_SILENT)
         await it.until(lambda stats: stats.connections == 5)
-        reason = "too many new connections of the address"
-        assert it.stats.refused == {reason: N_SILENT - 5}
+        assert it.stats.refused == {"place needed for another": N_SILENT - 5}
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_who_sent_something_is_not_driven_out_by_silent_ones_of_its_address(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    monkeypatch.setattr(limits, "NEW_CONNECTION_GRACE_S", TIMEOUT_S)
+    server = tls.server_context(certificates.server_cert, certificates.server_key)
+    client = tls.client_context(certificates.ca) if is_tls else None
+    loop = asyncio.get_running_loop()
+    async with (
+        listening(Bounds(9, 3, 100, 100), tls=server if is_tls else None) as it,
+        silent(it.acceptor.port, ["127.0.0.1"]) as [slow],
+    ):
+        await loop.sock_sendall(slow, b"\x16")  # a TLS record begins with it
+        if not is_tls:
+            assert await loop.sock_recv(slow, 1)
+        async with silent(it.acceptor.port, ["127.0.0.1"] * N_SILENT):
+            assert await says_hello(it.acceptor.port, client)
+            assert it.stats.refused == {"place needed for another": N_SILENT - 1}
+            await it.until(lambda stats: stats.connections == 3)  # the others are gone
+            with pytest.raises(BlockingIOError):  # it is open
+                slow.recv(1)
 
 
 async def test_closing_ends_handshakes_and_frees_the_port(certificates: Certificates) -> None:

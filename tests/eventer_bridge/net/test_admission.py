@@ -21,9 +21,9 @@ class Peers:
         self.stats = ServerStats()
         self.closed: list[Place] = []
 
-    async def enter(self, host: str) -> Place:
+    async def enter(self, host: str, *, is_silent: bool = False) -> Place:
         async with asyncio.timeout(10):
-            place = await self.admission.enter(host, f"{host}:1", self.stats)
+            place = await self.admission.enter(host, f"{host}:1", self.stats, lambda: not is_silent)
         place.when_taken(self._closer(place))
         return place
 
@@ -87,6 +87,22 @@ async def test_an_address_has_a_share_only(grace: Callable[[float], None]) -> No
     grace(0)
     await peers.enter("192.0.2.1")
     assert peers.closed == many[:1]
+
+
+@pytest.mark.parametrize("share", [3, 4])
+async def test_silent_ones_of_an_address_go_first_and_at_once(share: int) -> None:
+    peers = Peers(Bounds(3, share, 9, 9))
+    if share > 3:  # another address has fewer
+        await peers.enter("192.0.2.2")
+    honest = [await peers.enter("192.0.2.1")]
+    silent = await peers.enter("192.0.2.1", is_silent=True)
+    if share == 3:
+        honest.append(await peers.enter("192.0.2.1"))
+        last = await peers.enter("192.0.2.1")
+    else:
+        last = await peers.enter("192.0.2.3")
+    assert peers.closed == [silent]
+    assert all(i.establish() for i in [*honest, last])
 
 
 async def test_many_that_come_at_once_wait_for_their_turn() -> None:

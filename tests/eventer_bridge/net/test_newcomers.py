@@ -7,17 +7,21 @@ from hypothesis import strategies as st
 
 from eventer_bridge.net.newcomers import Newcomers
 
-STEPS = st.lists(st.tuples(st.sampled_from("abcd"), st.booleans(), st.integers(0, 30)))
+STEPS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("+-!"), st.integers(0, 30)))
+"""One of an address comes, one goes, or one sends something; which one."""
 
 
 @given(STEPS)
-def test_as_a_list_that_is_searched(steps: list[tuple[str, bool, int]]) -> None:
-    newcomers: Newcomers[int] = Newcomers()
+def test_as_a_list_that_is_searched(steps: list[tuple[str, str, int]]) -> None:
+    has_sent: set[int] = set()
+    newcomers: Newcomers[int] = Newcomers(has_sent.__contains__)
     model: list[tuple[int, str]] = []
-    for entry, (address, is_added, index) in enumerate(steps):
-        if is_added or not model:
+    for entry, (address, what, index) in enumerate(steps):
+        if what == "+" or not model:
             newcomers.add(entry, address)
             model.append((entry, address))
+        elif what == "!":
+            has_sent.add(model[index % len(model)][0])
         else:
             gone, _ = model.pop(index % len(model))
             newcomers.remove(gone)
@@ -28,7 +32,8 @@ def test_as_a_list_that_is_searched(steps: list[tuple[str, bool, int]]) -> None:
         assert newcomers.largest_count == max(counts.values(), default=0)
         if model:
             assert newcomers.oldest() == model[0][0]
-            oldest = {a: next(e for e, i in model if i == a) for a in counts}
-            assert {a: newcomers.oldest_of(a) for a in counts} == oldest
-            largest = {oldest[a] for a in counts if counts[a] == newcomers.largest_count}
-            assert newcomers.oldest_of_largest() in largest
+            first = {a: min((e in has_sent, e) for e, i in model if i == a)[1] for a in counts}
+            largest = {first[a] for a in counts if counts[a] == newcomers.largest_count}
+            if address == "a":  # not asked each time: it is told only then
+                assert {a: newcomers.first_to_go(a) for a in counts} == first
+            assert newcomers.first_to_go_of_largest() in largest
