@@ -31,6 +31,7 @@ _STEP_BYTES: Final = 1_024 * _DIGIT_BLOCK
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
 _BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(i for i in range(256) if i not in b"[]{}")
+_NO_MARKS: Final = _NO_BRACKETS.replace(b'"', b"")
 _NO_OPENING: Final = bytes(i for i in range(256) if i not in b"[{")
 
 
@@ -89,14 +90,24 @@ def is_too_deep(data: bytes) -> bool:
         return False
     if len(data.translate(None, _NO_OPENING)) <= limits.MAX_RECEIVED_DEPTH:
         return False
-    return _is_deep(_without_strings(data), limits.MAX_RECEIVED_DEPTH)
+    # without a pair of quotes that meet, what is inside of strings is so still
+    marks = _without_escapes(data).translate(None, _NO_MARKS).replace(b'""', b"")
+    return _is_deep(_outside_quotes(marks), limits.MAX_RECEIVED_DEPTH)
 
 
 def _without_strings(data: bytes) -> bytes:
     """What is outside of the strings of a valid JSON value."""
-    if b"\\" in data:
-        # a backslash is inside a string; what is left of its quotes then begin or end one
+    return _outside_quotes(_without_escapes(data))
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """A valid JSON value in which each quote begins or ends a string."""
+    if b"\\" in data:  # it is inside a string
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    return data
+
+
+def _outside_quotes(data: bytes) -> bytes:
     return b"".join(data.split(b'"')[::2])
 
 

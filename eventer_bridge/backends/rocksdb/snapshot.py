@@ -12,7 +12,6 @@ reclaim what was deleted after it. It may be used from any thread.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -122,24 +121,24 @@ class Snapshot:
 
     def find(self, event_id: EventId) -> bytes | None:
         """Key in ``event`` of the event with this id; None where there is none."""
-        return next(self.find_all((event_id,)), None)
+        found = self.find_in_session(event_id.server, event_id.session, (event_id.instance,))
+        return next(found, None)
 
-    def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
-        """Keys in ``event`` of the events with these ids, as far as there are any.
-
-        A session is looked up once for all of its ids that come one after the other.
-        """
-        for (server, session), ids in groupby(event_ids, lambda i: (i.server, i.session)):
-            server_key = keys.encode_int(server) + keys.encode_int(session)
-            timestamp = self._find_timestamp(server_key)
-            if timestamp is None:
-                continue
-            session_key = timestamp + server_key
-            entries = self.entries(session_key)
-            for instance in (keys.encode_int(i.instance) for i in ids):
-                type_id = keys.find_entry(entries, instance)
-                if type_id is not None:
-                    yield type_id + session_key + instance
+    def find_in_session(
+        self, server: int, session: int, instances: Iterable[int]
+    ) -> Iterator[bytes]:
+        """Keys in ``event`` of the events of a session with these instances, if there are any."""
+        server_key = keys.encode_int(server) + keys.encode_int(session)
+        timestamp = self._find_timestamp(server_key)
+        if timestamp is None:
+            return
+        session_key = timestamp + server_key
+        entries = self.entries(session_key)
+        for instance in map(keys.encode_int, instances):
+            self.pause()
+            type_id = keys.find_entry(entries, instance)
+            if type_id is not None:
+                yield type_id + session_key + instance
 
     def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
         """Move to the last key that begins with ``prefix``, and return it if there is one."""

@@ -8,9 +8,9 @@ The position of an event in the order is its place, after the source timestamp i
 ordered by; an index key is a type and a position (see ``keys``).
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Final
 
 import msgspec
 
@@ -28,9 +28,6 @@ from eventer_bridge.backends.rocksdb.scan import (
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.wanted import every_type
 from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams
-
-IDS_AT_A_TIME: Final = 64
-"""Ids that are looked up before it pauses."""
 
 
 class Timeseries:
@@ -169,14 +166,18 @@ class Timeseries:
 
     def _look_up(self, event_ids: Sequence[EventId]) -> list[bytes]:
         """Index keys of the events with these ids, in order."""
-        wanted = self._type_ids
-        ordered = sorted(set(event_ids))  # those of a session are looked up together
+        snapshot, wanted = self._snapshot, self._type_ids
+        # not sorted: comparing as many as are allowed is one step of some milliseconds
+        sessions: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        for i in event_ids:
+            snapshot.pause()
+            sessions[i.server, i.session].add(i.instance)
         found: list[bytes] = []
-        for begin in range(0, len(ordered), IDS_AT_A_TIME):
-            self._snapshot.pause()
+        for (server, session), instances in sessions.items():
+            snapshot.pause()
             found.extend(
                 self._index_key(key)
-                for key in self._snapshot.find_all(ordered[begin : begin + IDS_AT_A_TIME])
+                for key in snapshot.find_in_session(server, session, instances)
                 if wanted is None or key[: keys.TYPE_BYTES] in wanted
             )
         return sorted(found, key=without_type, reverse=self._params.order is Order.DESCENDING)
