@@ -157,7 +157,7 @@ MAX_RESULT_BYTES: Final = 16 << 20
 """Payload bytes of one answer; a larger answer ends early with ``more_follows``."""
 
 MAX_LATEST_RESULTS: Final = 100_000
-"""Events of one answer to a query for the latest, which has no paging."""
+"""Events of one answer to a query for the latest, of which Hat's clients ask for one only."""
 
 LATEST_CACHE_TYPES: Final = 10_000
 """Types whose latest event is kept in memory, the most recently written."""

@@ -233,9 +233,17 @@ class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
-    """Latest event of each type that matches (001, "latest"); None means all types."""
+    """Latest event of each type that matches (001, "latest"); None means all types.
+
+    ``last_event_id`` goes on where an answer ended, as 002 says of every answer with
+    ``more_follows``: only types behind that of this event are answered for. They come in the
+    order in which the server got to know them, so that the pages of a query have each type
+    once, whatever is registered meanwhile. Where the server no longer has that event, it cannot
+    go on: the answer has no events, and ``more_follows``.
+    """
 
     event_types: Sequence[EventType] | None = None
+    last_event_id: EventId | None = None
 
 
 class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):

@@ -45,9 +45,10 @@ from eventer_bridge.model import (
     Source,
     Status,
 )
+from eventer_bridge.paging import QueryCb
 from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.relay_positions import Position
-from eventer_bridge.relay_queries import AskCb, is_conditional, query_conditional
+from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
@@ -260,7 +261,9 @@ class RelayCore(EventCore):
             await self._query_client.async_close()
 
 
-async def _query(ask: AskCb, params: QueryParams, subscription: Subscription | None) -> QueryResult:
+async def _query(
+    ask: QueryCb, params: QueryParams, subscription: Subscription | None
+) -> QueryResult:
     visible = visible_types(params, subscription)
     if visible is not None and visible.is_empty:
         return QueryResult([], False)
@@ -280,7 +283,7 @@ async def _query(ask: AskCb, params: QueryParams, subscription: Subscription | N
 
 
 async def _query_server(
-    ask: AskCb, params: QueryServerParams, visible: Subscription | None
+    ask: QueryCb, params: QueryServerParams, visible: Subscription | None
 ) -> QueryResult:
     while True:
         result = await ask(params)

@@ -29,6 +29,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     Timestamp,
 )
+from eventer_bridge.paging import query_all
 
 mlog = logging.getLogger(__name__)
 
@@ -88,10 +89,11 @@ async def resume(
 
 
 async def _engine_events(client: EventerClient) -> list[Event]:
-    events = (await client.query(QueryLatestParams([_ENGINES]))).events
+    pages = query_all(client.query, QueryLatestParams([_ENGINES]), limits.MAX_REMOTE_SERVERS + 1)
+    events = [event async for event in pages]
     if len(events) > limits.MAX_REMOTE_SERVERS:
         raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")
-    return list(events)
+    return events
 
 
 async def _last_of_server(client: EventerClient, known: Event) -> Position:

@@ -4,18 +4,15 @@ They are picked out of the answers to a wider query, page by page: it costs as m
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import AsyncGenerator
 
 import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import result_limit
-from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, QueryTimeseriesParams
+from eventer_bridge.model import Event, EventType, QueryResult, QueryTimeseriesParams
+from eventer_bridge.paging import QueryCb, query_all
 from eventer_bridge.payloads import same_as
-
-AskCb: TypeAlias = Callable[[QueryParams], Awaitable[QueryResult]]
-"""Asks a remote Event Server, as ``EventerClient.query``."""
 
 
 def is_conditional(params: QueryTimeseriesParams) -> bool:
@@ -23,7 +20,7 @@ def is_conditional(params: QueryTimeseriesParams) -> bool:
     return params.ids is not None or params.payload is not None or params.unique_type
 
 
-async def query_conditional(ask: AskCb, params: QueryTimeseriesParams) -> QueryResult:
+async def query_conditional(ask: QueryCb, params: QueryTimeseriesParams) -> QueryResult:
     """Answer such a query.
 
     Raises:
@@ -42,7 +39,7 @@ async def query_conditional(ask: AskCb, params: QueryTimeseriesParams) -> QueryR
     return QueryResult(found, False)
 
 
-async def matching(ask: AskCb, params: QueryTimeseriesParams) -> AsyncGenerator[Event, None]:
+async def matching(ask: QueryCb, params: QueryTimeseriesParams) -> AsyncGenerator[Event, None]:
     """All events that satisfy such a query, after its ``last_event_id``.
 
     ``max_results`` does not count. Each page of the wider query is asked for when it is needed.
@@ -57,9 +54,8 @@ async def matching(ask: AskCb, params: QueryTimeseriesParams) -> AsyncGenerator[
     wider = msgspec.structs.replace(
         params, ids=None, payload=None, unique_type=False, max_results=None, last_event_id=None
     )
-    while True:
-        page = await ask(wider)
-        for event in page.events:
+    async with contextlib.aclosing(query_all(ask, wider)) as events:
+        async for event in events:
             if ids is not None and event.id not in ids:
                 continue
             if is_same is not None and not is_same(event.payload):
@@ -72,6 +68,3 @@ async def matching(ask: AskCb, params: QueryTimeseriesParams) -> AsyncGenerator[
                 yield event
             elif event.id == last_id:
                 last_id = None
-        if not page.more_follows or not page.events:
-            return
-        wider = msgspec.structs.replace(wider, last_event_id=page.events[-1].id)

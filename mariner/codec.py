@@ -293,7 +293,7 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
 def _query_params(query: wire.WireQuery) -> QueryParams:
     match query:
         case wire.Latest():
-            return QueryLatestParams(_optional(query.event_types))
+            return QueryLatestParams(_optional(query.event_types), _optional(query.last_event_id))
         case wire.Timeseries():
             return QueryTimeseriesParams(
                 _optional(query.event_types),

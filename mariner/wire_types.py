@@ -138,6 +138,7 @@ class Latest(Query, tag="latest"):
     """See ``model.QueryLatestParams``."""
 
     event_types: EventTypes | UnsetType = UNSET
+    last_event_id: EventId | UnsetType = UNSET
 
 
 class Timeseries(Query, tag="timeseries"):

@@ -182,10 +182,11 @@ class Backend(aio.Resource, abc.ABC):
         without it would not contain that event, the answer is empty (001: events are
         discarded until it occurs). So it is where retention has deleted that event, which
         may happen to who pages from the oldest events upwards. A server answer begins with
-        greater ids. When the task that waits for an answer is cancelled, work on it ends.
-        An answer is cut at ``max_results``, ``limits.MAX_RESULTS`` and
-        ``limits.MAX_RESULT_BYTES`` (but never below one event), with ``more_follows`` true
-        if there are more; ``max_results`` 0 gives no events.
+        greater ids, one for the latest as ``QueryLatestParams`` says. When the task that waits for
+        an answer is cancelled, work on it ends. An answer is cut at ``max_results``,
+        ``limits.MAX_RESULTS`` (``MAX_LATEST_RESULTS`` for the latest) and
+        ``limits.MAX_RESULT_BYTES`` (but never below one event), with ``more_follows`` true if
+        there are more; ``max_results`` 0 gives no events.
 
         Args:
             params: which of the three queries.

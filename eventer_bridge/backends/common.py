@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.errors import EventerBridgeError, LimitError
@@ -68,6 +69,10 @@ def take(events: Iterable[Event], max_events: int) -> QueryResult:
             return QueryResult(taken, True)
         taken.append(event)
     return QueryResult(taken, False)
+
+
+NO_WAY_ON: Final = QueryResult((), True)
+"""Answer to a query for the latest that is to go on from an event that is not there."""
 
 
 def failed(future: asyncio.Future[None], error: EventerBridgeError) -> asyncio.Future[None]:

@@ -198,4 +198,4 @@ class MemoryBackend(VolatileBackend):
             return reader.ext_server(params)
         if isinstance(params, QueryTimeseriesParams):
             return reader.ext_timeseries(params)
-        return reader.ext_latest(latest)
+        return reader.ext_latest(params, latest)

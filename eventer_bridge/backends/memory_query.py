@@ -5,18 +5,19 @@ Every event may have to be looked at: this costs what is stored, not what is ret
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from operator import attrgetter
 from typing import Final
 
 from eventer_bridge import limits
-from eventer_bridge.backends.common import result_limit, take
+from eventer_bridge.backends.common import NO_WAY_ON, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb
 from eventer_bridge.model import (
     Event,
     EventType,
     Order,
     OrderBy,
+    QueryLatestParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
@@ -53,10 +54,19 @@ class Reader:
         self._pause = pause
         self._become_large = become_large
 
-    def ext_latest(self, latest: Sequence[Event]) -> QueryResult:
-        """Latest event of each type, of those of all types."""
-        types = self._types
-        found = (i for i in self._pausing(latest) if types is None or types.matches(i.type))
+    def ext_latest(self, params: QueryLatestParams, latest: Sequence[Event]) -> QueryResult:
+        """Latest event of each type, of those of all types in the order in which they came."""
+        types, last_id = self._types, params.last_event_id
+        found: Iterator[Event] = (
+            i for i in self._pausing(latest) if types is None or types.matches(i.type)
+        )
+        if last_id is not None:
+            every = self._pausing(chain.from_iterable(self._blocks))
+            last_type = next((i.type for i in every if i.id == last_id), None)
+            if last_type is None or (types is not None and not types.matches(last_type)):
+                return NO_WAY_ON
+            found = dropwhile(lambda event: event.type != last_type, found)
+            next(found, None)
         return self._take(found, limits.MAX_LATEST_RESULTS)
 
     def ext_server(self, params: QueryServerParams) -> QueryResult:

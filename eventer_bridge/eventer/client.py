@@ -228,8 +228,6 @@ class EventerClient(aio.Resource):
             result, refused = response.result, response.refused
             if not refused or result.events or not result.more_follows:
                 return result
-            if isinstance(params, QueryLatestParams):
-                return QueryResult([], False)
             params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
         raise RemoteProtocolError("answers that lead nowhere")
 

@@ -36,7 +36,7 @@ _MIN_TYPE_BYTES: Final = 1
 
 
 def read_query_params(data: bytes, pos: int) -> tuple[QueryParams, int]:
-    """QueryParams."""
+    """QueryParams, up to the end of the data."""
     kind, pos = sbs.read_choice(data, pos, len(_READERS))
     return _READERS[kind](data, pos)
 
@@ -57,7 +57,10 @@ def read_query_types(data: bytes, pos: int) -> tuple[tuple[EventType, ...], int]
 
 def _read_latest_params(data: bytes, pos: int) -> tuple[QueryLatestParams, int]:
     event_types, pos = sbs.read_optional(read_query_types, data, pos)
-    return QueryLatestParams(event_types), pos
+    if pos == len(data):
+        return QueryLatestParams(event_types), pos
+    last_event_id, pos = _read_event_id(data, pos)  # ours, see ``schemas/HatEventer.sbs``
+    return QueryLatestParams(event_types, last_event_id), pos
 
 
 def _read_timeseries_params(data: bytes, pos: int) -> tuple[QueryTimeseriesParams, int]:
@@ -126,7 +129,9 @@ def encode_query_params(params: QueryParams) -> bytes:
     """
     match params:
         case QueryLatestParams():
-            return sbs.encode_integer(_LATEST) + _encode_types(params.event_types)
+            last_id = params.last_event_id
+            behind = b"" if last_id is None else _encode_event_id(last_id)
+            return sbs.encode_integer(_LATEST) + _encode_types(params.event_types) + behind
         case QueryTimeseriesParams():
             if params.ids is not None or params.payload is not None or params.unique_type:
                 raise InvalidEventError(

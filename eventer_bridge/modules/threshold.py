@@ -42,6 +42,7 @@ from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.specialized import SpecializedModule
+from eventer_bridge.paging import query_all
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -285,10 +286,8 @@ class _Alarms:
         size = limits.MAX_SUBSCRIPTION_TYPES
         for start in range(0, len(alarm_types), size):
             params = QueryLatestParams(alarm_types[start : start + size])
-            result = await self._engine.query(params)
-            found.update((event.type, _says_raised(event)) for event in result.events)
-            if result.more_follows:
-                self._is_complete = False
+            events = query_all(self._engine.query, params, limits.MAX_ALARM_STATES + 1)
+            found.update([(event.type, _says_raised(event)) async for event in events])
         for alarm_type, state in found.items():
             self.set(alarm_type, state)
         return found

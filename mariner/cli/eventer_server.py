@@ -11,7 +11,7 @@ from typing import Final
 import click
 from hat import aio
 
-from eventer_bridge import chatter, errors
+from eventer_bridge import chatter, errors, paging
 from eventer_bridge.eventer.client import EventerClient, connect
 from eventer_bridge.model import (
     Event,
@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 from eventer_bridge.relay_queries import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.servers import Client, Server, Wire, command_of, server_options
-from mariner.client import paging, reasons
+from mariner.client import reasons
 from mariner.client.notifications import Notifications
 from mariner.errors import (
     ConnectError,

@@ -19,11 +19,12 @@ import logging
 import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from hat import aio
 
-from eventer_bridge import connection_errors
+from eventer_bridge import connection_errors, errors, paging
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -32,7 +33,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from mariner.client import conditions, paging, reasons
+from mariner.client import conditions, reasons
 from mariner.client.connection import Connection
 from mariner.client.notifications import Notifications
 from mariner.errors import (
@@ -226,10 +227,10 @@ class Client(aio.Resource):
         conditions.check_answer(params, response.events)
         return QueryResult(response.events, response.more_follows)
 
-    def query_all(self, params: QueryParams, *, limit: int | None = None) -> AsyncIterator[Event]:
+    async def query_all(
+        self, params: QueryParams, *, limit: int | None = None
+    ) -> AsyncIterator[Event]:
         """Query all events, page by page, each of which is asked for when it is needed.
-
-        A query for the latest has no pages (002): its one answer is all there is.
 
         Args:
             params: which query; its ``max_results`` is the size of a page, None leaves
@@ -238,10 +239,15 @@ class Client(aio.Resource):
 
         Raises:
             ConnectionLostError, LocalProtocolError: as :meth:`query`.
-            RemoteProtocolError: as :meth:`query`, or the server announces more, but gives
-                nothing.
+            RemoteProtocolError: as :meth:`query`, or there are more events, but the server
+                does not give them (``eventer_bridge.paging``).
         """
-        return paging.query_all(self.query, params, limit)
+        try:
+            async with aclosing(paging.query_all(self.query, params, limit)) as events:
+                async for event in events:
+                    yield event
+        except errors.RemoteProtocolError as e:
+            raise RemoteProtocolError(str(e)) from None
 
     def events(self) -> AsyncIterator[Sequence[Event]]:
         """Notifications, each the events of one session that match the subscriptions.

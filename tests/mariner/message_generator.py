@@ -146,7 +146,7 @@ class MessageGenerator:
             message |= {"server_id": self._integer(), "persisted": self._boolean()}
         if kind != "latest":
             makers["max_results"] = lambda: abs(self._integer() >> 1)
-            makers["last_event_id"] = self._event_id
+        makers["last_event_id"] = self._event_id
         return message | {key: make() for key, make in makers.items() if self._boolean()}
 
     def _query_res(self) -> Json:

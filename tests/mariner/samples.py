@@ -97,8 +97,9 @@ EXTENDED_QUERIES: Final = (
         ),
     ),
     QueryReq(9, QueryTimeseriesParams(ids=(), payload=BinaryPayload("t", b"\x00"))),
+    QueryReq(9, QueryLatestParams((("a", "*"),), EventId(1, 2, 3))),
 )
-"""What only we say: 002 has not all conditions of 000."""
+"""What only we say: 002 has not all conditions of 000, and no pages of the latest."""
 
 DECLINED_REGISTRATION: Final = RegisterRes(3, False, error="not allowed: a/b")
 """What only we say: hat-mariner gives no reason."""

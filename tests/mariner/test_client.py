@@ -291,12 +291,16 @@ async def test_query_all_beyond_the_servers_maximum(ours: Server) -> None:
         assert values([event async for event in conn.query_all(params)]) == list(range(count))
 
 
-async def test_latest_has_no_pages(ours: Server) -> None:
+async def test_latest_beyond_the_bytes_of_an_answer(ours: Server) -> None:
     async with await ours.connect() as conn:
-        await conn.register([register_event("latest", str(i)) for i in range(5)])
-        params = QueryLatestParams([("latest", "*")])
-        assert len([event async for event in conn.query_all(params)]) == 5
-        assert len([event async for event in conn.query_all(params, limit=2)]) == 2
+        for i in range(3):
+            await conn.register([register_event("large", str(i), value="x" * (6 * MIB))])
+        params = QueryLatestParams([("large", "*")])
+        assert (await conn.query(params)).more_follows
+        found = [event.type[1] async for event in conn.query_all(params)]
+        assert found == ["0", "1", "2"]
+        found = [event.type[1] async for event in conn.query_all(params, limit=2)]
+        assert found == ["0", "1"]
 
 
 async def test_text_that_has_no_wire_form(ours: Server) -> None:
@@ -524,6 +528,25 @@ async def test_more_follows_without_events() -> None:
     async with scripted(script) as server, await server.connect() as conn:
         with pytest.raises(RemoteProtocolError, match="more_follows, but no events"):
             await anext(aiter(conn.query_all(QueryTimeseriesParams())))
+
+
+async def test_latest_of_a_server_that_knows_no_pages_of_it() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        for _ in range(2):
+            query = await peer.receive()
+            event: dict[str, Any] = {"type": ["a"]}
+            event["id"] = {"server": 1, "session": 1, "instance": 1}
+            event |= {"timestamp": {"s": 0, "us": 0}, "source_timestamp": None, "payload": None}
+            answer = {"query_id": query["query_id"], "events": [event], "more_follows": True}
+            peer.send({"msg_type": "query_res", **answer})
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        events = aiter(conn.query_all(QueryLatestParams()))
+        await anext(events)
+        with pytest.raises(RemoteProtocolError, match="ask for fewer types"):
+            await anext(events)
 
 
 async def test_status_changes() -> None:

@@ -13,6 +13,7 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
+from eventer_bridge import limits
 from eventer_bridge.model import Status
 from tests.support.hat_events import UNREADABLE
 from tests.support.hat_peers import hat_event_server
@@ -110,6 +111,34 @@ async def test_in_front_of_another_gateway(tmp_path: Path) -> None:
         assert remote.eventer_server is not None
         async with relaying_to(remote.eventer_server.address.port) as port:
             await check_everything(port)
+
+
+async def test_latest_of_another_gateway_has_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", 2)
+    core = {
+        "server_id": 1,
+        "backend": {"type": "rocksdb", "path": str(tmp_path / "store")},
+        "eventer_server": {"host": "127.0.0.1", "port": 0},
+    }
+    async with running_gateway(event_core=core) as remote:
+        assert remote.eventer_server is not None
+        async with (
+            relaying_to(remote.eventer_server.address.port) as port,
+            await RawPeer.init(port) as peer,
+        ):
+            answer = await peer.request(register_req(0, *(event("a", i) for i in "54321")))
+            latest = {"msg_type": "query_req", "query_id": 1, "query_type": "latest"}
+            latest["event_types"] = [["a", "?"]]
+            found: list[Any] = []
+            more_follows = True
+            while more_follows:
+                page = await peer.request(latest)
+                found += page["events"]
+                more_follows = page["more_follows"]
+                latest["last_event_id"] = found[-1]["id"]
+            assert found == answer["events"]
 
 
 async def test_while_the_server_is_away(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ async def read_store(client: Client) -> list[Event]:
     some = [("torture", str(i)) for i in range(3)]
     found = await _all(client.query_all(QueryTimeseriesParams(some, order=Order.ASCENDING)))
     _compare("type", found, [i for i in by_time if i.type in some])
-    latest = (await client.query(QueryLatestParams([OURS]))).events
+    latest = await _all(client.query_all(QueryLatestParams([OURS])))
     expected = {i.type: i for i in by_time}
     _compare("latest", sorted(latest, key=natural_key), sorted(expected.values(), key=natural_key))
     return stored

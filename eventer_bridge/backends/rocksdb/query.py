@@ -6,7 +6,7 @@ is returned.
 
 What a query costs, besides what it returns:
 
-- latest: a seek for each type.
+- latest: a seek for each type that is returned, and finding the types that are asked for.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: sessions are walked (``scan.walk``).
 - timeseries with ``unique_type``: the same; events of a type that was found are skipped.
@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Final
 
 from eventer_bridge import limits
-from eventer_bridge.backends.common import result_limit, take
+from eventer_bridge.backends.common import NO_WAY_ON, result_limit, take
 from eventer_bridge.backends.readers import LargeCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
@@ -32,12 +32,15 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
+from eventer_bridge.backends.rocksdb.types import VisibleTypes
+from eventer_bridge.backends.rocksdb.wanted import every_type
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
     EventType,
+    QueryLatestParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
@@ -63,13 +66,24 @@ class Reader:
         self._names = names
         self._become_large = become_large
 
-    def ext_latest(self, type_ids: Iterable[TypeId]) -> QueryResult:
-        """Latest event of each type.
+    def ext_latest(self, params: QueryLatestParams, wanted: VisibleTypes | None) -> QueryResult:
+        """Latest event of each type, in the order of their numbers.
+
+        Args:
+            params: the query; its ``event_types`` are not looked at.
+            wanted: types of interest; None: all.
 
         Raises:
             StorageError: it could not be read (so for all queries).
             ClosedError: the store is about to close (so for all queries).
         """
+        first = 0
+        if params.last_event_id is not None:
+            key = self._snapshot.find(params.last_event_id)
+            if key is None or (wanted is not None and key[: keys.TYPE_BYTES] not in wanted):
+                return NO_WAY_ON
+            first = keys.decode_type_id(key[: keys.TYPE_BYTES]) + 1
+        type_ids = every_type(len(self._names), first) if wanted is None else wanted.since(first)
         return self._take(self._latest_rows(type_ids), limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(

@@ -15,7 +15,7 @@ from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
-from eventer_bridge.backends.rocksdb.wanted import each_wanted, find_wanted
+from eventer_bridge.backends.rocksdb.wanted import all_wanted, find_wanted
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
     EventType,
@@ -76,7 +76,7 @@ class QueryRunner:
     def _quick_latest(self, params: QueryLatestParams, rights: Subscription | None) -> list[Row]:
         """Latest events of a few types, if all of them are known; else none."""
         asked = params.event_types
-        if asked is None or len(asked) > QUICK_TYPES:
+        if asked is None or len(asked) > QUICK_TYPES or params.last_event_id is not None:
             return []
         rows: list[Row] = []
         for event_type in dict.fromkeys(map(tuple, asked)):
@@ -111,7 +111,7 @@ class QueryRunner:
         reader = Reader(snapshot, types.names, become_large)
         visible = None if rights is None else types.visible(rights)
         if isinstance(params, QueryLatestParams):
-            return reader.ext_latest(each_wanted(types, params, visible, pause))
+            return reader.ext_latest(params, all_wanted(types, params, visible, pause))
         wanted = find_wanted(types, params, visible, pause)
         if isinstance(params, QueryServerParams):
             return reader.ext_server(params, wanted)

@@ -223,8 +223,12 @@ class VisibleTypes(Collection[TypeId]):
         return self._size
 
     def __iter__(self) -> Iterator[TypeId]:
+        return self.since(0)
+
+    def since(self, first: int) -> Iterator[TypeId]:
+        """Those whose number is not below ``first``, in the order of their numbers."""
         flags = self._flags
-        number = flags.find(1)
+        number = flags.find(1, first)
         while number >= 0:
             yield keys.encode_type_id(number)
             number = flags.find(1, number + 1)

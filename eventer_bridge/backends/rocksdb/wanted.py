@@ -6,8 +6,7 @@ types; where that takes long, only once reading needs it: events that come first
 order are often found without it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from eventer_bridge.backends.common import asked_types
@@ -105,26 +104,22 @@ def find_wanted(
     return frozenset(found)
 
 
-def each_wanted(
+def all_wanted(
     types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
-) -> Iterator[TypeId]:
-    """As :func:`find_wanted`, one by one, for who wants them all anyway."""
+) -> VisibleTypes | None:
+    """As :func:`find_wanted`, in the order of their numbers, for who wants them all anyway."""
     asked = asked_types(params)
     if asked is None or asked.is_everything:
-        if visible is None:
-            return every_type(len(types))
-        catch_up(visible, pause)
-        return iter(visible)
-    wanted = asked if visible is None else asked.intersection(visible.rights)
-    return chain.from_iterable(_pausing(types.find(wanted), pause))
+        wanted = visible
+    elif visible is None:
+        wanted = VisibleTypes(types, asked)
+    else:
+        wanted = VisibleTypes(types, asked.intersection(visible.rights))
+    if wanted is not None:
+        catch_up(wanted, pause)
+    return wanted
 
 
-def every_type(n_types: int) -> Iterator[TypeId]:
-    """Ids of that many types."""
-    return map(keys.encode_type_id, range(n_types))
-
-
-def _pausing(steps: Iterable[list[TypeId]], pause: PauseCb) -> Iterator[list[TypeId]]:
-    for step in steps:
-        pause()
-        yield step
+def every_type(n_types: int, first: int = 0) -> Iterator[TypeId]:
+    """Ids of that many types, those before the ``first`` left out."""
+    return map(keys.encode_type_id, range(first, n_types))

@@ -13,15 +13,19 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.model import (
     Event,
     EventId,
+    EventType,
+    QueryLatestParams,
     QueryParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
     natural_key,
 )
+from eventer_bridge.paging import query_pages
 from mariner import client
 from mariner.errors import ConnectError, ConnectionLostError, InitError
 from mariner_spark import limits
@@ -115,6 +119,24 @@ class Gateway:
         events = self.query(msgspec.structs.replace(params, max_results=1)).events
         return events[0] if events else None
 
+    def latest(self, event_types: Sequence[EventType]) -> Iterator[Event]:
+        """Latest event of each type that matches, of all pages.
+
+        Raises:
+            MarinerError, GatewayAwayError: as :meth:`pages`.
+            SourceError: there are more, but the gateway does not give them.
+        """
+        pages = query_pages(self._client.query, QueryLatestParams(event_types))
+
+        async def next_page() -> Sequence[Event] | None:
+            return await anext(pages, None)
+
+        try:
+            while page := self._result(self._submit(next_page())):
+                yield from page
+        except RemoteProtocolError as e:
+            raise SourceError(f"{self._options!r}: {e}") from None
+
     def pages(
         self, params: PagedParams, is_last: Callable[[Event], bool] | None = None
     ) -> Iterator[Sequence[Event]]:
@@ -158,9 +180,12 @@ class Gateway:
                 yield events
 
     def _ask(self, params: QueryParams) -> Future[QueryResult]:
-        return asyncio.run_coroutine_threadsafe(self._client.query(params), self._loop)
+        return self._submit(self._client.query(params))
 
-    def _result(self, request: Future[QueryResult]) -> QueryResult:
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _result(self, request: Future[T]) -> T:
         try:
             return request.result(limits.ANSWER_TIMEOUT_S)
         except TimeoutError:
@@ -171,7 +196,7 @@ class Gateway:
             raise GatewayAwayError(str(e)) from e
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self._submit(coroutine).result()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -29,7 +29,6 @@ from eventer_bridge.model import (
     EventId,
     EventType,
     Order,
-    QueryLatestParams,
     QueryServerParams,
     QueryTimeseriesParams,
 )
@@ -79,8 +78,7 @@ def _sees_everything(gateway: Gateway, server: int, last: Sequence[Event]) -> bo
     """Whether this client seems to see all events of a server, of which these are the last."""
     if _is_any_missing([i.id for i in last], last[1:]):
         return False
-    engine = QueryLatestParams([start_type(server)])
-    return bool(gateway.query(engine).events)
+    return bool([*gateway.latest([start_type(server)])])
 
 
 def _is_any_left(gateway: Gateway, offset: EventId, behind: Event) -> bool:
@@ -97,7 +95,7 @@ def _is_any_left(gateway: Gateway, offset: EventId, behind: Event) -> bool:
     types = list(dict.fromkeys(i.type for i in before))[:MAX_TYPES]
     if not types:
         return False
-    latest = {i.type: i.id for i in gateway.query(QueryLatestParams(types)).events}
+    latest = {i.type: i.id for i in gateway.latest(types)}
     return any(i.type in latest and i.id != latest[i.type] for i in before)
 
 

@@ -16,7 +16,6 @@ from eventer_bridge.model import (
     INT64_MAX,
     EventId,
     EventType,
-    QueryLatestParams,
     QueryServerParams,
     Timestamp,
 )
@@ -36,7 +35,7 @@ def start_type(server: int) -> EventType:
 
 def find_servers(gateway: Gateway, event_types: Sequence[EventType] = (ENGINE_TYPE,)) -> set[int]:
     """Servers that the latest events of some types are of, as far as this client may see them."""
-    return {i.id.server for i in gateway.query(QueryLatestParams(event_types)).events}
+    return {i.id.server for i in gateway.latest(event_types)}
 
 
 def after(server: int, last: EventId | None) -> QueryServerParams:

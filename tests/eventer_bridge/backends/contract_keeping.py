@@ -226,6 +226,48 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
             result = await backend.query(QueryLatestParams())
             assert (len(result.events), result.more_follows) == (n_events, n_most < 4)
 
+    async def test_latest_goes_on_behind_an_event(
+        self, backend: Backend, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await writer.session(*numbered("b/1", "a/1", "c", "a/2", "b/2", "a/3", "a"))
+        rights = Subscription([("a", "*"), ("c",)])
+        for asked, may, types in (
+            (None, None, ["b/1", "a/1", "c", "a/2", "b/2", "a/3", "a"]),
+            (None, rights, ["a/1", "c", "a/2", "a/3", "a"]),
+            ([("a", "?"), ("b", "?")], None, ["b/1", "a/1", "a/2", "b/2", "a/3"]),
+            ([("?", "*")], rights, ["a/1", "c", "a/2", "a/3", "a"]),
+        ):
+            for n_most in 1, 2, 3:
+                monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", n_most)
+                params, has_more = QueryLatestParams(asked), True
+                found: list[str] = []
+                while has_more:
+                    result = await backend.query(params, may)
+                    assert 0 < len(result.events) <= n_most
+                    found += ["/".join(i.type) for i in result.events]
+                    has_more = result.more_follows
+                    last = result.events[-1]
+                    params = QueryLatestParams(asked, last.id)
+                    # newer events of a type do not change its place
+                    await writer.session(draft("/".join(last.type)), draft("b/1"))
+                assert found == types
+
+    async def test_latest_cannot_go_on_behind_what_is_not_found(
+        self, backend: Backend, writer: Writer
+    ) -> None:
+        [a, b] = await writer.session(*numbered("a", "b"))
+        for types, may, last in (
+            (None, None, EventId(1, 1, 3)),
+            (None, None, EventId(2, 1, 1)),
+            ([("a",)], None, b.id),
+            (None, Subscription([("b",)]), a.id),
+            ([("?",)], Subscription([("b",)]), a.id),
+        ):
+            result = await backend.query(QueryLatestParams(types, last), may)
+            assert (list(result.events), result.more_follows) == ([], True)
+        result = await backend.query(QueryLatestParams(None, b.id))
+        assert (list(result.events), result.more_follows) == ([], False)
+
     # server
 
     async def test_events_of_a_server(self, backend: Backend, writer: Writer) -> None:

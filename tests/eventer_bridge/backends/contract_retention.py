@@ -9,6 +9,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.common import NO_WAY_ON
 from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
 from eventer_bridge.model import (
     Event,
@@ -233,6 +234,17 @@ class RetentionContract:
             assert not (await backend.query(upwards)).events
             server = QueryServerParams(1, last_event_id=last)
             assert (await backend.query(server)).events == writer.events[4:]
+
+    async def test_latest_cannot_go_on_behind_a_deleted_event(self, open_backend: Open) -> None:
+        clock = TestClock(1000)
+        async with open_backend(rule("*", max_entries=2), clock=clock) as backend:
+            writer = Writer(backend)
+            [a, b] = await writer.session(draft("a"), draft("b"))
+            behind_a = QueryLatestParams(None, a.id)
+            assert (await backend.query(behind_a)).events == [b]
+            await writer.session(draft("a"))
+            assert await settled(backend, clock) == writer.events[1:]
+            assert await backend.query(behind_a) == NO_WAY_ON
 
     async def test_progress_is_logged(
         self,

@@ -86,9 +86,10 @@ def answer(
     events: Iterable[Event], params: QueryParams, rights: Sequence[EventType] = (("*",),)
 ) -> list[Event]:
     """The whole answer to a query: no limit but ``max_results`` is applied."""
+    events = list(events)
     seen = sorted((i for i in events if matches(rights, i.type)), key=natural_key)
     if isinstance(params, QueryLatestParams):
-        return _latest(seen, params)
+        return _latest(seen, params, list(dict.fromkeys(i.type for i in events)))
     if isinstance(params, QueryServerParams):
         last = params.last_event_id
         found = [i for i in seen if i.id.server == params.server_id and (not last or i.id > last)]
@@ -102,7 +103,10 @@ def is_right(
 ) -> bool:
     """Whether this is the answer to a query, cut where ``limits`` say."""
     found = list(result.events)
+    events = list(events)
     if isinstance(params, QueryLatestParams):  # in any order
+        if not _can_go_on(events, params, rights):
+            return not found and result.more_follows
         whole = answer(events, params, rights)
         expected = [i for i in whole if i in found]
         found.sort(key=natural_key)
@@ -136,8 +140,27 @@ def _matches(query_type: EventType, event_type: EventType) -> bool:
     return query_type[0] in {"?", event_type[0]} and _matches(query_type[1:], event_type[1:])
 
 
-def _latest(events: Iterable[Event], params: QueryLatestParams) -> list[Event]:
+def _can_go_on(
+    events: Iterable[Event], params: QueryLatestParams, rights: Sequence[EventType]
+) -> bool:
+    """Whether the event is found behind which a query is to go on, if it is."""
+    return params.last_event_id is None or any(
+        i.id == params.last_event_id
+        and matches(rights, i.type)
+        and matches(params.event_types, i.type)
+        for i in events
+    )
+
+
+def _latest(
+    events: Sequence[Event], params: QueryLatestParams, types: Sequence[EventType]
+) -> list[Event]:
+    """Answer, where ``types`` are all of them in the order in which they came."""
     latest = {i.type: i for i in events if matches(params.event_types, i.type)}
+    if params.last_event_id is not None:
+        [last] = [i.type for i in events if i.id == params.last_event_id]
+        behind = types[types.index(last) + 1 :]
+        latest = {event_type: i for event_type, i in latest.items() if event_type in behind}
     return sorted(latest.values(), key=natural_key)
 
 

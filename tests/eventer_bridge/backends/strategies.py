@@ -119,7 +119,7 @@ query_types = st.none() | st.lists(_patterns, max_size=3)
 _event_ids = st.builds(EventId, _servers, st.integers(1, 20), st.integers(1, 6))
 _max_results = st.none() | st.integers(0, 7)
 
-latest_params = st.builds(QueryLatestParams, query_types)
+latest_params = st.builds(QueryLatestParams, query_types, st.none() | _event_ids)
 
 timeseries_params = st.builds(
     QueryTimeseriesParams,

@@ -3,13 +3,13 @@ import tracemalloc
 
 import pytest
 from hat.event import common as hat_common
-from hat.sbs import Repository
+from hat.sbs import CSerializer, PySerializer, Repository
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from eventer_bridge import limits
-from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.eventer.messages import (
     Message,
@@ -30,6 +30,7 @@ from eventer_bridge.model import (
     JsonPayload,
     Order,
     OrderBy,
+    QueryLatestParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
@@ -374,3 +375,20 @@ def test_events_that_cannot_be_are_left_out_whatever_else_they_say(
     assert [i.id for i in message.refused] == [other.id, good.id]
     assert "timestamp out of range" in message.refused[0].reason
     assert "payload is not JSON" in message.refused[1].reason
+
+
+def test_hat_event_takes_a_query_that_goes_on_for_one_that_does_not() -> None:
+    types = (("a", "*"), ("b",))
+    message = MsgQueryReq(QueryLatestParams(types, EventId(1, -(1 << 40), 3)))
+    name, data = codec.encode(message)
+    assert codec.decode(name, data) == message
+    bare = codec.encode(MsgQueryReq(QueryLatestParams(types)))[1]
+    assert data.startswith(bare)
+    for serializer in (PySerializer, CSerializer):
+        theirs = hat_common.sbs_repo.decode(name, data, serializer=serializer)
+        assert theirs == hat_common.sbs_repo.decode(name, bare)
+    for end in range(len(bare) + 1, len(data)):
+        with pytest.raises(InvalidMessageError, match="ends too early"):
+            codec.decode(name, data[:end])
+    with pytest.raises(InvalidMessageError, match="but 1 bytes follow"):
+        codec.decode(name, data + b"\x80")

@@ -12,6 +12,7 @@ import pytest
 
 from eventer_bridge import limits, sbs
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import (
     MsgEventsNotify,
@@ -35,6 +36,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.paging import query_all
 from eventer_bridge.payload_schemas import PayloadSchemas
 from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
 from tests.eventer_bridge.eventer.peers import (
@@ -201,6 +203,22 @@ async def test_queries_have_pages(tmp_path: Path) -> None:
         assert list(latest.events) == [everything[-1]]
         unknown = QueryTimeseriesParams([("a",)], last_event_id=EventId(1, 10_000, 1))
         assert await query(peer, unknown) == QueryResult([], False)
+
+
+async def test_latest_has_pages_that_ours_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_LATEST_RESULTS", 3)
+    params = QueryLatestParams([("?",)])
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        registered = await peer.register(*map(register_event, "abcdefgh"))
+        assert registered is not None
+        async with await eventer.connect(server.address, "client") as client:
+            assert [i async for i in query_all(client.query, params)] == list(registered)
+        latest = await query(peer, params)
+        assert latest.more_follows
+        unknown = msgspec.structs.replace(params, last_event_id=EventId(1, 10_000, 1))
+        assert await query(peer, unknown) == QueryResult([], True)
 
 
 async def pages(peer: Peer, params: Any, size: int) -> list[Any]:
