@@ -17,8 +17,9 @@ slices; what comes meanwhile waits for it, so that the order stays.
 Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers
 the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
 makes it STOPPING, ends the sessions under way, registers STOPPED, closes the modules and
-makes it STANDBY again. While the backend cannot write (``Backend.failure``), it is STANDBY
-meanwhile. Registrations fail unless it is OPERATIONAL; queries do not mind.
+makes it STANDBY again, each with a bound. While the backend cannot write
+(``Backend.failure``), it is STANDBY meanwhile. Registrations fail unless it is OPERATIONAL;
+queries do not mind. An engine whose modules cannot go on closes by itself.
 
 Everything here runs on the event loop's thread.
 """
@@ -41,6 +42,7 @@ from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
+    ModuleError,
     NotOperationalError,
     StorageError,
 )
@@ -134,6 +136,7 @@ class Engine(EventCore):
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
         self._phase = Status.STANDBY
+        self._is_started = False  # STARTED is registered, and STOPPED is not
         self._numbering = Numbering(backend, server_id)
         self._checked_types: Remembered[EventType, None] = Remembered()
         self._runner: ModuleRunner | None = None
@@ -252,7 +255,7 @@ class Engine(EventCore):
 
         Raises:
             StorageError: session ids could not be reserved, or STARTED not be registered.
-            ModuleError: a module could not be created.
+            ModuleError: a module could not be created, or failed STARTED.
         """
         async with self._starting_or_stopping:
             if self._phase is not Status.STANDBY or not self.is_open:
@@ -265,35 +268,56 @@ class Engine(EventCore):
                     self._numbering.next_session,
                     self._on_processed,
                     self._on_failed,
+                    self._on_modules_died,
                 )
                 engine = EngineOfModules(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             await self._register_status("STARTED")
+            self._is_started = True
+            if self._runner is not None and self._runner.is_abandoned:
+                raise ModuleError("modules cannot go on")
             self._enter(Status.OPERATIONAL)
 
     async def stop(self) -> None:
-        """Become STANDBY, whatever it is. Queries are answered until it is closed."""
+        """Become STANDBY, whatever it is; each step of it is bounded.
+
+        Queries are answered until it is closed.
+        """
         async with self._starting_or_stopping:
             if self._phase is Status.STANDBY:
                 return
-            was_operational = self._phase is Status.OPERATIONAL
             self._enter(Status.STOPPING)
             if self._runner is not None and not await _in_time(self._own_ended.wait()):
                 mlog.error("modules do not end their sessions, which fail now")
-                self._runner.abandon()
-            # not for replicated sessions, which go on coming
-            await self._own_ended.wait()
-            if was_operational and self._backend.is_open:
-                try:
-                    await self._register_status("STOPPED")
-                except EventerBridgeError as e:
-                    mlog.error("engine could not register its end", extra={"reason": str(e)})
+                await self._runner.abandon()
+            await self._register_stopped()
             if self._runner is not None:
                 if not await _in_time(self._runner.wait_ended()):
                     mlog.error("modules do not close their sessions")
-                await self._runner.async_close()
+                    await self._runner.abandon()
+                timeout_s = limits.STOP_TIMEOUT_S + limits.INTERRUPTED_TIMEOUT_S
+                if not await _in_time(self._runner.async_close(), timeout_s):
+                    mlog.error("modules do not end")
                 self._runner = None
             self._enter(Status.STANDBY)
+
+    async def _register_stopped(self) -> None:
+        # not for replicated sessions, which go on coming
+        if not await _in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
+            mlog.error("sessions do not end", extra={"sessions": self._n_own})
+        elif self._is_started and self._backend.is_open:
+            try:
+                registered = self._register_status("STOPPED")
+                if not await _in_time(registered, limits.DRAIN_TIMEOUT_S):
+                    mlog.error("STOPPED is not committed in time")
+            except EventerBridgeError as e:
+                mlog.error("engine could not register its end", extra={"reason": str(e)})
+        self._is_started = False
+
+    def _on_modules_died(self) -> None:
+        """Nothing can be registered any more."""
+        self._enter(Status.STOPPING)
+        self.close()
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Register the events of ``announcements``.
@@ -584,10 +608,15 @@ class Engine(EventCore):
         self._tell_status()
 
 
-async def _in_time(waiting: Awaitable[object]) -> bool:
-    """Wait ``limits.STOP_TIMEOUT_S``; whether that was enough."""
+async def _in_time(waiting: Awaitable[object], timeout_s: float | None = None) -> bool:
+    """Wait; whether that was enough.
+
+    Args:
+        waiting: what for.
+        timeout_s: how long; None: ``limits.STOP_TIMEOUT_S``.
+    """
     try:
-        async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+        async with asyncio.timeout(limits.STOP_TIMEOUT_S if timeout_s is None else timeout_s):
             await waiting
     except TimeoutError:
         return False

@@ -279,6 +279,10 @@ assert MAX_ALARM_STATES >= MAX_SESSION_EVENTS, "those of one session are needed 
 MAX_AUDITED_CONNECTIONS: Final = 20_000
 """Connections whose client's name an audit module remembers: twice what a server accepts."""
 
+INTERRUPTED_TIMEOUT_S: Final = 2.0
+"""What a module that is interrupted gets to end what it does. After it the gateway ends: no
+session could be processed any more."""
+
 STOP_TIMEOUT_S: Final = 5.0
 """What modules get to end the sessions under way when the engine stops, then to hear of
 their end, then to close. Three times this is below what a gateway has to stop."""

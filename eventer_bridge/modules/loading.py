@@ -19,6 +19,7 @@ from jsonschema.exceptions import SchemaError, ValidationError
 from eventer_bridge import limits
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.modules.base import Module, ModuleEngine
+from eventer_bridge.modules.calls import is_cancellation
 from eventer_bridge.modules.processing import NamedModule
 from eventer_bridge.subscription import Subscription
 
@@ -44,7 +45,7 @@ def find(name: str) -> ModuleInfo:
     """
     try:
         found = importlib.import_module(name)
-    except Exception as e:  # importing runs code that is not ours
+    except BaseException as e:  # importing runs code that is not ours
         raise ModuleError(f"cannot import {name!r}: {type(e).__name__}: {e}") from e
     try:
         info = ModuleInfo(found.json_schema, found.create)
@@ -85,13 +86,15 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
     try:
         async with asyncio.timeout(limits.MODULE_TIMEOUT_S):
             module: Any = await find(name).create(conf, engine)
-    except Exception as e:
+    except BaseException as e:
+        if is_cancellation(e):
+            raise
         raise _failure(name, e) from e
     if not isinstance(module, Module):
         raise ModuleError(f"module {name} failed: create gave no Module")
     try:
         subscription: Any = module.subscription
-    except Exception as e:
+    except BaseException as e:
         await module.async_close()
         raise _failure(name, e) from e
     if not isinstance(subscription, Subscription):
@@ -101,6 +104,6 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
     return NamedModule(name, module, subscription)
 
 
-def _failure(name: str, error: Exception) -> ModuleError:
+def _failure(name: str, error: BaseException) -> ModuleError:
     mlog.error("module could not be created", extra={"module_name": name}, exc_info=error)
     return ModuleError(f"module {name} failed: {type(error).__name__}: {error}")

@@ -6,8 +6,10 @@ return joins the session in the order of the modules in the configuration::
 
     round 1: the request's events ─▶ A, B, C ─▶ what A, B, C returned ─▶ round 2 …
 
-A module that raises, returns something else, takes too long, or adds without end fails the
-registration, and only that.
+A module that raises (whatever it is: also SystemExit, and what extension modules derive from
+BaseException), returns something else, takes too long, or adds without end fails the
+registration, and only that. One that goes on although it was interrupted cannot be helped: it
+holds up everything, and ends the engine (``runner``).
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from eventer_bridge import limits
 from eventer_bridge.errors import LimitError, ModuleError
 from eventer_bridge.model import EventId, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
+from eventer_bridge.modules.calls import Calls
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -40,14 +43,12 @@ class ModuleSessions:
 
     Args:
         modules: of the engine, in their order.
-        calling: the tasks in which a module session is called are kept in here.
+        calls: of module sessions, of all sessions.
     """
 
-    def __init__(
-        self, modules: Sequence[NamedModule], calling: set[asyncio.Task[Any] | None]
-    ) -> None:
+    def __init__(self, modules: Sequence[NamedModule], calls: Calls) -> None:
         self._modules = modules
-        self._calling = calling
+        self._calls = calls
         self._sessions: list[tuple[NamedModule, ModuleSession]] = []
         self._interrupted: list[str] = []
         self._deadline: asyncio.Timeout | None = None
@@ -72,8 +73,8 @@ class ModuleSessions:
         try:
             async with asyncio.timeout(limits.MODULE_TIMEOUT_S) as self._deadline:
                 for named in self._modules:
-                    if named.module.is_open:
-                        opened = await self._call(named.name, _open, named.module)
+                    opened = await self._call(named.name, _open, named.module)
+                    if opened is not None:
                         self._sessions.append((named, opened))
                 return await self._rounds(server, session, requested)
         except TimeoutError:
@@ -161,23 +162,17 @@ class ModuleSessions:
             ModuleError: it raised.
             asyncio.CancelledError: the task was cancelled.
         """
-        task = asyncio.current_task()
-        self._calling.add(task)
         try:
-            return await function(*args)
-        except Exception as e:
-            raise _failure(name, e) from e
-        except asyncio.CancelledError as e:
-            if task is not None and task.cancelling():
-                self._interrupted.append(name)
-                raise
-            # it waited for something of its own that was cancelled
-            raise _failure(name, e) from e
-        finally:
-            self._calling.discard(task)
+            return await self._calls.make(name, function, *args)
+        except asyncio.CancelledError:
+            self._interrupted.append(name)
+            raise
 
 
-async def _open(module: Module) -> ModuleSession:
+async def _open(module: Module) -> ModuleSession | None:
+    """None: it is closed."""
+    if not module.is_open:
+        return None
     session: Any = await module.create_session()
     if not isinstance(session, ModuleSession):
         raise TypeError("create_session gave no ModuleSession")
@@ -204,8 +199,3 @@ def _with_ids(
         )
         for instance, i in enumerate(events, first_instance)
     ]
-
-
-def _failure(name: str, error: BaseException) -> ModuleError:
-    mlog.error("module failed", extra={"module_name": name}, exc_info=error)
-    return ModuleError(f"module {name} failed: {type(error).__name__}")

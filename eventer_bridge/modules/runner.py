@@ -11,13 +11,16 @@ after its commit, in the order of the sessions; where a module takes long to clo
 processing waits (``limits.MAX_UNCLOSED_SESSIONS``). Those of a session that fails before
 its commit are closed at once, before the next session.
 
+Without one of its loops nothing would be answered any more: one that dies, and a module that does
+not let itself be interrupted, fail what is queued and end the engine.
+
 Belongs to the event loop's thread.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from hat import aio
 
@@ -25,6 +28,7 @@ from eventer_bridge import limits
 from eventer_bridge.errors import EventerBridgeError, ModuleError
 from eventer_bridge.model import ProcessEvent, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.calls import Calls, is_cancellation
 from eventer_bridge.modules.loading import ModuleConf, create_module
 from eventer_bridge.modules.processing import ModuleSessions, NamedModule
 from eventer_bridge.session import Session
@@ -49,27 +53,37 @@ class ModuleRunner(aio.Resource):
         next_session: gives session ids; may raise branches of ``EventerBridgeError``.
         commit: see :data:`CommitCb`.
         fail: see :data:`FailCb`.
+        on_died: called when nothing can be processed any more, before what is queued fails.
     """
 
     def __init__(
-        self, server_id: int, next_session: Callable[[], int], commit: CommitCb, fail: FailCb
+        self,
+        server_id: int,
+        next_session: Callable[[], int],
+        commit: CommitCb,
+        fail: FailCb,
+        on_died: Callable[[], None],
     ) -> None:
         self._server_id = server_id
         self._next_session = next_session
         self._commit = commit
         self._fail = fail
+        self._on_died = on_died
         self._modules: list[NamedModule] = []
-        self._calling: set[asyncio.Task[Any] | None] = set()
-        self._current: ModuleSessions | None = None
+        self._calls = Calls()
+        # what is processed now, until it is handed over or failed
+        self._session: Session | None = None
+        self._module_sessions: ModuleSessions | None = None
         self._is_abandoned = False
+        self._is_dead = False
         self._queue: asyncio.Queue[tuple[Session, Sequence[ProcessEvent]]] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
         )
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._close_modules)
-        self._async_group.spawn(self._process_loop)
-        self._async_group.spawn(self._end_loop)
+        for loop in (self._process_loop, self._end_loop, self._sweep_loop):
+            self._async_group.spawn(self._keep, loop)
 
     @property
     def async_group(self) -> aio.Group:
@@ -79,11 +93,11 @@ class ModuleRunner(aio.Resource):
     @property
     def is_calling(self) -> bool:
         """Whether the current task is one in which a module session is called."""
-        return asyncio.current_task() in self._calling
+        return self._calls.is_in_one
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether :meth:`abandon` was called: nothing more can be submitted."""
+        """Whether nothing more can be submitted: :meth:`abandon` was called, or it died."""
         return self._is_abandoned
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
@@ -107,27 +121,63 @@ class ModuleRunner(aio.Resource):
         ]
         self._queue.put_nowait((session, process_events))
 
-    def abandon(self) -> None:
-        """Fail the session that is processed now, and those that wait for it."""
+    async def abandon(self) -> None:
+        """Fail the session that is processed now, and those that wait for it.
+
+        The modules get a moment to be interrupted; what they do later is of no use any more.
+        """
         self._is_abandoned = True
-        if self._current is not None:
-            self._current.interrupt()
+        self._fail_queued("the server stopped before modules processed the session")
+        session, sessions = self._session, self._module_sessions
+        if session is not None and sessions is not None:
+            sessions.interrupt()
+            await asyncio.wait([session.committed], timeout=limits.INTERRUPTED_TIMEOUT_S)
+            self._fail_current("a module did not end when the server stopped")
 
     async def wait_ended(self) -> None:
-        """Wait until the modules were told of the end of every session so far."""
-        await self._queue.join()
-        await self._ended.join()
+        """Wait until the modules were told of the end of every session so far, if they can be."""
+        if not self._is_dead:
+            await self._queue.join()
+            await self._ended.join()
+
+    async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a loop as long as this is open."""
+        try:
+            await loop()
+        except BaseException as e:
+            if is_cancellation(e):
+                raise
+            reason = "modules cannot go on, the server stops"
+            mlog.critical(reason, exc_info=e)
+            self._is_abandoned = self._is_dead = True
+            self._on_died()
+            self._fail_current(reason)
+            self._fail_queued(reason)
+
+    def _fail_current(self, reason: str) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._fail(session, ModuleError(reason))
+
+    def _fail_queued(self, reason: str) -> None:
+        while not self._queue.empty():
+            session, _ = self._queue.get_nowait()
+            self._fail(session, ModuleError(reason))
+            self._queue.task_done()
 
     async def _process_loop(self) -> None:
         loop = asyncio.get_running_loop()
         slice_end = loop.time()
         while True:
             session, requested = await self._queue.get()
-            sessions = self._current = ModuleSessions(self._modules, self._calling)
+            self._session = session
+            sessions = self._module_sessions = ModuleSessions(self._modules, self._calls)
             try:
                 await self._process(session, requested, sessions)
             except EventerBridgeError as e:
-                self._fail(session, e)
+                if self._session is session:
+                    self._session = None
+                    self._fail(session, e)
                 await sessions.close(is_committed=False)
             else:
                 await self._ended.put((sessions, session))
@@ -139,10 +189,10 @@ class ModuleRunner(aio.Resource):
     async def _process(
         self, session: Session, requested: Sequence[ProcessEvent], sessions: ModuleSessions
     ) -> None:
-        if self._is_abandoned:
-            raise ModuleError("the server stopped before modules processed the session")
         session_id = self._next_session()
         events = await sessions.process(self._server_id, session_id, requested)
+        if self._session is not session:
+            raise ModuleError("the session failed while modules processed it")
         try:
             self._commit(session, session_id, events)
         except EventerBridgeError:
@@ -151,6 +201,7 @@ class ModuleRunner(aio.Resource):
             # events that were not made by create_process_event; the loop has to go on
             mlog.exception("events of a session with modules cannot be stored")
             raise ModuleError(f"modules made events that cannot be stored: {e!r}") from e
+        self._session = None
 
     async def _end_loop(self) -> None:
         while True:
@@ -160,6 +211,12 @@ class ModuleRunner(aio.Resource):
             await sessions.close(is_committed=session.committed.exception() is None)
             self._ended.task_done()
 
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            if (name := self._calls.sweep()) is not None:
+                raise ModuleError(f"module {name} goes on although it was interrupted")
+
     async def _watch(self, named: NamedModule) -> None:
         await named.module.wait_closing()
         if self.is_open:
@@ -168,7 +225,15 @@ class ModuleRunner(aio.Resource):
     async def _close_modules(self) -> None:
         try:
             async with asyncio.timeout(limits.STOP_TIMEOUT_S):
-                await asyncio.gather(*(i.module.async_close() for i in self._modules))
+                await asyncio.gather(*map(self._close_module, self._modules))
         except TimeoutError:
             names = [i.name for i in self._modules if not i.module.is_closed]
             mlog.error("modules do not close", extra={"waiting_for": names})
+
+    async def _close_module(self, named: NamedModule) -> None:
+        try:
+            await named.module.async_close()
+        except BaseException as e:
+            if is_cancellation(e):
+                raise
+            mlog.error("module failed to close", extra={"module_name": named.name}, exc_info=e)

@@ -17,6 +17,7 @@ from hat import aio
 
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
+from eventer_bridge.modules.calls import is_cancellation
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import NOTHING, Subscription
 
@@ -101,21 +102,23 @@ class _Session(ModuleSession):
                 session = await self._session(index)
                 if session is not None:
                     added += await session.process(offered[index])
-            except Exception as e:
+            except BaseException as e:
                 e.add_note(f"in {self._host.name_of(index)}")
                 raise
         return added
 
     async def async_close(self, is_committed: bool) -> None:
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for index, session in self._sessions.items():
             try:
                 await session.async_close(is_committed)
-            except Exception as e:  # the others are to be closed as well
+            except BaseException as e:  # the others are to be closed as well
+                if is_cancellation(e):
+                    raise
                 e.add_note(f"in {self._host.name_of(index)}")
                 errors.append(e)
         if errors:
-            raise ExceptionGroup("sub-modules failed to close their sessions", errors)
+            raise BaseExceptionGroup("sub-modules failed to close their sessions", errors)
 
     async def _session(self, index: int) -> ModuleSession | None:
         session = self._sessions.get(index)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 from importlib import import_module
@@ -16,6 +17,8 @@ from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitE
 from eventer_bridge.net import descriptors
 from mariner import config, config_audit, gateway, logs, memory
 from mariner.stopping import Stopper, block_signals
+
+mlog = logging.getLogger(__name__)
 
 _CONF = click.option(
     "--conf",
@@ -56,8 +59,9 @@ def serve(path: Path) -> None:
     """Run the gateway until SIGTERM or SIGINT.
 
     Exit code 0: stopped by a signal, with everything that was accepted on disk; 1: it
-    could not start or failed; 2: the configuration cannot be used; 3: it did not stop within
-    25 s of the signal (what was acknowledged is on disk, the log says what hangs).
+    could not start, or failed and stopped in order (the log says why); 2: the configuration
+    cannot be used; 3: it did not stop within 25 s of the signal (what was acknowledged is on
+    disk, the log says what hangs).
     """
     conf = _load(path)
     block_signals()
@@ -80,7 +84,8 @@ def serve(path: Path) -> None:
 def _run(conf: config.GatewayConfig) -> tuple[str | None, int]:
     """Run the gateway; returns what went wrong, and the exit code."""
     try:
-        failed = uvloop.run(_serve(conf))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            failed = _Process(conf, runner.get_loop()).run()
     except ConfigurationError as e:
         return str(e), 2
     except (EventerBridgeError, OSError) as e:
@@ -88,29 +93,50 @@ def _run(conf: config.GatewayConfig) -> tuple[str | None, int]:
     return (None, 0) if failed is None else (f"{failed} failed, see the log", 1)
 
 
-async def _serve(conf: config.GatewayConfig) -> str | None:
-    """Run the gateway; returns what failed, if something did."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    running: gateway.Gateway | None = None
+class _Process:
+    """A gateway, from its start until it was told to stop or failed."""
 
-    def ask_to_stop() -> None:
-        loop.call_soon_threadsafe(stop.set)
+    def __init__(self, conf: config.GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self._conf = conf
+        self._loop = loop
+        self._asked_to_stop = asyncio.Event()
+        self._gateway: gateway.Gateway | None = None
+        self._stopper = Stopper(self._ask_to_stop, self._waits_for)
 
-    stopper = Stopper(ask_to_stop, lambda: "start" if running is None else running.waits_for)
-    running = await gateway.create(conf)
-    gc.collect()  # the event types of a large store take long at the first time, and only then
-    try:
-        _tell(conf, running)
-        stopping = asyncio.ensure_future(stop.wait())
-        closing = asyncio.ensure_future(running.wait_closing())
-        await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        closing.cancel()
-    finally:
-        stopper.stop()  # from here on, time runs
-        await aio.uncancellable(running.async_close())
-    return running.failed or stopper.failure
+    def run(self) -> str | None:
+        """Run it; returns what failed, if something did."""
+        serving = self._loop.create_task(self._serve())
+        while True:
+            try:
+                return self._loop.run_until_complete(serving)
+            except (SystemExit, KeyboardInterrupt) as e:
+                # of a task of a module, for example: the loop goes on, to stop in order
+                if serving.done():
+                    raise
+                mlog.critical("a task ended the event loop", exc_info=e)
+                self._stopper.stop(f"a task ({type(e).__name__})")
+
+    async def _serve(self) -> str | None:
+        self._gateway = running = await gateway.create(self._conf)
+        # the event types of a large store take long at the first time, and only then
+        gc.collect()
+        try:
+            _tell(self._conf, running)
+            stopping = asyncio.ensure_future(self._asked_to_stop.wait())
+            closing = asyncio.ensure_future(running.wait_closing())
+            await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            closing.cancel()
+        finally:
+            self._stopper.stop()  # from here on, time runs
+            await aio.uncancellable(running.async_close())
+        return running.failed or self._stopper.failure
+
+    def _ask_to_stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._asked_to_stop.set)
+
+    def _waits_for(self) -> str:
+        return "start" if self._gateway is None else self._gateway.waits_for
 
 
 def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:

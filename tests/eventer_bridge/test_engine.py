@@ -232,6 +232,25 @@ async def test_it_stops_and_starts_again(core: Engine) -> None:
     assert states == ["STARTED", "STOPPED", "STARTED", 1]
 
 
+async def test_stopping_does_not_wait_for_ever_for_a_commit(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("STOP_TIMEOUT_S", "DRAIN_TIMEOUT_S"):
+        monkeypatch.setattr(limits, name, 0.02)
+    async with await engine.create(backend, 7) as core:
+        never = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(backend, "register", lambda *_: never)
+        core.register(SOURCE, [register_event("a")])
+        async with asyncio.timeout(30):
+            await core.stop()
+        assert core.status is Status.STANDBY
+        [record] = [i for i in caplog.records if i.message == "sessions do not end"]
+        assert vars(record)["sessions"] == 1
+        never.set_result(None)
+        await asyncio.sleep(0)
+        assert core.pending_events == 0
+
+
 class BusyReplication:
     """Hands over a replicated session whenever one is durable, so that one always waits."""
 
