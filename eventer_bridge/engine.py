@@ -18,8 +18,9 @@ Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules
 the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
 makes it STOPPING, ends the sessions under way, registers STOPPED, closes the modules and
 makes it STANDBY again, each with a bound. While the backend cannot write
-(``Backend.failure``), it is STANDBY meanwhile. Registrations fail unless it is OPERATIONAL;
-queries do not mind. An engine whose modules cannot go on closes by itself.
+(``Backend.failure``), it is STANDBY meanwhile, and so it is while its events are ahead of the
+clock by too much (``clock``). Registrations fail unless it is OPERATIONAL; queries do not mind. An
+engine whose modules cannot go on closes by itself.
 
 Everything here runs on the event loop's thread.
 """
@@ -37,6 +38,7 @@ from eventer_bridge import limits
 from eventer_bridge.announcements import announcement
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
+from eventer_bridge.clock import ClockWatch
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
@@ -138,6 +140,7 @@ class Engine(EventCore):
         self._phase = Status.STANDBY
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._numbering = Numbering(backend, server_id)
+        self._clock = ClockWatch(lambda: self._numbering.newest, self._tell_status)
         self._checked_types: Remembered[EventType, None] = Remembered()
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
@@ -148,6 +151,7 @@ class Engine(EventCore):
         self._own_ended.set()
         self._starting_or_stopping = asyncio.Lock()
         self._failure_handle = backend.register_failure_cb(self._tell_status)
+        self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
 
@@ -164,7 +168,8 @@ class Engine(EventCore):
     @property
     def status(self) -> Status:
         """See :class:`EventCore`."""
-        if self._phase is Status.OPERATIONAL and self._backend.failure is not None:
+        is_able = self._backend.failure is None and self._clock.fault is None
+        if self._phase is Status.OPERATIONAL and not is_able:
             return Status.STANDBY
         return self._phase
 
@@ -192,7 +197,14 @@ class Engine(EventCore):
         """
         if self._phase is not Status.OPERATIONAL:
             raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
+        if self._clock.fault is not None:
+            raise NotOperationalError(self._clock.fault)
         return self._register(source, register_events, quota)
+
+    @property
+    def clock_ahead_s(self) -> float:
+        """Seconds that the newest event of this server is ahead of the clock of its machine."""
+        return self._clock.ahead_s
 
     def replicated(self, server_id: int) -> ServerMark:
         """How far another server's events are kept; ``timestamp`` is None where none are.
@@ -261,6 +273,7 @@ class Engine(EventCore):
             if self._phase is not Status.STANDBY or not self.is_open:
                 return
             self._enter(Status.STARTING)
+            self._clock.look()
             await self._numbering.reserve()
             if self._module_confs:
                 self._runner = ModuleRunner(

@@ -191,6 +191,17 @@ STORE_RETRY_PERIOD_S: Final = 1.0
 """After a failed commit the store is opened again so often, until it works. Each try that
 gets as far as that costs about as much as a start."""
 
+CLOCK_PERIOD_S: Final = 1.0
+"""Between two looks at the clock of this machine."""
+
+CLOCK_TOLERANCE_S: Final = 5.0
+"""By which events may be ahead of the clock, or it may jump, without a word: it is put right by
+less all the time."""
+
+MAX_CLOCK_AHEAD_S: Final = 24 * 3600.0
+"""By which events may be ahead of the clock before nothing more is registered: more than a wrong
+time zone makes."""
+
 assert MAX_PENDING_EVENTS * 2 <= RESERVED_SESSIONS, (
     "a session has at least one event, so that what is pending must never outrun the ids"
     " that are already reserved on disk"

@@ -16,6 +16,7 @@ cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
 import enum
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -24,6 +25,8 @@ from eventer_bridge.errors import InvalidEventError
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 """An integer that fits 64 bits with sign: the range of every integer of the protocols."""
@@ -95,6 +98,14 @@ class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknow
     def to_float(self) -> float:
         """Seconds since 1970-01-01; exact to about a microsecond for present dates."""
         return self.s + self.us / 1_000_000
+
+    def to_iso(self) -> str:
+        """ISO 8601 in UTC with microseconds; seconds where the calendar does not reach."""
+        try:
+            moment = _EPOCH + timedelta(seconds=self.s, microseconds=self.us)
+        except OverflowError:
+            return f"{self.s}.{self.us:06}"
+        return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 class EventId(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):

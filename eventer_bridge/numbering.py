@@ -47,6 +47,11 @@ class Numbering:
         self._session += 1
         return self._session
 
+    @property
+    def newest(self) -> Timestamp:
+        """The greatest timestamp given."""
+        return self._timestamp
+
     def now(self) -> Timestamp:
         """The wall clock, or the greatest timestamp given before where that is later."""
         self._timestamp = timestamp = max(self._timestamp, Timestamp.now())

@@ -22,7 +22,7 @@ from typing import Any
 
 from hat import aio, util
 
-from eventer_bridge import limits
+from eventer_bridge import clock, limits
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
@@ -70,6 +70,7 @@ class Replication(aio.Resource):
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
         self._timestamp: Timestamp | None = None  # of the last session
+        self._is_ahead_told = False
         self._refused_events = 0
         self._feed = Feed(
             self.name,
@@ -114,6 +115,11 @@ class Replication(aio.Resource):
     def refused_events(self) -> int:
         """Times that the remote server told of an event that cannot be kept."""
         return self._refused_events + self._feed.refused_events
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds that the newest event kept of it is ahead of the clock of this machine."""
+        return 0.0 if self._timestamp is None else clock.ahead_s(self._timestamp)
 
     async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
         return await self._connect(
@@ -185,7 +191,15 @@ class Replication(aio.Resource):
             done.set_result(None)
             return done
         self._timestamp = session[0].timestamp
+        self._tell_if_ahead()
         return self._engine.replicate(events)
+
+    def _tell_if_ahead(self) -> None:
+        """Say once for each connection that one of the clocks is wrong; its events are kept."""
+        if not self._is_ahead_told and self.ahead_s > limits.CLOCK_TOLERANCE_S:
+            self._is_ahead_told = True
+            extra = {"server": self.remote_id, "ahead_s": round(self.ahead_s, 3)}
+            mlog.warning("replicated events are ahead of the clock of this machine", extra=extra)
 
     def _refusal(
         self, event: Event, first: Event, checked: dict[EventType, str | None]
@@ -207,6 +221,7 @@ class Replication(aio.Resource):
         self._client = client
         if client is None:
             self.state = None
+            self._is_ahead_told = False
         self._remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:

@@ -15,6 +15,7 @@ from hat import aio
 from eventer_bridge import chatter, engine, relay, replication, tls
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.clock import SteadyClock
 from eventer_bridge.conditions import Conditions
 from eventer_bridge.core import EventCore
 from eventer_bridge.eventer import server as eventer_server
@@ -283,10 +284,13 @@ async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
         case DummyConfig():
             return dummy.create()
         case MemoryConfig():
-            return memory.create(backend.retention)
+            return memory.create(backend.retention, SteadyClock())
         case RocksDbConfig():
             return await rocksdb.create(
-                backend.path, on_commit=metrics.observe_commit, retention=backend.retention
+                backend.path,
+                on_commit=metrics.observe_commit,
+                retention=backend.retention,
+                clock=SteadyClock(),
             )
 
 

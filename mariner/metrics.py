@@ -5,7 +5,7 @@ them when it is scraped. Only durations are observed as they happen, one per com
 query. Each gateway has a registry of its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.core import EventCore
+from eventer_bridge.engine import Engine
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.replication import Replication
@@ -101,6 +102,9 @@ class RemotesCollector(Collector):
         synced = {i.name: i.is_synced for i in remotes if isinstance(i, Replication)}
         text = "1 if all was caught up with, and events are kept as they are registered there"
         yield _gauges("mariner_replication_synced", text, "server", synced)
+        ahead = {i.name: i.ahead_s for i in remotes if isinstance(i, Replication)}
+        text = "Seconds that the newest event kept of the server is ahead of the clock here"
+        yield _gauges("mariner_replication_clock_ahead_seconds", text, "server", ahead)
         refused = {remote.name: remote.refused_events for remote in remotes}
         text = "Events of a remote server that were left out, each time it told of them"
         yield _labelled("mariner_remote_events_refused", text, "server", refused)
@@ -135,6 +139,9 @@ class GatewayCollector(Collector):
             ("pending_events", "Events that wait for their commit", core.pending_events),
         ):
             yield GaugeMetricFamily(f"mariner_{name}", text, value)
+        if isinstance(core, Engine):
+            text = "Seconds that the newest event is ahead of the clock of this machine"
+            yield GaugeMetricFamily("mariner_clock_ahead_seconds", text, core.clock_ahead_s)
         stats = self._server.stats
         yield from _server_metrics("mariner", stats)
         traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
@@ -221,8 +228,8 @@ def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> Metri
     return family
 
 
-def _gauges(name: str, text: str, label: str, values: dict[str, bool]) -> Metric:
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
-    for value, is_so in sorted(values.items()):
-        family.add_metric([value], is_so)
+    for label_value, value in sorted(values.items()):
+        family.add_metric([label_value], value)
     return family

@@ -124,12 +124,8 @@ def parse_last_timestamp(text: str) -> Timestamp:
 
 
 def format_timestamp(timestamp: Timestamp) -> str:
-    """ISO 8601 in UTC with microseconds; seconds where the calendar does not reach."""
-    try:
-        moment = _EPOCH + timedelta(seconds=timestamp.s, microseconds=timestamp.us)
-    except OverflowError:
-        return f"{timestamp.s}.{timestamp.us:06}"
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    """As :meth:`Timestamp.to_iso`."""
+    return timestamp.to_iso()
 
 
 def parse_register_event(line: str | bytes) -> RegisterEvent:

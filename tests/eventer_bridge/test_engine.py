@@ -97,7 +97,7 @@ async def test_the_clock_never_goes_backwards(
 
 async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    last_timestamp = Timestamp(1 << 40, 0)  # far in the future: a clock that was set back
+    last_timestamp = Timestamp(Timestamp.now().s + 3_600, 0)  # of a clock that is put back
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Timestamp, "now", lambda: last_timestamp)
         backend = await rocksdb.create(path)
