@@ -247,6 +247,10 @@ STABLE_CONNECTION_S: Final = 1.0
 """A connection to a remote Event Server that held for so long was of use: when it is lost, the
 next one is tried at once. One that breaks off before counts as an attempt that failed."""
 
+MAX_FOLLOWED_EVENTS: Final = 1_024
+"""Events of a remote Event Server that wait for their commit while it is caught up with. What is
+registered here is committed behind them, some 5 ms later; more would be hardly faster."""
+
 MAX_REMOTE_SERVERS: Final = 1_024
 """Servers whose events one remote Event Server tells of, each with a position of its own."""
 

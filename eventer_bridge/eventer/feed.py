@@ -31,10 +31,11 @@ from typing import TypeAlias
 import tenacity
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits, slices
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
 from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
+from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
 
@@ -179,11 +180,8 @@ class Feed(aio.Resource):
                 count += await self._pull(client, server_id, is_first=not count)
             assert self._backlog is not None
             while self._backlog and not self._dropped:
-                events = self._backlog.popleft()
-                self._backlog_events -= len(events)
-                self._deliver_new(events)
-                if self._undelivered_events > limits.MAX_PENDING_EVENTS:
-                    await self._settle()
+                await slices.run(self._deliver_backlog())
+                await self._settle(limits.MAX_FOLLOWED_EVENTS)
                 self._raise_failure()
             if not self._dropped:
                 self._backlog = None
@@ -193,30 +191,68 @@ class Feed(aio.Resource):
         """Deliver what is stored of a server behind its position."""
         count = 0
         last = self._positions[server_id]
-        pending: list[Event] = []
+        begun: list[Event] = []  # the last session of a page, which may go on with the next one
         while True:
             params = QueryServerParams(server_id, persisted=client.persisted, last_event_id=last)
             result = await client.query(params)
-            for event in result.events:
-                if event.id.server != server_id or (last is not None and event.id <= last):
-                    raise RemoteProtocolError(f"answer with event {event.id} after {last}")
-                last = event.id
             if result.events and is_first and not count:
                 self._on_state(FeedState.SYNCING, None)
             count += len(result.events)
-            pending.extend(result.events)
-            sessions = [list(group) for _, group in groupby(pending, _session_of)]
-            if result.more_follows:
-                # the last session of a page may go on with the next one
-                pending = sessions.pop() if sessions else []
-                if len(pending) > limits.MAX_RECEIVED_EVENTS or not result.events:
-                    raise RemoteProtocolError("answers that lead nowhere")
-            for session in sessions:
-                self._deliver_session(session)
-            await self._settle()
-            self._raise_failure()
+            page = deque(result.events)
+            while page:
+                begun = await slices.run(self._deliver_page(page, server_id, last, begun))
+                await self._settle(limits.MAX_FOLLOWED_EVENTS)
+                self._raise_failure()
+            if result.events:
+                last = result.events[-1].id
             if not result.more_follows:
+                if begun:
+                    self._deliver_session(begun)
+                await self._settle()
+                self._raise_failure()
                 return count
+            if len(begun) > limits.MAX_RECEIVED_EVENTS or not result.events:
+                raise RemoteProtocolError("answers that lead nowhere")
+
+    def _deliver_page(
+        self, page: deque[Event], server_id: int, last: EventId | None, begun: list[Event]
+    ) -> Steps[list[Event]]:
+        """Deliver sessions of a page, until enough are under way.
+
+        Args:
+            page: its events; those that are left are to be delivered later.
+            server_id: whose they have to be.
+            last: the event that they have to be behind.
+            begun: events of the same session that came before them.
+
+        Returns:
+            Events of the last session, of which there may be more.
+        """
+        while page and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS:
+            event = page.popleft()
+            previous = begun[-1].id if begun else last
+            if event.id.server != server_id or (previous is not None and event.id <= previous):
+                raise RemoteProtocolError(f"answer with event {event.id} after {previous}")
+            if begun and event.id.session != begun[-1].id.session:
+                self._deliver_session(begun)
+                begun = []
+                yield
+            begun.append(event)
+            if len(begun) % limits.STEP_EVENTS == 0:
+                yield
+        return begun
+
+    def _deliver_backlog(self) -> Steps[None]:
+        """Deliver what came while it caught up, until enough is under way."""
+        while (
+            self._backlog
+            and not self._dropped
+            and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS
+        ):
+            events = self._backlog.popleft()
+            self._backlog_events -= len(events)
+            self._deliver_new(events)
+            yield
 
     # --- live -----------------------------------------------------------------------------
 
@@ -310,10 +346,10 @@ class Feed(aio.Resource):
         if self._client is not None:
             self._client.set_reading(self._undelivered_events <= limits.MAX_PENDING_EVENTS)
 
-    async def _settle(self) -> None:
-        """Wait until nothing is under way."""
-        while self._undelivered:
-            await asyncio.wait(tuple(self._undelivered))
+    async def _settle(self, max_events: int = 0) -> None:
+        """Wait until so few events are under way."""
+        while self._undelivered_events > max_events:
+            await asyncio.wait(tuple(self._undelivered), return_when=asyncio.FIRST_COMPLETED)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.torture import (
+    catching_up,
     clock,
     cut_links,
     damage,
@@ -63,6 +64,7 @@ SCENARIOS: Final = {
     "cut-replication-hat": Scenario(cut_links.run_replication_hat, 200),
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
+    "catching-up": Scenario(catching_up.run, 3),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
     "lake-kill": Scenario(lake_kill.run, 10),

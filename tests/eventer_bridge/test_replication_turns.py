@@ -1,0 +1,76 @@
+"""Catching up with another server leaves the others their turns."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge import chatter, engine, limits, replication
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.engine import Engine
+from eventer_bridge.eventer import client
+from eventer_bridge.model import JsonPayload, RegisterEvent, SourceType, Status
+from eventer_bridge.session import REMOTE_SOURCE, Session
+from tests.support.event_servers import event_server, eventer_port
+
+N_SESSIONS = 1_500
+
+
+class Turns:
+    """Counts what is replicated between two turns of others, and what is under way then."""
+
+    def __init__(self, core: Engine) -> None:
+        self.most_events = 0
+        self.most_under_way = 0
+        self._core = core
+        self._n_events = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._take_turn)
+        core.add_observer(self)
+
+    def _take_turn(self) -> None:
+        self._n_events = 0
+        self._handle = self._loop.call_soon(self._take_turn)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        if persisted or session.source is not REMOTE_SOURCE:
+            return
+        self._n_events += len(session.events)
+        self.most_events = max(self.most_events, self._n_events)
+        self.most_under_way = max(self.most_under_way, self._core.pending_events)
+
+    def on_status(self, status: Status) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def replica(path: Path) -> AsyncIterator[Engine]:
+    async with await rocksdb.create(path) as backend, await engine.create(backend, 2) as core:
+        yield core
+
+
+async def test_a_session_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SLICE_S", 0.0)  # each step is a turn
+    monkeypatch.setattr(limits, "MAX_FOLLOWED_EVENTS", 100)
+    async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
+        source = first.core.create_source(SourceType.CONNECTION)
+        for i in range(N_SESSIONS):
+            events = [RegisterEvent(("a",), None, JsonPayload.of(i))] * 2
+            session = first.core.register(source, events)
+        await session.committed
+        turns = Turns(core)
+        address = chatter.Address("127.0.0.1", eventer_port(first), is_tls=False)
+        connect = functools.partial(client.connect, address, "event/2")
+        async with replication.create(core, 1, connect) as replicating:
+            while not replicating.is_synced:
+                await asyncio.sleep(0.01)
+        turns.stop()
+        assert core.replicated(1).session > N_SESSIONS
+        assert turns.most_events <= 2 * 2  # and no page of thousands
+        assert 2 <= turns.most_under_way <= 100 + 2
