@@ -172,7 +172,9 @@ class ServerGroup(aio.Resource):
     def _create(self, server_id: int, address: chatter.Address) -> Replication:
         mlog.info("server of the group", extra={"server": server_id, "address": str(address)})
         name = f"event/{self._engine.server_id}"
-        connect = functools.partial(client.connect, address, name, client_token=self._token)
+        connect = functools.partial(
+            client.connect, address, name, client_token=self._token, keeps_bounds=True
+        )
         created = replication.create(self._engine, server_id, connect)
         created.register_remote_status_cb(self._on_remote_status)
         return created

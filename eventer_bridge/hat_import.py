@@ -18,7 +18,7 @@ from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.hat_lmdb import HatStore, Unreadable
 from eventer_bridge.model import INT64_MAX, Event, Timestamp
-from eventer_bridge.registrable import check_type
+from eventer_bridge.registrable import check_payload, check_type
 
 MAX_COMMIT_BYTES: Final = 8 << 20
 """Payload bytes that are written at a time."""
@@ -122,6 +122,7 @@ class _Import:
                 continue
             try:
                 check_type(event.type)
+                check_payload(event.payload)
                 self._types.intern([event], self._new_types)
             except EventerBridgeError as e:
                 self._refuse(_refusal(event, str(e)))

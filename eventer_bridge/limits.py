@@ -149,6 +149,14 @@ MAX_NUMBER_DIGITS: Final = 1_000
 """Digits in a row in a number of a payload. Python's JSON decoder refuses 4,300 of them, so
 that one registration could cut off all its subscribers."""
 
+MAX_PAYLOAD_BYTES: Final = (16 << 20) + (64 << 10)
+"""Of a payload, its label included. A message of a client holds no more (``MAX_FRAME_BYTES``); the
+rest is for what is added to a notification of RSB. A server of another make may have any."""
+
+MAX_SESSION_BYTES: Final = 32 << 20
+"""Payloads of a session of another server, which subscribers are told of in one message. A session
+of ours has as much as a message of a client, and what modules or other notifications of RSB add."""
+
 MAX_RESULTS: Final = 4_096
 """Events of one answer to a timeseries or server query; the rest by paging. What
 hat-event has by default."""
@@ -250,6 +258,20 @@ next one is tried at once. One that breaks off before counts as an attempt that 
 MAX_FOLLOWED_EVENTS: Final = 1_024
 """Events of a remote Event Server that wait for their commit while it is caught up with. What is
 registered here is committed behind them, some 5 ms later; more would be hardly faster."""
+
+LAG_PERIOD_S: Final = 1.0
+"""Between two questions to a remote Event Server, for what a replication lacks; each costs it one
+query that finds nothing."""
+
+MAX_SYNCED_LAG_S: Final = 10.0
+"""What a replication that is synced may be behind: of the looks in so many seconds, one at least
+found nothing missing. A network has hiccups of some seconds."""
+
+MAX_SYNCED_LAG_EVENTS: Final = 100_000
+"""The same in events: 2 s at the speed of catching up."""
+
+LEFT_OUT_TOLD_S: Final = 10.0
+"""Between two events that tell a remote Event Server that more of its events were left out."""
 
 MAX_REMOTE_SERVERS: Final = 1_024
 """Servers whose events one remote Event Server tells of, each with a position of its own."""
@@ -504,6 +526,7 @@ assert MAX_FRAME_BYTES < MAX_BUFFERED_BYTES
 assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
 assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
+assert MAX_FRAME_BYTES <= MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES <= MAX_ANSWER_FRAME_BYTES
 
 # --- RSB ------------------------------------------------------------------------------------
 

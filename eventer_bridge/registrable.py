@@ -1,8 +1,9 @@
-"""What can be registered: how many events at once, of which types (000, "type"; ``limits``)."""
+"""What can be registered: how many events, of which types and payloads (000; ``limits``)."""
 
-from eventer_bridge import limits
+from eventer_bridge import limits, payload_bounds
 from eventer_bridge.errors import InvalidEventError, LimitError
-from eventer_bridge.model import EventType, check_registrable
+from eventer_bridge.model import BinaryPayload, EventType, Payload, check_registrable
+from eventer_bridge.slices import Steps, at_once
 
 
 def check_count(n_events: int) -> None:
@@ -37,3 +38,39 @@ def check_type(event_type: EventType) -> None:
             f"event type has {size_bytes} bytes, at most {limits.MAX_TYPE_BYTES} are allowed"
         )
     check_registrable(event_type)
+
+
+def check_payload(payload: Payload | None) -> None:
+    """Refuse a payload that breaks those who are told of it.
+
+    Args:
+        payload: a JSON one is valid JSON.
+
+    Raises:
+        InvalidEventError: it is too large, or exceeds ``payload_bounds``.
+    """
+    at_once(check_payload_in_steps(payload))
+
+
+def check_payload_in_steps(payload: Payload | None) -> Steps[None]:
+    """As :func:`check_payload`, of one that may be large."""
+    if payload is None:
+        return
+    n_bytes = content_bytes(payload)
+    if n_bytes > limits.MAX_PAYLOAD_BYTES:
+        raise InvalidEventError(
+            f"payload has {n_bytes} bytes, at most {limits.MAX_PAYLOAD_BYTES} are allowed"
+        )
+    if isinstance(payload, BinaryPayload) or n_bytes <= payload_bounds.HARMLESS_BYTES:
+        return
+    if reason := (yield from payload_bounds.exceeded_in_steps(bytes(payload.data))):
+        raise InvalidEventError(f"payload: {reason}")
+
+
+def content_bytes(payload: Payload | None) -> int:
+    """Bytes of a payload, its label included."""
+    if payload is None:
+        return 0
+    if isinstance(payload, BinaryPayload):
+        return len(payload.data) + len(payload.data_type.encode("utf-8", "surrogatepass"))
+    return len(payload.data)

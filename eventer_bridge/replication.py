@@ -7,7 +7,10 @@ for now (a full disk, too many event types) holds up the replication until it ca
 
 The remote server is told how far this one is, by
 events ``event/<server id>/synced/<remote id>`` that are registered there, as today's Hat
-servers do: ``{"state": "CONNECTED"}``, ``SYNCING``, ``SYNCED`` with ``count``.
+servers do: ``{"state": "CONNECTED"}``, ``SYNCING`` when there is something to catch up with,
+``SYNCED`` with ``count``, of the events that it caught up with; null where it was connected all
+the time. It is SYNCING again when it falls behind (``lag``). Of events that were left out, since
+it started, SYNCED tells as ``left_out``; it is told anew when they are more.
 
 A server whose store was deleted, or is an older copy, gives ids anew that events have here.
 It is not replicated until it has its store again, or another identifier; the log says so.
@@ -16,6 +19,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +31,7 @@ from eventer_bridge.engine import Engine
 from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed, FeedState
+from eventer_bridge.lag import Lag
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
@@ -67,6 +72,7 @@ class Replication(aio.Resource):
         self.state: FeedState | None = None
         self._engine = engine
         self._connect = connect
+        self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
         self._timestamp: Timestamp | None = None  # of the last session
@@ -81,6 +87,9 @@ class Replication(aio.Resource):
             on_client=self._on_client,
             on_state=self._on_state,
         )
+        self._lag = Lag(self._feed, remote_id, self._on_looked)
+        self._told_left_out = 0
+        self._tell_left_out_at_s = 0.0
 
     @property
     def async_group(self) -> aio.Group:
@@ -108,8 +117,18 @@ class Replication(aio.Resource):
 
     @property
     def is_synced(self) -> bool:
-        """Whether it caught up with all that was there, and keeps what is new."""
-        return self.state is FeedState.SYNCED
+        """Whether it caught up with all that was there, and is close behind what is new."""
+        return self.state is FeedState.SYNCED and self._lag.is_within()
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since when something may be missing (``lag``)."""
+        return self._lag.seconds
+
+    @property
+    def lag_events(self) -> int:
+        """Events that are known to be missing for now (``lag``)."""
+        return self._lag.events
 
     @property
     def refused_events(self) -> int:
@@ -225,10 +244,40 @@ class Replication(aio.Resource):
         self._remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:
+        if state is FeedState.SYNCED:
+            self._lag.note_complete()
+            if self._client is not None:
+                self._client.async_group.spawn(self._watch, self._client)
+        self._set_state(state, count)
+
+    async def _watch(self, client: EventerClient) -> None:
+        with contextlib.suppress(EventerBridgeError):
+            await self._lag.watch(client)
+        client.close()  # who does not answer is asked over another connection
+
+    def _on_looked(self) -> None:
+        if self.state is FeedState.SYNCED and not self._lag.is_within():
+            self._set_state(FeedState.SYNCING, None)
+        elif self.state is FeedState.SYNCING and self._lag.is_within(0.5):
+            self._set_state(FeedState.SYNCED, None)
+        elif (
+            self.state is FeedState.SYNCED
+            and self.refused_events != self._told_left_out
+            and self._loop.time() >= self._tell_left_out_at_s
+        ):
+            self._tell(None)
+
+    def _set_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
-        mlog.info(
-            "replication", extra={"server": self.remote_id, "state": state.value, "events": count}
-        )
+        extra = {
+            "server": self.remote_id,
+            "state": state.value,
+            "events": count,
+            "lag_s": round(self.lag_s, 3),
+            "lag_events": self.lag_events,
+            "left_out": self.refused_events,
+        }
+        mlog.info("replication", extra=extra)
         self._tell(count)
 
     def _on_status(self, status: Status) -> None:
@@ -243,6 +292,10 @@ class Replication(aio.Resource):
         data: dict[str, Any] = {"state": self.state.value}
         if self.state is FeedState.SYNCED:
             data["count"] = count
+            if left_out := self.refused_events:
+                data["left_out"] = left_out
+            self._told_left_out = left_out
+            self._tell_left_out_at_s = self._loop.time() + limits.LEFT_OUT_TOLD_S
         event_type = ("event", str(self._engine.server_id), "synced", str(self.remote_id))
         try:
             self._client.register_only([RegisterEvent(event_type, None, JsonPayload.of(data))])

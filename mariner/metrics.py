@@ -99,12 +99,30 @@ class RemotesCollector(Collector):
         connected = {remote.name: remote.is_connected for remote in remotes}
         text = "1 if there is a connection to the remote server"
         yield _gauges("mariner_remote_connected", text, "server", connected)
-        synced = {i.name: i.is_synced for i in remotes if isinstance(i, Replication)}
-        text = "1 if all was caught up with, and events are kept as they are registered there"
-        yield _gauges("mariner_replication_synced", text, "server", synced)
-        ahead = {i.name: i.ahead_s for i in remotes if isinstance(i, Replication)}
-        text = "Seconds that the newest event kept of the server is ahead of the clock here"
-        yield _gauges("mariner_replication_clock_ahead_seconds", text, "server", ahead)
+        replications = [i for i in remotes if isinstance(i, Replication)]
+        for name, text, values in (
+            (
+                "synced",
+                "1 if all was caught up with, and both lags are within their bounds",
+                {i.name: i.is_synced for i in replications},
+            ),
+            (
+                "lag_seconds",
+                "Seconds since when an event of the remote server may be missing",
+                {i.name: i.lag_s for i in replications},
+            ),
+            (
+                "lag_events",
+                "Events of the remote server that are on their way, as far as they are known",
+                {i.name: i.lag_events for i in replications},
+            ),
+            (
+                "clock_ahead_seconds",
+                "Seconds that the newest event kept of the server is ahead of the clock here",
+                {i.name: i.ahead_s for i in replications},
+            ),
+        ):
+            yield _gauges(f"mariner_replication_{name}", text, "server", values)
         refused = {remote.name: remote.refused_events for remote in remotes}
         text = "Events of a remote server that were left out, each time it told of them"
         yield _labelled("mariner_remote_events_refused", text, "server", refused)

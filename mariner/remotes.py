@@ -22,5 +22,10 @@ def connector(remote: RemoteConfig, client_name: str) -> client.ConnectCb:
     if remote.tls is not None:
         context = tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
     return functools.partial(
-        client.connect, address, client_name, client_token=remote.token, tls=context
+        client.connect,
+        address,
+        client_name,
+        client_token=remote.token,
+        keeps_bounds=True,
+        tls=context,
     )

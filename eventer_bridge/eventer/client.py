@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from hat import aio
 
-from eventer_bridge import chatter, limits, slices
+from eventer_bridge import chatter, limits, payload_bounds, slices
 from eventer_bridge.errors import (
     ClosedError,
     ConnectError,
@@ -39,6 +39,7 @@ from eventer_bridge.eventer.messages import (
     MsgStatusNotify,
     RefusedEvent,
 )
+from eventer_bridge.eventer.sifting import sift
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     INT64_MAX,
@@ -88,6 +89,7 @@ async def connect(
     subscriptions: Iterable[EventType] = (),
     server_id: int | None = None,
     persisted: bool = False,
+    keeps_bounds: bool = False,
     on_events: EventsCb = lambda events: None,
     on_status: StatusCb = lambda status: None,
     tls: ssl.SSLContext | None = None,
@@ -104,6 +106,8 @@ async def connect(
         subscriptions: query types of the events to be notified of; none: no notifications.
         server_id: be notified only of events of this server; None: of all.
         persisted: be notified of events that are durable; else as soon as they are registered.
+        keeps_bounds: leave out events with payloads that may not be registered here: for who
+            stores them, or tells others of them (``sifting``).
         on_events: see :data:`EventsCb`; must not block or raise.
         on_status: see :data:`StatusCb`; must not block or raise.
         tls: TLS context for an address that is ``ssl+sbs``; None: one that verifies the
@@ -127,7 +131,7 @@ async def connect(
         async with timeout:
             connection, handler = await chatter.connect(
                 address,
-                functools.partial(_Handler, on_events, on_status),
+                functools.partial(_Handler, on_events, on_status, keeps_bounds),
                 tls=tls,
                 dialect=dialect,
                 connect_timeout_s=connect_timeout_s,
@@ -175,6 +179,10 @@ class EventerClient(aio.Resource):
     def refused_events(self) -> int:
         """Times that the server told of an event that cannot be one here."""
         return self._handler.refused_events
+
+    def last_refused(self, server_id: int) -> EventId | None:
+        """The last event of a server that was left out of notifications and server queries."""
+        return self._handler.last_refused.get(server_id)
 
     @property
     def peer(self) -> str:
@@ -226,6 +234,8 @@ class EventerClient(aio.Resource):
                 raise ClosedError(f"{e}, at a {_QUERY_NAMES[type(params)]} query") from e
             assert isinstance(response, MsgQueryRes)
             result, refused = response.result, response.refused
+            if isinstance(params, QueryServerParams):
+                self._handler.pass_over(refused)
             if not refused or result.events or not result.more_follows:
                 return result
             params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
@@ -276,10 +286,15 @@ class _Handler(chatter.Handler):
     """What comes over the connection."""
 
     def __init__(
-        self, on_events: EventsCb, on_status: StatusCb, connection: chatter.Connection
+        self,
+        on_events: EventsCb,
+        on_status: StatusCb,
+        keeps_bounds: bool,
+        connection: chatter.Connection,
     ) -> None:
         self._on_events = on_events
         self._on_status = on_status
+        self._keeps_bounds = keeps_bounds
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._requests: set[asyncio.Future[Any]] = set()
@@ -287,6 +302,7 @@ class _Handler(chatter.Handler):
         self._behind: deque[chatter.Message] | None = None
         self.status = _NOT_INITIALISED
         self.refused_events = 0
+        self.last_refused: dict[int, EventId] = {}
 
     async def request(self, message: MsgInitReq | MsgQueryReq) -> Message:
         """Send a request and wait for its answer."""
@@ -308,7 +324,7 @@ class _Handler(chatter.Handler):
             self._connection.pause_reading(_LARGE)
             self._connection.async_group.spawn(self._take_in)
         else:
-            self._handle(message, codec.decode(message.type, message.data))
+            self._handle(message, self._decode(message))
 
     async def _take_in(self) -> None:
         """Deal with a large message in slices, and with what came behind it."""
@@ -318,9 +334,9 @@ class _Handler(chatter.Handler):
             while waiting and self._connection.close_reason is None:
                 message = waiting.popleft()
                 if not _is_large(message):
-                    self._handle(message, codec.decode(message.type, message.data))
+                    self._handle(message, self._decode(message))
                     continue
-                decoded = await slices.run(codec.decode_with_events(message.type, message.data))
+                decoded = await slices.run(self._decode_in_steps(message))
                 if self._connection.close_reason is None:
                     self._handle(message, decoded)
         except RemoteProtocolError as e:
@@ -331,6 +347,16 @@ class _Handler(chatter.Handler):
         self._behind = None
         self._connection.resume_reading(_LARGE)
 
+    def _decode(self, message: chatter.Message) -> object:
+        decoded = codec.decode(message.type, message.data)
+        if self._keeps_bounds and len(message.data) > payload_bounds.HARMLESS_BYTES:
+            return slices.at_once(sift(decoded))
+        return decoded
+
+    def _decode_in_steps(self, message: chatter.Message) -> slices.Steps[object]:
+        decoded = yield from codec.decode_with_events(message.type, message.data)
+        return (yield from sift(decoded)) if self._keeps_bounds else decoded
+
     def _handle(self, message: chatter.Message, decoded: object) -> None:
         tag = message.conversation.tag
         if tag is not None:
@@ -338,6 +364,7 @@ class _Handler(chatter.Handler):
         elif isinstance(decoded, MsgEventsNotify):
             self._note_refused(decoded.refused)
             done = self._on_events(decoded.events) if decoded.events else None
+            self.pass_over(decoded.refused)
             if not message.is_last:
                 self._acknowledge(message.conversation, done)
         elif isinstance(decoded, MsgStatusNotify):
@@ -345,6 +372,14 @@ class _Handler(chatter.Handler):
             self._on_status(decoded.status)
         else:
             raise RemoteProtocolError(f"{message.type} is not expected now")
+
+    def pass_over(self, refused: Sequence[RefusedEvent]) -> None:
+        """Note what was left out of the events of a server, as far as they are known."""
+        for event_id in {i.id.server: i.id for i in refused}.values():
+            known = self.last_refused.get(event_id.server)
+            if known is None and len(self.last_refused) >= limits.MAX_REMOTE_SERVERS:
+                continue
+            self.last_refused[event_id.server] = max(known or event_id, event_id)
 
     def on_closed(self, reason: str) -> None:
         """The connection is gone."""

@@ -257,7 +257,7 @@ def _read_more_events(
             if refused is None:
                 raise InvalidEventError(f"event {len(events)}: {e}") from None
             event_id, pos = _skip_event(data, begin)
-            refused.append(RefusedEvent(event_id, str(e)))
+            refused.append(RefusedEvent(event_id, str(e), len(events)))
     return pos
 
 

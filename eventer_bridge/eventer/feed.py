@@ -34,7 +34,8 @@ from hat import aio
 from eventer_bridge import limits, slices
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
-from eventer_bridge.model import INT64_MAX, Event, EventId, QueryServerParams
+from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
+from eventer_bridge.registrable import content_bytes
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Feed(aio.Resource):
         self._failure: BaseException | None = None  # why a session was not delivered
         self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
         self._undelivered_events = 0
+        self._n_received = 0
         self._refused_events = 0
         self._told_reason: str | None = None  # why the last attempt failed
         self._async_group = aio.Group()
@@ -115,6 +117,27 @@ class Feed(aio.Resource):
         """See ``EventerClient.refused_events``; of all connections."""
         current = 0 if self._client is None else self._client.refused_events
         return self._refused_events + current
+
+    @property
+    def n_received(self) -> int:
+        """Events that were taken of the server, so far."""
+        return self._n_received
+
+    @property
+    def pending_events(self) -> int:
+        """Events that came and are not delivered yet, those that wait for that included."""
+        return self._undelivered_events + self._backlog_events
+
+    def last_received(self, server_id: int) -> EventId | None:
+        """The last event of a server that came, one that was left out included."""
+        last = self._positions.get(server_id)
+        refused = None if self._client is None else self._client.last_refused(server_id)
+        return max([i for i in (last, refused) if i is not None], default=None)
+
+    async def wait_delivered(self) -> None:
+        """Wait until what has come is delivered."""
+        if self._undelivered:
+            await asyncio.wait(tuple(self._undelivered))
 
     # --- connections ----------------------------------------------------------------------
 
@@ -317,6 +340,8 @@ class Feed(aio.Resource):
         if self._failure is not None:
             return self._loop.create_future()  # after what failed, nothing is delivered
         self._positions[session[-1].id.server] = session[-1].id
+        self._n_received += len(session)
+        session = self._within_bounds(session)
         delivery = self._deliver(session)
         if delivery.done():
             self._note_failure(delivery)
@@ -328,6 +353,28 @@ class Feed(aio.Resource):
         self._undelivered[delivery] += len(session)
         self._add_undelivered(len(session))
         return delivery
+
+    def _within_bounds(self, session: Sequence[Event]) -> Sequence[Event]:
+        """A session without what is too much for those who are told of it in one message."""
+        if _most_bytes(session) <= limits.MAX_SESSION_BYTES:
+            return session
+        left_bytes = limits.MAX_SESSION_BYTES
+        kept = []
+        for event in session:
+            n_bytes = content_bytes(event.payload)
+            if n_bytes <= left_bytes:
+                kept.append(event)
+                left_bytes -= n_bytes
+        if len(kept) < len(session):
+            self._refused_events += len(session) - len(kept)
+            extra = {
+                "server": self._name,
+                "session": session[0].id.session,
+                "events": len(session) - len(kept),
+                "reason": f"the session has more than {limits.MAX_SESSION_BYTES} bytes",
+            }
+            mlog.error("events of a remote server are left out: too large", extra=extra)
+        return kept
 
     def _on_delivered(self, delivery: asyncio.Future[None]) -> None:
         self._add_undelivered(-self._undelivered.pop(delivery))
@@ -358,3 +405,11 @@ class Feed(aio.Resource):
 
 def _session_of(event: Event) -> tuple[int, int]:
     return event.id.server, event.id.session
+
+
+def _most_bytes(session: Sequence[Event]) -> int:
+    """What the payloads of a session have at the most; quicker than to encode their labels."""
+    payloads = [event.payload for event in session if event.payload is not None]
+    labels = [i.data_type for i in payloads if type(i) is BinaryPayload]
+    # a character has four bytes at the most
+    return sum([len(i.data) for i in payloads]) + 4 * sum(map(len, labels))

@@ -64,10 +64,12 @@ class RefusedEvent(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         id: its identifier.
         reason: what is wrong with it.
+        events_before: those that can be ones and stand before it in the message.
     """
 
     id: EventId
     reason: str
+    events_before: int
 
 
 class MsgEventsNotify(msgspec.Struct, frozen=True, gc=False):

@@ -9,8 +9,9 @@ its create time. Its payload is
              "meta": {"create_time": …, …, "user_infos": {…}}},
      "value": …}
 
-* binary otherwise: its type is the wire schema, its data the whole notification (of
-  ``schemas/rsb.proto``), because nothing but the data would be left without it.
+* binary otherwise, and where JSON would be too large: its type is the wire schema, its data the
+  whole notification (of ``schemas/rsb.proto``), because nothing but the data would be left
+  without it.
 
 Both have everything that the RSB event has, and lead back to it.
 
@@ -28,6 +29,7 @@ from uuid import UUID
 
 import msgspec
 
+from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.model import (
     BinaryPayload,
@@ -85,7 +87,7 @@ def to_register(event: RsbEvent, prefix: EventType) -> RegisterEvent:
     create_us = event.meta.create_time
     source_timestamp = None if create_us is None else Timestamp(*divmod(create_us, _US))
     payload = _json_payload(event)
-    if payload is None:
+    if payload is None or len(payload.data) > limits.MAX_PAYLOAD_BYTES:
         payload = BinaryPayload(_data_type(event), codec.encode(event))
     return RegisterEvent(prefix + event.scope.segments, source_timestamp, payload)
 

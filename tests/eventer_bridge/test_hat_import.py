@@ -252,6 +252,32 @@ async def test_events_that_cannot_be_stored_are_told_and_left_out(
         assert [tuple(event.id) for event in found] == [(1, 1, 3), (1, 7, 1), (1, 7, 2)]
 
 
+async def test_payloads_that_break_clients_are_left_out(
+    rows: HatRows, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", 1_500)
+    nested: Any = 1
+    for _ in range(129):
+        nested = [nested]
+    payloads = [
+        hat.EventPayloadJson(nested),
+        hat.EventPayloadJson(10**1_000),
+        hat.EventPayloadBinary("x", bytes(1_500)),
+        hat.EventPayloadBinary("x", bytes(1_499)),
+    ]
+    for instance, payload in enumerate(payloads, 1):
+        event = hat.Event(hat.EventId(1, 1, instance), ("a",), hat.Timestamp(1, 0), None, payload)
+        row = bytes(hat_db.db_defs[ROWS_OF.TIMESERIES_DATA].encode_value(event))
+        rows.event(1, 1, instance, "a", row=row)
+    result, refused = await import_store(source, tmp_path / "store")
+    assert refused == [
+        "1/1/1: payload: nested deeper than 128 levels",
+        "1/1/2: payload: a number of more than 1000 digits in a row",
+        "1/1/3: payload has 1501 bytes, at most 1500 are allowed",
+    ]
+    assert result == Imported(events=1, sessions=1, event_types=1, refused=3)
+
+
 async def test_events_of_several_servers_from_all_places_once(
     rows: HatRows, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,8 @@ class Proxy(aio.Resource):
         self.n_cuts = 0
         self._changed = asyncio.Event()
         self._links: set[aio.Group] = set()
+        self._passing = asyncio.Event()
+        self._passing.set()
         self._listener = socket.create_server((HOST, 0), backlog=128)
         self._listener.setblocking(False)
         self._async_group = aio.Group()
@@ -110,6 +112,14 @@ class Proxy(aio.Resource):
         for link in self._links:
             link.close()
 
+    def hold(self) -> None:
+        """Pass nothing on until :meth:`go_on`, and cut nothing."""
+        self._passing.clear()
+
+    def go_on(self) -> None:
+        """Pass on again, what was held first."""
+        self._passing.set()
+
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         with self._listener:
@@ -134,7 +144,7 @@ class Proxy(aio.Resource):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(OSError):  # nobody listens there, or it is gone
                 await asyncio.get_running_loop().sock_connect(far, (HOST, self._target_port))
-                if await _Link(near, far, plan).run():
+                if await _Link(near, far, plan, self._passing).run():
                     self.n_cuts += 1
             if plan.is_reset:
                 for end in (near, far):
@@ -144,10 +154,13 @@ class Proxy(aio.Resource):
 class _Link:
     """The two directions of a connection."""
 
-    def __init__(self, near: socket.socket, far: socket.socket, plan: Plan) -> None:
+    def __init__(
+        self, near: socket.socket, far: socket.socket, plan: Plan, passing: asyncio.Event
+    ) -> None:
         self._near = near
         self._far = far
         self._plan = plan
+        self._passing = passing
         self._left_bytes = plan.cut_after_bytes
 
     async def run(self) -> bool:
@@ -180,6 +193,7 @@ class _Link:
         while data := await loop.sock_recv(source, _READ_BYTES):
             while data:
                 size = len(data)
+                await self._passing.wait()
                 if self._plan.max_chunk_bytes is not None:
                     size = min(size, chance.randint(1, self._plan.max_chunk_bytes))
                 if self._plan.max_delay_s:

@@ -25,6 +25,7 @@ from tests.torture import (
     fuzz,
     kill,
     lake_kill,
+    strange_events,
     stream_kill,
     sync_order,
 )
@@ -65,6 +66,7 @@ SCENARIOS: Final = {
     "cut-relay": Scenario(cut_links.run_relay, 200),
     "cut-relay-hat": Scenario(cut_links.run_hat, 200),
     "catching-up": Scenario(catching_up.run, 3),
+    "strange-events": Scenario(strange_events.run, 5),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
     "lake-kill": Scenario(lake_kill.run, 10),

@@ -4,13 +4,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.conditions import Conditions
-from eventer_bridge.errors import ConditionError, LimitError, ModuleError
-from eventer_bridge.model import JsonPayload, ProcessEvent, RegisterEvent, Source, SourceType
+from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError, ModuleError
+from eventer_bridge.model import (
+    BinaryPayload,
+    JsonPayload,
+    Payload,
+    ProcessEvent,
+    RegisterEvent,
+    Source,
+    SourceType,
+)
 from eventer_bridge.modules.base import ModuleSession
 from eventer_bridge.session import Session
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
@@ -107,6 +116,37 @@ async def test_too_many_additions_are_refused(monkeypatch: pytest.MonkeyPatch) -
             LimitError, match=r"^a session with what modules added has more than 10"
         ):
             await register(core, register_event("a"))
+        assert await stored(core) == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (
+            JsonPayload(msgspec.Raw(b"[" * 129 + b"]" * 129)),
+            "payload: nested deeper than 128 levels",
+        ),
+        (
+            BinaryPayload("x", bytes(limits.MAX_PAYLOAD_BYTES)),
+            f"payload has {limits.MAX_PAYLOAD_BYTES + 1} bytes,"
+            f" at most {limits.MAX_PAYLOAD_BYTES} are allowed",
+        ),
+    ],
+)
+async def test_of_modules_no_payload_is_taken_that_breaks_clients(
+    payload: Payload, reason: str
+) -> None:
+    async def on_process(module: Scripted, events: Sequence[ProcessEvent]) -> list[Any]:
+        is_asked = events[0].type == ("a",)
+        return [ProcessEvent(module.source, ("b",), None, payload)] if is_asked else []
+
+    async with running(EVERYTHING) as (core, [module]):
+        module.on_process = on_process
+        with pytest.raises(InvalidEventError) as added:
+            await register(core, register_event("a"))
+        with pytest.raises(InvalidEventError) as registered:
+            await module.engine.register([ProcessEvent(module.source, ("c",), None, payload)])
+        assert str(added.value) == str(registered.value) == reason
         assert await stored(core) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
     BinaryPayload,
@@ -90,6 +91,20 @@ def test_other_data_becomes_a_binary_payload(schema: str, data: bytes, data_type
     event = sample(1, schema, data)
     payload = payloads.to_register(event, PREFIX).payload
     assert payload == BinaryPayload(data_type, codec.encode(event))
+
+
+def test_json_that_would_be_too_large_becomes_a_binary_payload(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    event = sample(1, "utf-8-string", b"\0" * 2_000)  # which JSON escapes
+    as_json = payloads.to_register(event, PREFIX).payload
+    assert isinstance(as_json, JsonPayload)
+    monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", len(as_json.data))
+    assert payloads.to_register(event, PREFIX).payload == as_json
+    monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", len(as_json.data) - 1)
+    register_event = payloads.to_register(event, PREFIX)
+    assert register_event.payload == BinaryPayload("utf-8-string", codec.encode(event))
+    assert payloads.from_event(registered(register_event), SCOPE, Informer(SCOPE)) == event
 
 
 def test_without_create_time_there_is_no_source_timestamp() -> None:

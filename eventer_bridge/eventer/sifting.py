@@ -1,0 +1,53 @@
+"""What a server takes of the events that another server tells it of.
+
+A client reads whatever a server has stored. A server stores it again, or tells others of it:
+payloads that nobody may register with it (``registrable``) it takes from no server either.
+
+Sans I/O; any thread.
+"""
+
+from collections.abc import Sequence
+
+from eventer_bridge import payload_bounds
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.eventer.messages import MsgEventsNotify, MsgQueryRes, RefusedEvent
+from eventer_bridge.model import Event, JsonPayload, QueryResult
+from eventer_bridge.registrable import check_payload_in_steps
+from eventer_bridge.slices import Steps, parts
+
+
+def sift(message: object) -> Steps[object]:
+    """A message in which events whose payload exceeds a bound are ``refused``."""
+    if isinstance(message, MsgEventsNotify):
+        events, refused = yield from _sift(message.events, message.refused)
+        return MsgEventsNotify(events, refused)
+    if isinstance(message, MsgQueryRes):
+        result = message.result
+        events, refused = yield from _sift(result.events, message.refused)
+        return MsgQueryRes(QueryResult(events, result.more_follows), refused)
+    return message
+
+
+def _sift(
+    events: Sequence[Event], refused: Sequence[RefusedEvent]
+) -> Steps[tuple[Sequence[Event], Sequence[RefusedEvent]]]:
+    kept: list[Event] = []
+    sifted: list[RefusedEvent] = []
+    for part in parts(len(events)):
+        for place, event in enumerate(events[part], part.start):
+            payload = event.payload
+            is_harmless = payload is None or (
+                type(payload) is JsonPayload and len(payload.data) <= payload_bounds.HARMLESS_BYTES
+            )
+            if not is_harmless:
+                try:
+                    yield from check_payload_in_steps(payload)
+                except InvalidEventError as e:
+                    sifted.append(RefusedEvent(event.id, str(e), place))
+                    continue
+            kept.append(event)
+        yield
+    if not sifted:
+        return events, refused
+    # in the order of the message: who pages goes on behind the last of them
+    return kept, sorted([*refused, *sifted], key=lambda i: i.events_before)
