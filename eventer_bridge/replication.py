@@ -251,9 +251,11 @@ class Replication(aio.Resource):
         self._set_state(state, count)
 
     async def _watch(self, client: EventerClient) -> None:
-        with contextlib.suppress(EventerBridgeError):
-            await self._lag.watch(client)
-        client.close()  # who does not answer is asked over another connection
+        try:
+            with contextlib.suppress(EventerBridgeError):
+                await self._lag.watch(client)
+        finally:
+            client.close()  # who does not answer is asked over another connection
 
     def _on_looked(self) -> None:
         if self.state is FeedState.SYNCED and not self._lag.is_within():
