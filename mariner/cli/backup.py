@@ -8,10 +8,13 @@ import click
 
 from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.info import ext_info
+from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
+from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.store_path import store_errors, store_option, take
+from mariner.cli.values import parse_last_timestamp, value_option
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
@@ -38,7 +41,14 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
 
 @click.command()
 @store_option(*_RESTORE)
-def restore(conf: Path | None, paths: tuple[Path, ...]) -> None:
+@click.option(
+    "--until",
+    metavar="TIME",
+    callback=value_option(parse_last_timestamp),
+    help="Leave out events with later timestamps, where the clock of the gateway was wrong. Of a"
+    " date, its whole day is restored.",
+)
+def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None) -> None:
     """Copy a backup to where a store is to be.
 
     STORE must not exist, or be an empty directory; run this as the gateway's user.
@@ -60,8 +70,11 @@ def restore(conf: Path | None, paths: tuple[Path, ...]) -> None:
                 directories.copy(source, path)
             except OSError as e:
                 raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
+            n_left_out = 0 if until is None else ext_rewind(path, until)
             Store(path, read_only=True).ext_close()
     _tell("restored", source, store, started)
+    if until is not None:
+        output.write_text(f"{n_left_out} events after {until.to_iso()} are left out")
 
 
 def _tell(what: str, source: Path, target: Path, started: float) -> None:

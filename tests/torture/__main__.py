@@ -59,6 +59,7 @@ SCENARIOS: Final = {
     "sync-order": Scenario(sync_order.run, 20),
     "damage": Scenario(damage.run, 20),
     "clock": Scenario(clock.run, 10),
+    "clock-years": Scenario(clock.run_years, 10),
     "raising-module": Scenario(failing_module.run_raising, 60),
     "ending-module": Scenario(failing_module.run_ending, 4),
     "cut-replication": Scenario(cut_links.run_replication, 200),

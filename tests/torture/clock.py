@@ -1,11 +1,14 @@
-"""A clock that jumps back an hour, and forth, while the gateway runs and while it does not."""
+"""A clock that jumps back an hour, and forth, while the gateway runs and while it does not; and
+one that jumps ten years ahead and back, with the way back of README."""
 
+import os
 import random
 import time
 from pathlib import Path
 from typing import Final
 
 from eventer_bridge.model import Event, EventId, Timestamp
+from tests.support import forked
 from tests.support.gateway import gateway
 from tests.torture.clients import connected, loaded
 from tests.torture.ledger import Ledger, ViolationError, read_store
@@ -13,6 +16,9 @@ from tests.torture.report import Progress
 from tests.torture.shifted_clock import CLOCK_FILE, write_offset
 
 HOUR_S: Final = 3600.0
+YEARS_S: Final = 10 * 365 * 24 * HOUR_S
+
+_PROGRAM: Final = "tests.torture.shifted_clock"
 
 _EVENTS: Final = 150
 """Acknowledged between two jumps."""
@@ -32,7 +38,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
             write_offset(file, shift_s)
             async with gateway(
                 directory,
-                program="tests.torture.shifted_clock",
+                program=_PROGRAM,
                 environment={CLOCK_FILE: str(file)},
             ) as running:
                 async with loaded(running, ledger) as load:
@@ -47,6 +53,59 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         ahead_s += chance.uniform(0, HOUR_S)
         progress(n, rounds)
     return f"{n_jumps} jumps of an hour back: {len(stored)} events, timestamps and ids in one order"
+
+
+async def run_years(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
+    """Jump ten years ahead and back, and restore the store as of the moment before.
+
+    Raises:
+        ViolationError: what came before is not there, or the clock is still ahead.
+    """
+    file = directory / "clock"
+    environment = {CLOCK_FILE: str(file)}
+    n_later = n_refused = 0
+    for n in range(1, rounds + 1):
+        here = directory / str(n)
+        here.mkdir()
+        ledger, later = Ledger(), Ledger()
+        write_offset(file, 0)
+        async with gateway(here, program=_PROGRAM, environment=environment) as running:
+            async with loaded(running, ledger) as load:
+                await load.until_acknowledged(chance.randint(1, _EVENTS))
+            until = Timestamp.now()
+            write_offset(file, YEARS_S + chance.uniform(0, HOUR_S))
+            async with loaded(running, later) as load:
+                await load.until_acknowledged(_EVENTS)
+                write_offset(file, 0)
+                await load.until(lambda: bool(load.refusals))
+                n_refused += len(load.refusals)
+            if "are ahead of the clock of this machine" not in load.refusals[0]:
+                raise ViolationError(f"refused for another reason: {load.refusals[0]}")
+            n_later += len(later.acknowledged)
+        restored = here / "restored"
+        await _restore(until, here / "events", restored)
+        async with gateway(
+            here, store=restored, program=_PROGRAM, environment=environment
+        ) as running:
+            async with connected(running) as client:
+                ledger.check(await read_store(client))
+            async with loaded(running, ledger) as load:
+                await load.until_acknowledged(_EVENTS)
+            async with connected(running) as client:
+                stored = await read_store(client)
+            ledger.check(stored)
+        if stored[-1].timestamp > Timestamp.now():
+            raise ViolationError(f"the clock is still ahead: {stored[-1].timestamp}")
+        progress(n, rounds)
+    return f"{rounds} jumps of ten years: {n_later} events left out, {n_refused} refusals"
+
+
+async def _restore(until: Timestamp, store: Path, restored: Path) -> None:
+    arguments = ("restore", "--until", until.to_iso(), str(store), str(restored))
+    process = await forked.start("mariner", *arguments, environment=os.environ)
+    _, stderr = await process.communicate()
+    if process.returncode != 0:
+        raise ViolationError(f"not restored: {stderr.decode()}")
 
 
 def _check(stored: list[Event], ahead_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A clock that jumps back, in small."""
+"""A clock that jumps back, or years ahead, in small."""
 
 import random
 from pathlib import Path
@@ -10,3 +10,8 @@ from tests.torture.report import no_progress
 async def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
     outcome = await clock.run(tmp_path, 1, random.Random(4), no_progress)
     assert outcome.startswith("4 jumps of an hour back: ")
+
+
+async def test_a_clock_that_jumps_years_ahead_and_back(tmp_path: Path) -> None:
+    outcome = await clock.run_years(tmp_path, 1, random.Random(4), no_progress)
+    assert outcome.startswith("1 jumps of ten years: ")

@@ -1,0 +1,92 @@
+"""Taking a copy of a store back to an earlier moment: events with later timestamps go.
+
+For a store whose server had a clock that was ahead (``eventer_bridge.clock``). Ids are not given
+again by it: what is reserved stays reserved.
+
+Runs on a thread that may block.
+"""
+
+from pathlib import Path
+
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.model import Timestamp
+
+
+def ext_rewind(path: Path, until: Timestamp) -> int:
+    """Delete the events with later timestamps.
+
+    Args:
+        path: directory of the store, which nobody has open.
+        until: the greatest timestamp that stays.
+
+    Returns:
+        How many events were deleted.
+
+    Raises:
+        StorageError: it cannot be opened or written.
+    """
+    store = Store(path)
+    try:
+        return _rewind(store, until)
+    finally:
+        store.ext_close()
+
+
+def _rewind(store: Store, until: Timestamp) -> int:
+    snapshot = store.snapshot()
+    commit = Commit()
+    _put_back_marks(store, commit, keys.encode_timestamp(until))
+    n_deleted = n_staged = 0
+    sessions = snapshot.iterator("session")
+    sessions.seek(keys.encode_timestamp(until) + keys.PAST)
+    while sessions.valid():
+        n_events = _delete_session(store, snapshot, commit, sessions.key(), sessions.value())
+        n_deleted += n_events
+        n_staged += n_events
+        if n_staged >= limits.RETENTION_BATCH_EVENTS:
+            _write(store, commit)
+            commit, n_staged = Commit(), 0
+        sessions.next()
+    with store.errors():
+        sessions.status()  # raises if it is not the end, but a failure
+    _write(store, commit)
+    return n_deleted
+
+
+def _delete_session(
+    store: Store, snapshot: Snapshot, commit: Commit, session_key: bytes, entries: bytes
+) -> int:
+    delete = commit.batch.delete
+    event_cf, source_cf = store.handle("event"), store.handle("source")
+    starts = range(0, len(entries), keys.ENTRY_BYTES)
+    for start in starts:
+        entry = entries[start : start + keys.ENTRY_BYTES]
+        type_id, place = entry[keys.INT_BYTES :], session_key + entry[: keys.INT_BYTES]
+        source = keys.source_of(snapshot.value(type_id + place))
+        delete(type_id + place, event_cf)
+        delete(type_id + source + place, source_cf)
+    delete(session_key, store.handle("session"))
+    delete(session_key[keys.TIMESTAMP_BYTES :], store.handle("server"))
+    return len(starts)
+
+
+def _put_back_marks(store: Store, commit: Commit, until: bytes) -> None:
+    """What retention deleted of a server does not keep its clock ahead."""
+    rows = store.iterator("default")
+    rows.seek(keys.DELETED_KEY)
+    while rows.valid() and (key := rows.key()).startswith(keys.DELETED_KEY):
+        session, timestamp = rows.value()[: keys.INT_BYTES], rows.value()[keys.INT_BYTES :]
+        if timestamp > until:
+            commit.batch.put(key, session + until)
+        rows.next()
+    with store.errors():
+        rows.status()
+
+
+def _write(store: Store, commit: Commit) -> None:
+    store.write(commit)
+    store.ext_sync()

@@ -1,0 +1,99 @@
+"""A store that is taken back to an earlier moment: as if nothing later had been registered."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.model import (
+    Event,
+    JsonPayload,
+    OrderBy,
+    QueryLatestParams,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    Timestamp,
+    natural_key,
+)
+from tests.eventer_bridge.backends.consistency import check_store
+from tests.eventer_bridge.backends.contract_retention import (
+    TestClock,
+    hurry,  # noqa: F401
+    rule,
+    settled,
+)
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+
+LARGE = JsonPayload.of("x" * 100_000)
+
+
+async def check_queries(backend: Backend, kept: list[Event]) -> None:
+    queries: list[QueryParams] = [
+        QueryTimeseriesParams(),
+        QueryTimeseriesParams(order_by=OrderBy.SOURCE_TIMESTAMP),
+        QueryTimeseriesParams([("b",)], order_by=OrderBy.SOURCE_TIMESTAMP),
+        QueryServerParams(1),
+        QueryServerParams(2),
+    ]
+    for query in queries:
+        assert list((await backend.query(query)).events) == answer(kept, query)
+    latest = sorted((await backend.query(QueryLatestParams())).events, key=natural_key)
+    assert latest == answer(kept, QueryLatestParams())
+
+
+async def test_later_events_are_gone_from_every_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_BATCH_EVENTS", 3)
+    async with await rocksdb.create(tmp_path / "whole") as backend:
+        writer = Writer(backend)
+        await backend.reserve(1, 50)
+        for time in range(1, 8):
+            drafts = draft("a", time), draft("b", 100 - time, LARGE), draft("c")
+            await writer.session(*drafts, server=1, time=time)
+            await writer.session(draft("b"), draft(f"of/{time}"), server=2, time=Timestamp(time, 1))
+    for until in (
+        Timestamp(9, 0),
+        Timestamp(4, 1),
+        Timestamp(4, 0),
+        Timestamp(1, 0),
+        Timestamp(0, 0),
+    ):
+        path = tmp_path / f"{until.s}.{until.us}"
+        shutil.copytree(tmp_path / "whole", path)
+        kept = [i for i in writer.events if i.timestamp <= until]
+        assert ext_rewind(path, until) == len(writer.events) - len(kept)
+        assert len(check_store(path)) == len(kept)
+        async with await rocksdb.create(path) as backend:
+            await check_queries(backend, kept)
+            for server in 1, 2:
+                newest = max((i.timestamp for i in kept if i.id.server == server), default=None)
+                assert backend.server_mark(server).timestamp == newest
+            assert backend.server_mark(1).session == 50
+            again = Writer(backend)
+            again.events = kept
+            await again.session(draft("a"), server=2, time=20)
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_what_was_deleted_does_not_keep_the_clock_ahead(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    clock = TestClock(1_000)
+    rules = [rule("a", max_entries=0)]
+    async with await rocksdb.create(path, retention=rules, clock=clock) as backend:
+        writer = Writer(backend)
+        for time in 1, 50, 60:
+            await writer.session(draft("a"), server=2, time=time)
+        await writer.session(draft("a"), server=1, time=70)
+        assert len(await settled(backend, clock)) == 1
+        assert backend.server_mark(2) == (3, Timestamp(60, 0))
+    assert ext_rewind(path, Timestamp(55, 0)) == 1
+    assert not check_store(path)
+    async with await rocksdb.create(path) as backend:
+        assert backend.server_mark(2) == (3, Timestamp(55, 0))
+        assert backend.server_mark(1) == (0, None)
