@@ -22,6 +22,9 @@ makes it STANDBY again, each with a bound. While the backend cannot write
 clock by too much (``clock``). Registrations fail unless it is OPERATIONAL; queries do not mind. An
 engine whose modules cannot go on closes by itself.
 
+Where a commit failed and its outcome is not known (``OutcomeUnknownError``), nobody is told of its
+sessions until the backend knows: then observers are, if they are stored.
+
 Everything here runs on the event loop's thread.
 """
 
@@ -46,6 +49,7 @@ from eventer_bridge.errors import (
     InvalidEventError,
     ModuleError,
     NotOperationalError,
+    OutcomeUnknownError,
     StorageError,
 )
 from eventer_bridge.excerpts import cut
@@ -145,6 +149,7 @@ class Engine(EventCore):
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
+        self._untold: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = Line()
         self._telling = Line()
         self._own_ended = asyncio.Event()  # set while there are none of them
@@ -193,6 +198,7 @@ class Engine(EventCore):
                 session's ``committed`` if there are modules.
             ModuleError: a module failed.
             StorageError: the store failed.
+            OutcomeUnknownError: it did, and nobody knows whether the events are stored.
             ClosedError: the store is closed.
         """
         if self._phase is not Status.OPERATIONAL:
@@ -278,7 +284,7 @@ class Engine(EventCore):
             if self._module_confs:
                 self._runner = ModuleRunner(
                     self._server_id,
-                    self._numbering.next_session,
+                    self._next_session,
                     self._on_processed,
                     self._on_failed,
                     self._on_modules_died,
@@ -452,6 +458,12 @@ class Engine(EventCore):
             raise error
         return created, commit
 
+    def _next_session(self) -> int:
+        """For modules, which are not to look at what cannot be stored."""
+        if self._backend.failure is not None:
+            raise StorageError(self._backend.failure)
+        return self._numbering.next_session()
+
     def _on_processed(
         self, session: Session, session_id: int, events: Sequence[ProcessEvent]
     ) -> None:
@@ -572,13 +584,15 @@ class Engine(EventCore):
             commit.add_done_callback(self._on_committed)
         sessions.append(session)
         if session.is_stepwise or self._telling.is_busy:
-            self._telling.add(functools.partial(self._tell_in_turn, session, persisted=False))
+            self._telling.add(functools.partial(self._tell_registered_in_turn, session))
         else:
             self._tell_session(session, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
+        if isinstance(error, OutcomeUnknownError) and error.decided is not None:
+            error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
         for session in sessions:
             if error is None and (session.is_stepwise or self._telling.is_busy):
                 self._telling.add(functools.partial(self._end_in_turn, session, commit))
@@ -594,6 +608,19 @@ class Engine(EventCore):
                 self._tell_session(session, persisted=True)
         self._tell_drained()
 
+    def _on_decided(
+        self, sessions: Sequence[Session], error: OutcomeUnknownError, _: object
+    ) -> None:
+        """It is known at last whether these are stored."""
+        untold, self._untold = self._untold, set()
+        if not error.is_stored():
+            return
+        for session in sessions:
+            for persisted in (False, True) if session in untold else (True,):
+                self._telling.add(
+                    functools.partial(self._tell_in_turn, session, persisted=persisted)
+                )
+
     def _end(self, session: Session, commit: asyncio.Future[None]) -> None:
         self._n_own -= session.source is not REMOTE_SOURCE
         self._pending.remove(len(session.events), session.payload_bytes)
@@ -606,6 +633,17 @@ class Engine(EventCore):
         self._end(session, commit)
         yield from self._tell_in_turn(session, persisted=True)
         self._tell_drained()
+
+    def _tell_registered_in_turn(self, session: Session) -> Steps[None]:
+        """Tell of a session, unless its commit failed meanwhile."""
+        error = session.committed.exception() if session.committed.done() else None
+        if error is None:
+            yield from self._tell_in_turn(session, persisted=False)
+        elif isinstance(error, OutcomeUnknownError):
+            if error.is_stored() is None:
+                self._untold.add(session)
+            elif error.is_stored():
+                yield from self._tell_in_turn(session, persisted=False)
 
     def _tell_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
         if session.is_stepwise:

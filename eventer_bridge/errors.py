@@ -15,6 +15,7 @@
     ├── ConnectError               no connection to a server, or TLS was refused
     ├── InitError                  a server declined: name, token, …
     ├── RegistrationRefusedError   a remote server did not register
+    ├── OutcomeUnknownError        whether a registration is stored is not known
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
         ├── LimitError             a limit of ``limits.py`` would be exceeded
@@ -25,6 +26,8 @@
             ├── StoreFormatError   written by a newer or unknown format
             └── StoreDamagedError  its files are not as they were written
 """
+
+import asyncio
 
 
 class EventerBridgeError(Exception):
@@ -77,6 +80,30 @@ class InitError(EventerBridgeError):
 
 class RegistrationRefusedError(EventerBridgeError):
     """A remote server refused a registration; it does not say why."""
+
+
+class OutcomeUnknownError(EventerBridgeError):
+    """Whether the events of a registration are stored, or will be, is not known.
+
+    A sync failed, or an answer was lost on its way. Who registers them again may have them
+    twice: that is its decision.
+
+    Args:
+        reason: why it is not known.
+        decided: where the store itself will find out: done when it has, with whether they are
+            stored; cancelled if it closes before.
+    """
+
+    def __init__(self, reason: str, decided: asyncio.Future[bool] | None = None) -> None:
+        super().__init__(f"outcome unknown: {reason}")
+        self.decided = decided
+
+    def is_stored(self) -> bool | None:
+        """What was decided; None: nothing, yet or ever."""
+        decided = self.decided
+        if decided is None or not decided.done() or decided.cancelled():
+            return None
+        return decided.result()
 
 
 class CoreError(EventerBridgeError):

@@ -2,7 +2,8 @@
 
 Mariner clients are served as by the embedded engine; nothing is acknowledged to them that
 the remote server did not acknowledge. While it is away, the status is STANDBY and
-registrations fail; notifications that were missed are caught up with (see ``feed``).
+registrations are refused; of those that it did not answer before it was lost, the outcome is
+unknown. Notifications that were missed are caught up with (see ``feed``).
 
 The gateway is one client of the remote server, with three connections. Two are feeds:
 clients that ask for persisted events hear of other moments than the rest. The third is for
@@ -119,7 +120,8 @@ class RelayCore(EventCore):
         """See :class:`EventCore`. Types are the remote server's to count.
 
         Raises:
-            NotOperationalError: the remote server is not OPERATIONAL, or away.
+            NotOperationalError: the remote server is not OPERATIONAL, or away: nothing was sent.
+            OutcomeUnknownError: it was lost before it answered (fails ``committed``).
             InvalidEventError: a type cannot be registered.
             LimitError: more than can be sent.
         """
@@ -141,7 +143,10 @@ class RelayCore(EventCore):
         ):
             raise LimitError(f"event server {self._name} is too slow for that many bytes")
         session = Session(source, len(register_events), n_bytes, committed)
-        response = client.register(register_events)
+        try:
+            response = client.register(register_events)
+        except ClosedError as e:
+            raise NotOperationalError(f"event server {self._name} was lost: {e}") from e
         self._pending.add(session.requested, n_bytes)
         response.add_done_callback(functools.partial(self._on_response, session))
         return session

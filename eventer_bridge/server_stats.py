@@ -16,6 +16,7 @@ class ServerStats:
         events_notified: events sent in notifications, counted per receiver.
         declined: connections whose init was declined.
         rejected: refused registrations by reason.
+        outcome_unknown: registrations of which it is not known whether they are stored.
         refused: connections that got no place, or lost it before their init, by reason.
         closed: closed connections by reason.
     """
@@ -32,5 +33,6 @@ class ServerStats:
         self.events_notified = 0
         self.declined = 0
         self.rejected: Counter[str] = Counter()
+        self.outcome_unknown = 0
         self.refused: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()

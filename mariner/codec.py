@@ -381,12 +381,15 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
 
 def _register_res(res: wire.RegisterRes) -> RegisterRes:
     if res.success:
-        _check_unused(res.error)
+        _check_unused(res.error, res.outcome)
         events = _decode_events(_required(res.events))
         return RegisterRes(res.register_id, True, events=_received(events))
     _check_unused(res.events)
-    error = None if isinstance(res.error, msgspec.UnsetType) else _decode_str(res.error)
-    return RegisterRes(res.register_id, False, error=error)
+    error, outcome = (
+        None if isinstance(i, msgspec.UnsetType) else _decode_str(i)
+        for i in (res.error, res.outcome)
+    )
+    return RegisterRes(res.register_id, False, error=error, outcome=outcome)
 
 
 def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
@@ -397,7 +400,8 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
     }
     if message.success:
         return res | {"events": message.events or ()}
-    return res if message.error is None else res | {"error": message.error}
+    told = {"error": message.error, "outcome": message.outcome}
+    return res | {key: i for key, i in told.items() if i is not None}
 
 
 def _told(status: Status) -> Status:

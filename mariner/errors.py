@@ -10,8 +10,10 @@
     │       └── InvalidMessageError  its message: JSON pointer, reason
     ├── ConnectError                 no connection, or TLS refused
     ├── InitError                    the server declined: name, token, …
-    ├── RegisterError                the server did not register
-    └── ConnectionLostError          closed while a request was under way (also a ConnectionError)
+    ├── RegisterError                the server refused a registration: nothing of it is stored
+    ├── OutcomeUnknownError          whether a registration is stored is not known
+    └── ConnectionLostError          closed, or was while a request was under way (also a
+                                     ConnectionError)
 """
 
 
@@ -75,8 +77,22 @@ class InitError(MarinerError):
 
 
 class RegisterError(MarinerError):
-    """The server did not register; the message is its reason, where it gave one."""
+    """The server refused a registration: nothing of it is stored.
+
+    The message is its reason, where it gave one.
+    """
+
+
+class OutcomeUnknownError(MarinerError):
+    """Whether the events of a registration are stored, or will be, is not known.
+
+    The server said so (its disk failed), or its answer was lost with the connection. Who
+    registers them again may have them twice: that is its decision.
+    """
 
 
 class ConnectionLostError(MarinerError, ConnectionError):
-    """The connection closed while a request was under way: its outcome is unknown."""
+    """The connection is closed, or was while a request waited for its answer.
+
+    Of a registration: it was not sent. One that was is an :class:`OutcomeUnknownError`.
+    """

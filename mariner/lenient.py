@@ -54,6 +54,7 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
         "success": _AS_IT_IS,
         "events": _EVENT,
         "error": _AS_IT_IS,
+        "outcome": _AS_IT_IS,
     },
     "query_req": {
         **dict.fromkeys(("query_id", "server_id", "max_results")),

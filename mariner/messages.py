@@ -6,11 +6,14 @@ which of them when. Events, register events and query parameters are those of
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
+
+UNKNOWN: Final = "unknown"
+"""An outcome of a registration."""
 
 
 class InitReq(msgspec.Struct, frozen=True, gc=False):
@@ -51,12 +54,18 @@ class RegisterReq(msgspec.Struct, frozen=True, gc=False):
 
 
 class RegisterRes(msgspec.Struct, frozen=True, gc=False):
-    """Server → client: the events in the order of the request, or the reason why not."""
+    """Server → client: the events in the order of the request, or the reason why not.
+
+    Attributes:
+        outcome: of a failure: :data:`UNKNOWN` where the events may be stored all the same;
+            None: they are not.
+    """
 
     register_id: int
     success: bool
     events: Sequence[Event] | None = None
     error: str | None = None
+    outcome: str | None = None
 
 
 class QueryReq(msgspec.Struct, frozen=True, gc=False):

@@ -202,6 +202,11 @@ def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
         ("connections_declined", "Connections whose init was declined", stats.declined),
         ("events_registered", "Events acknowledged to clients", stats.events_registered),
         ("events_notified", "Events sent in notifications", stats.events_notified),
+        (
+            "registrations_outcome_unknown",
+            "Registrations told to be stored or not, nobody knows",
+            stats.outcome_unknown,
+        ),
     ):
         yield CounterMetricFamily(f"{prefix}_{name}", text, value)
     frames = {"in": stats.frames_in, "out": stats.frames_out}

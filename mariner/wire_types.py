@@ -71,12 +71,13 @@ class RegisterReq(Wire, tag="register_req"):
 
 
 class RegisterRes(Wire, tag="register_res"):
-    """``events`` are of a defined type in a success, ``error`` in a failure."""
+    """``events`` are of a defined type in a success, the others in a failure."""
 
     register_id: Int64
     success: bool
     events: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+    outcome: Raw | UnsetType = UNSET
 
 
 class QueryReq(Wire, tag="query_req", forbid_unknown_fields=False):

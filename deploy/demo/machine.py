@@ -21,7 +21,7 @@ import psutil
 from eventer_bridge import tls
 from eventer_bridge.model import JsonPayload, RegisterEvent, Timestamp
 from mariner import client
-from mariner.errors import ConnectError, ConnectionLostError, MarinerError
+from mariner.errors import ConnectError, ConnectionLostError, MarinerError, OutcomeUnknownError
 
 RECONNECT_DELAY_S = 1.0
 
@@ -68,7 +68,7 @@ async def run(arguments: argparse.Namespace) -> int:
                     events = await connection.register(list(measurements()))
                     rounds += 1
                     event_count += len(events)
-        except (ConnectError, ConnectionLostError) as e:
+        except (ConnectError, ConnectionLostError, OutcomeUnknownError) as e:
             print(f"machine: {e}; connecting again", file=sys.stderr)
             await asyncio.sleep(RECONNECT_DELAY_S)
     return event_count

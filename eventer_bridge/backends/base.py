@@ -70,8 +70,10 @@ class Backend(aio.Resource, abc.ABC):
     A commit that fails (a full disk, for example) does not close it: until the cause is
     gone, which the backend finds out by itself, :attr:`failure` says what it is, and
     registrations and reservations fail at once. Queries are answered as far as that is
-    possible. What was committed is kept; what failed may be found stored all the same
-    afterwards, but only whole sessions. A store that is found damaged closes the backend.
+    possible. What was committed is kept; what was refused is not stored. What failed with
+    ``OutcomeUnknownError`` is seen by nobody until the backend can write again: then it is
+    decided whether it is stored, whole sessions only, and ``decided`` of the error says so. A
+    store that is found damaged closes the backend.
     """
 
     @property
@@ -137,8 +139,9 @@ class Backend(aio.Resource, abc.ABC):
         Returns:
             A future, which may be shared by sessions that are committed together, so that
             nobody may cancel it (wait with ``asyncio.wait`` or ``asyncio.shield`` where
-            that could happen). It fails with ``StorageError`` if the commit failed or
-            :attr:`failure` is set, and with ``ClosedError`` if the backend was closed.
+            that could happen). It fails with ``OutcomeUnknownError`` if the commit failed,
+            with ``StorageError`` if it was not begun (one before it failed, :attr:`failure` is
+            set), and with ``ClosedError`` if the backend was closed.
         """
 
     def register_in_steps(
@@ -168,7 +171,9 @@ class Backend(aio.Resource, abc.ABC):
         - it may lack large sessions (:meth:`register_in_steps`) and what was handed over after
           them, as long as their commit is not done: nobody waits for somebody else's large
           session. Who has to find them waits for their commit first;
-        - a server query with ``persisted`` looks only at what is durable already.
+        - a server query with ``persisted`` waits for no commit.
+
+        It never holds what is not durable, or not known to be.
 
         Ordered by timestamp or source timestamp, events of equal value are in natural
         order (reversed for descending); without source timestamp they come last in either
@@ -217,6 +222,7 @@ class Backend(aio.Resource, abc.ABC):
 
         Raises:
             StorageError: it could not be made durable.
+            OutcomeUnknownError: whether it was is not known.
         """
 
     @abc.abstractmethod

@@ -22,6 +22,7 @@ from eventer_bridge.errors import (
     ClosedError,
     ConnectError,
     InitError,
+    OutcomeUnknownError,
     RegistrationRefusedError,
     RemoteProtocolError,
 )
@@ -199,11 +200,11 @@ class EventerClient(aio.Resource):
 
         Returns:
             The created events, in the order given. Fails with
-            ``RegistrationRefusedError`` where the server refuses, and with ``ClosedError``
-            where the connection is lost: they may be registered or not then.
+            ``RegistrationRefusedError`` where the server refuses, and with
+            ``OutcomeUnknownError`` where the connection is lost before it answered.
 
         Raises:
-            ClosedError: the connection is closed.
+            ClosedError: the connection is closed; nothing was sent.
             LimitError: too many requests are under way.
             InvalidEventError: an event cannot be encoded.
         """
@@ -297,7 +298,7 @@ class _Handler(chatter.Handler):
         self._keeps_bounds = keeps_bounds
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._requests: set[asyncio.Future[Any]] = set()
+        self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
         # a large message that is dealt with, and what came behind it; None: there is none
         self._behind: deque[chatter.Message] | None = None
         self.status = _NOT_INITIALISED
@@ -383,11 +384,12 @@ class _Handler(chatter.Handler):
 
     def on_closed(self, reason: str) -> None:
         """The connection is gone."""
-        requests, self._requests = self._requests, set()
+        requests, self._requests = self._requests, {}
         text = f"{self._connection.peer}: {self._connection.close_text}"
-        for future in requests:
+        for future, answer in requests.items():
             if not future.done():
-                future.set_exception(ClosedError(text))
+                error = OutcomeUnknownError if answer is MsgRegisterRes else ClosedError
+                future.set_exception(error(text))
                 future.exception()  # counts as looked at: nobody has to await it
 
     def _expect(
@@ -398,7 +400,7 @@ class _Handler(chatter.Handler):
     ) -> asyncio.Future[Any]:
         """The answer to a request that was sent; ``types`` are those of its events."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._requests.add(future)
+        self._requests[future] = answer
         conversation.tag = answer, types, future
         return future
 
@@ -424,7 +426,7 @@ class _Handler(chatter.Handler):
                 raise RemoteProtocolError(f"{message.type} with other events than were asked for")
         elif isinstance(decoded, MsgQueryRes):
             self._note_refused(decoded.refused)
-        self._requests.discard(future)
+        self._requests.pop(future, None)
         if isinstance(decoded, MsgInitRes) and decoded.status is not None:
             self.status = decoded.status
         if future.done():  # who asked does not wait any more

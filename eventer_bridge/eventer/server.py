@@ -4,7 +4,8 @@ It is an observer of the core: sessions go to the fan-out, the status to every c
 What flows through a client's connection::
 
     chatter ─▶ codec ─▶ MsgInitReq: rights, fan-out
-                        MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for, in order
+                        MsgRegisterReq: rights ─▶ core ─▶ MsgRegisterRes, if asked for, in order;
+                                        closed where the outcome is unknown
                         MsgQueryReq: one after the other, beside everything else;
                                      ended when the client goes
 
@@ -32,6 +33,7 @@ from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
     InvalidEventError,
+    OutcomeUnknownError,
     RemoteProtocolError,
 )
 from eventer_bridge.eventer import codec
@@ -511,6 +513,14 @@ class _Client(chatter.Handler):
             self._send(_REGISTER_RES, response, conversation=conversation)
 
     def _on_failed(self, error: BaseException, conversation: chatter.Conversation | None) -> None:
+        if isinstance(error, OutcomeUnknownError):
+            self._server.stats.outcome_unknown += 1
+            if conversation is not None:
+                # an answer is either "registered" or "refused": no answer is what says it
+                self._connection.close(
+                    "outcome unknown", detail=cut(str(error)), level=logging.WARNING
+                )
+            return
         self._server.stats.rejected[type(error).__name__] += 1
         extra = {"peer": self._connection.peer, "client": self._name, "reason": cut(str(error))}
         mlog.info("registration failed", extra=extra)

@@ -62,6 +62,7 @@ class ModuleEngine(abc.ABC):
             InvalidEventError: a condition does not hold.
             LimitError: a limit would be exceeded.
             StorageError: the store failed.
+            OutcomeUnknownError: it did, and nobody knows whether the events are stored.
             ClosedError: the store is closed.
         """
 
@@ -97,8 +98,12 @@ class ModuleSession(abc.ABC):
         store fails, later sessions may have been processed already, and fail as well or
         are stored without it.
 
+        Where a commit failed and its outcome is not known, it is called when it is, and no
+        session is processed meanwhile.
+
         Args:
-            is_committed: whether its events are durable; if not, none of them is stored.
+            is_committed: whether its events are durable; if not, none of them is stored, or
+                the server stops before that is known.
         """
         return
 

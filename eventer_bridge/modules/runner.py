@@ -20,12 +20,12 @@ Belongs to the event loop's thread.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.errors import EventerBridgeError, ModuleError
+from eventer_bridge.errors import EventerBridgeError, ModuleError, OutcomeUnknownError
 from eventer_bridge.model import ProcessEvent, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.calls import Calls, is_cancellation
@@ -76,6 +76,7 @@ class ModuleRunner(aio.Resource):
         self._module_sessions: ModuleSessions | None = None
         self._is_abandoned = False
         self._is_dead = False
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue: asyncio.Queue[tuple[Session, Sequence[ProcessEvent]]] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[ModuleSessions, Session]] = asyncio.Queue(
             limits.MAX_UNCLOSED_SESSIONS
@@ -135,7 +136,12 @@ class ModuleRunner(aio.Resource):
             self._fail_current("a module did not end when the server stopped")
 
     async def wait_ended(self) -> None:
-        """Wait until the modules were told of the end of every session so far, if they can be."""
+        """Wait until the modules were told of the end of every session so far, if they can be.
+
+        None is submitted any more. What only the store could find out is not waited for.
+        """
+        if not self._stopping.done():
+            self._stopping.set_result(None)
         if not self._is_dead:
             await self._queue.join()
             await self._ended.join()
@@ -206,9 +212,7 @@ class ModuleRunner(aio.Resource):
     async def _end_loop(self) -> None:
         while True:
             sessions, session = await self._ended.get()
-            if not session.committed.done():
-                await asyncio.wait([session.committed])
-            await sessions.close(is_committed=session.committed.exception() is None)
+            await sessions.close(is_committed=await self._is_committed(session))
             self._ended.task_done()
 
     async def _sweep_loop(self) -> None:
@@ -216,6 +220,17 @@ class ModuleRunner(aio.Resource):
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
             if (name := self._calls.sweep()) is not None:
                 raise ModuleError(f"module {name} goes on although it was interrupted")
+
+    async def _is_committed(self, session: Session) -> bool:
+        """Wait until it is known, or the server stops."""
+        if not session.committed.done():
+            await asyncio.wait([session.committed])
+        error = session.committed.exception()
+        if not isinstance(error, OutcomeUnknownError) or error.decided is None:
+            return error is None
+        waiting: list[asyncio.Future[Any]] = [error.decided, self._stopping]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        return error.is_stored() is True
 
     async def _watch(self, named: NamedModule) -> None:
         await named.module.wait_closing()

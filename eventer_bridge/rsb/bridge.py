@@ -30,7 +30,13 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.core import EventCore
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError, ModuleError
+from eventer_bridge.errors import (
+    EventerBridgeError,
+    InvalidEventError,
+    LimitError,
+    ModuleError,
+    OutcomeUnknownError,
+)
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
@@ -213,6 +219,8 @@ class Bridge(aio.Resource):
         error = committed.exception()
         if error is None:
             self.stats.events_registered += len(events)
+        elif isinstance(error, OutcomeUnknownError):
+            self.stats.outcome_unknown += 1
         else:
             self._on_refused(events, error)
 

@@ -6,6 +6,7 @@ Exit codes of every command:
 * 1: the other side, or the gateway itself, failed (refused, unreachable, damaged store)
 * 2: wrong usage, configuration or input
 * 3: ``serve`` only: it did not stop in time
+* 4: ``register`` only: of some events it is not known whether they are registered
 """
 
 from typing import Final

@@ -126,7 +126,12 @@ def register(server: Server, batch: int, quiet: bool, events: Sequence[str]) -> 
     arguments: nothing is registered. If the server refuses an event, nothing more is sent,
     but up to 64 requests that were sent already may still succeed, and are printed.
 
-    Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input.
+    Where the server's disk fails, or the connection is lost before it answered, nobody knows
+    whether an event is registered: a line on standard error says so of each. To register it
+    again may store it twice.
+
+    Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input; 4:
+    of some events it is not known whether they are registered.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     run(_register(server, batch, quiet, events))
 

@@ -32,6 +32,7 @@ from mariner.errors import (
     InitError,
     LocalProtocolError,
     MarinerError,
+    OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
 )
@@ -149,6 +150,7 @@ _ERRORS: Final[tuple[tuple[type[errors.EventerBridgeError], type[MarinerError]],
     (errors.ConnectError, ConnectError),
     (errors.InitError, InitError),
     (errors.RegistrationRefusedError, RegisterError),
+    (errors.OutcomeUnknownError, OutcomeUnknownError),
     (errors.ClosedError, ConnectionLostError),
     (errors.RemoteProtocolError, RemoteProtocolError),
 )

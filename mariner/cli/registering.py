@@ -11,11 +11,16 @@ from typing import Final, NamedTuple
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, tell
+from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, tell
 from mariner.cli.servers import Client
 from mariner.cli.stdin import read_lines
 from mariner.cli.values import parse_register_event
-from mariner.errors import ConnectionLostError, LocalProtocolError, MarinerError, RegisterError
+from mariner.errors import (
+    ConnectionLostError,
+    LocalProtocolError,
+    MarinerError,
+    OutcomeUnknownError,
+)
 
 MAX_REQUESTS: Final = 64
 """Registrations under way; a durable server commits together those that it has."""
@@ -70,10 +75,10 @@ async def register_events(
     """Register events and print them as registered, unless ``quiet``.
 
     Raises:
-        CommandError: an event was refused (those that were under way by then are still
-            waited for and printed), or reading the events raised it (those that came
-            before are registered and printed).
-        ConnectionLostError: the connection was lost.
+        CommandError: an event was refused, or nobody knows whether it is registered (those
+            that were under way by then are still waited for and printed), or reading the
+            events raised it (those that came before are registered and printed).
+        ConnectionLostError: the connection was lost while nothing was under way.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(MAX_REQUESTS)
@@ -136,19 +141,27 @@ async def _print(
     while (request := await requests.get()) is not None:
         try:
             events = await request.response
-        except (RegisterError, LocalProtocolError) as e:
-            tell(f"error: {request.label}: {e}")
-            exit_code = EXIT_USAGE if isinstance(e, LocalProtocolError) else EXIT_FAILED
-            sender.cancel()
         except MarinerError as e:
-            text = f"{request.label}: {e} (whether it was registered is not known)"
-            raise CommandError(text, EXIT_FAILED) from e
+            tell(f"error: {request.label}: {e}")
+            exit_code = max(exit_code, _exit_code(e))
+            sender.cancel()
         else:
             if not quiet:
                 output.write_jsonl(events)
         slots.release()
     if exit_code:
         raise CommandError("", exit_code)
+
+
+def _exit_code(error: MarinerError) -> int:
+    """What tells more is greater."""
+    match error:
+        case OutcomeUnknownError():
+            return EXIT_UNKNOWN
+        case LocalProtocolError():
+            return EXIT_USAGE
+        case _:
+            return EXIT_FAILED
 
 
 def _drain(requests: asyncio.Queue[_Request | None]) -> list[asyncio.Task[Sequence[Event]]]:

@@ -1,7 +1,8 @@
 """What all client commands share: how they run, and how they fail.
 
 Exit codes: 0 success; 1 the other side refused, is unreachable or did not answer in time;
-2 wrong usage or input; 130 interrupted (SIGINT); 141 nobody reads standard output any more
+2 wrong usage or input; 4 of some events it is not known whether they are registered; 130
+interrupted (SIGINT); 141 nobody reads standard output any more
 (SIGPIPE). An error is one line on standard error: ``mariner: error: …``.
 """
 
@@ -18,6 +19,7 @@ from mariner.errors import MarinerError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = 4
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 EXIT_NO_READER: Final = 128 + signal.SIGPIPE
 

@@ -40,10 +40,12 @@ from mariner.errors import (
     ConnectError,
     ConnectionLostError,
     InitError,
+    OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
 )
 from mariner.messages import (
+    UNKNOWN,
     EventsMsg,
     InitReq,
     InitRes,
@@ -66,6 +68,7 @@ are not consumed (up to twice as long, it is looked at so often)."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long closing waits for what was written to leave, and for TLS's farewell."""
+
 
 R = TypeVar("R", RegisterRes, QueryRes, PingRes)
 
@@ -136,8 +139,8 @@ class Client(aio.Resource):
     """A connection to a Mariner server. Made by :func:`connect`.
 
     It closes when it is told to, or when the connection is lost: ``close_reason`` tells
-    which. Requests that are under way then raise ``ConnectionLostError``: their outcome
-    is unknown.
+    which. Requests that are under way then raise ``ConnectionLostError``, registrations
+    ``OutcomeUnknownError``.
     """
 
     def __init__(self, address: str) -> None:
@@ -196,17 +199,28 @@ class Client(aio.Resource):
             The registered events, in the same order.
 
         Raises:
-            RegisterError: the server did not register them; the text is its reason.
-            ConnectionLostError: the connection was lost; whether the events were
-                registered is unknown.
+            RegisterError: the server refused them, and none of them is stored; the text is
+                its reason.
+            OutcomeUnknownError: whether they are stored is not known: the server said so, or
+                the connection was lost before it answered. To register them again may store
+                them twice.
+            ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
         """
         register_id = next(self._ids)
         request = RegisterReq(register_id, tuple(events))
-        response = await self._request(register_id, request, RegisterRes)
-        if not response.success or response.events is None:
-            raise RegisterError(response.error or "refused; the server gave no reason")
-        return response.events
+        sent = await self._send(register_id, request)
+        try:
+            response = await self._answer(register_id, sent, RegisterRes)
+        except ConnectionLostError as e:
+            raise OutcomeUnknownError(f"outcome unknown: {e}") from None
+        if response.success and response.events is not None:
+            return response.events
+        if response.outcome == UNKNOWN:
+            raise OutcomeUnknownError(
+                response.error or "outcome unknown; the server gave no reason"
+            )
+        raise RegisterError(response.error or "refused; the server gave no reason")
 
     async def query(self, params: QueryParams) -> QueryResult:
         """Query events: one request, one answer; the server may cut it (``more_follows``).
@@ -330,8 +344,13 @@ class Client(aio.Resource):
 
     def _check_open(self) -> None:
         if self.close_reason is not None or not self.is_open:
-            reason = self.close_reason or reasons.CLOSED_BY_CLIENT
-            raise ConnectionLostError(f"{self._address}: {reason}")
+            raise self._not_sent()
+
+    def _not_sent(self) -> ConnectionLostError:
+        reason = self.close_reason
+        if reason is None:
+            reason = "connection lost" if self.is_open else reasons.CLOSED_BY_CLIENT
+        return ConnectionLostError(f"{self._address}: {reason}")
 
     def _timeout_text(self, timeout_s: float) -> str:
         what = "no answer to init_req" if self._connection.is_connected else "no connection"
@@ -340,20 +359,32 @@ class Client(aio.Resource):
     # --- messages ---------------------------------------------------------------------
 
     async def _request(self, request_id: int, request: Message, response_type: type[R]) -> R:
+        sent = await self._send(request_id, request)
+        return await self._answer(request_id, sent, response_type)
+
+    async def _send(self, request_id: int, request: Message) -> asyncio.Future[Any]:
+        """Send a request, whose answer the future will have."""
         await self._connection.wait_writable()
         self._check_open()
-        future: asyncio.Future[R] = self._loop.create_future()
-        self._pending[request_id] = future
+        if not self._connection.send(request):
+            raise self._not_sent()
+        sent = self._pending[request_id] = self._loop.create_future()
+        return sent
+
+    async def _answer(
+        self, request_id: int, sent: asyncio.Future[Any], response_type: type[R]
+    ) -> R:
         try:
-            self._connection.send(request)
-            response = await future
+            response = await sent
         finally:
             self._pending.pop(request_id, None)
         if not isinstance(response, response_type):
-            text = f"{type(response).__name__} answers {type(request).__name__} {request_id}"
+            answer_type, expected = type(response).__name__, response_type.__name__
+            text = f"{answer_type} answers request {request_id}, expected {expected}"
             self._connection.abort(reasons.broken_protocol(RemoteProtocolError(text)))
             raise RemoteProtocolError(text)
-        return response
+        answer: R = response
+        return answer
 
     def _on_message(self, message: Message | RefusedRegister) -> None:
         match message:

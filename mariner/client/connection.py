@@ -97,22 +97,27 @@ class Connection(asyncio.Protocol):
         """Whether the socket is not read from, so that nothing can be heard."""
         return self._is_reading_paused
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Message) -> bool:
         """Send a message; nothing happens without a connection, or while it is closing.
+
+        Returns:
+            Whether it was handed over to be sent.
 
         Raises:
             LocalProtocolError: it is not allowed now, or has no form on the wire.
         """
         if self._transport is None or self.close_reason is not None:
-            return
+            return False
         try:
             data = self._protocol.send(message)
         except UnicodeEncodeError as e:
             raise LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
         except OverflowError as e:
             raise LocalProtocolError(str(e)) from e
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        if self._transport.is_closing():
+            return False
+        self._transport.write(data)
+        return True
 
     async def wait_writable(self) -> None:
         """Wait until the transport takes more (or is lost: then nobody waits)."""

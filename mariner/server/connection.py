@@ -37,7 +37,7 @@ from hat import aio
 from eventer_bridge import framing, slices, tls
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core import EventCore
-from eventer_bridge.errors import EventerBridgeError, InvalidEventError
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError, OutcomeUnknownError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
@@ -51,6 +51,7 @@ from eventer_bridge.subscription import Subscription
 from mariner import codec, limits
 from mariner.errors import InvalidMessageError, RemoteProtocolError
 from mariner.messages import (
+    UNKNOWN,
     InitReq,
     InitRes,
     Message,
@@ -524,9 +525,12 @@ class ClientConnection(asyncio.Protocol):
             self._context.stats.events_registered += len(session.events)
             message = codec.encode_register_success(register_id, encoded_requested(session))
             return self._protocol.send_encoded(RegisterRes, message)
+        text = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
+        if isinstance(error, OutcomeUnknownError):
+            self._context.stats.outcome_unknown += 1
+            return self._refusal(register_id, text, UNKNOWN)
         self._context.stats.rejected[type(error).__name__] += 1
-        text = str(error) if isinstance(error, EventerBridgeError) else "internal error"
-        return self._refusal(register_id, cut(text))
+        return self._refusal(register_id, text)
 
     def _large_response(self, register_id: int, session: Session) -> list[bytes]:
         """The same of a large session, in parts: joining them takes longer than sending them."""
@@ -536,8 +540,8 @@ class ClientConnection(asyncio.Protocol):
         parts = codec.register_success_parts(register_id, encoded_requested(session))
         return self._protocol.send_parts(RegisterRes, parts)
 
-    def _refusal(self, register_id: int, error: str) -> bytes:
-        message = codec.encode(RegisterRes(register_id, False, error=error))
+    def _refusal(self, register_id: int, error: str, outcome: str | None = None) -> bytes:
+        message = codec.encode(RegisterRes(register_id, False, error=error, outcome=outcome))
         return self._protocol.send_encoded(RegisterRes, message)
 
     def _start_queries(self) -> None:

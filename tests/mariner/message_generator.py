@@ -126,7 +126,8 @@ class MessageGenerator:
         message = {"register_id": self._integer(), "success": self._boolean()}
         if message["success"]:
             return message | self._events()
-        return message | ({"error": self._text()} if self._boolean() else {})
+        said = {i: self._text() for i in ("error", "outcome") if self._boolean()}
+        return message | said
 
     def _query_req(self) -> Json:
         kind = self._choose(("latest", "timeseries", "server"))

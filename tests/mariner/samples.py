@@ -18,6 +18,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from mariner.messages import (
+    UNKNOWN,
     EventsMsg,
     InitReq,
     InitRes,
@@ -101,5 +102,8 @@ EXTENDED_QUERIES: Final = (
 )
 """What only we say: 002 has not all conditions of 000, and no pages of the latest."""
 
-DECLINED_REGISTRATION: Final = RegisterRes(3, False, error="not allowed: a/b")
-"""What only we say: hat-mariner gives no reason."""
+FAILED_REGISTRATIONS: Final = (
+    RegisterRes(3, False, error="not allowed: a/b"),
+    RegisterRes(3, False, error="outcome unknown: a sync failed", outcome=UNKNOWN),
+)
+"""What only we say: hat-mariner gives no reason, and knows no outcome but success and failure."""

@@ -34,6 +34,7 @@ from mariner.errors import (
     ConnectionLostError,
     InitError,
     LocalProtocolError,
+    OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
 )
@@ -493,6 +494,42 @@ async def test_connection_ends_inside_a_frame() -> None:
             await conn.ping()
 
 
+async def test_what_was_sent_is_told_from_what_was_not() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await peer.receive()
+
+    async with scripted(script) as server, await server.connect() as conn:
+        event = register_event("lost")
+        with pytest.raises(OutcomeUnknownError, match=f"^outcome unknown: {conn.address}: the ser"):
+            await conn.register([event])
+        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: the server closed"):
+            await conn.register([event])
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "text"),
+    [
+        ({"outcome": "unknown", "error": "outcome unknown: x"}, OutcomeUnknownError, "unknown: x"),
+        ({"outcome": "unknown"}, OutcomeUnknownError, "unknown; the server gave no reason"),
+        ({"outcome": "another", "error": "why"}, RegisterError, "^why$"),
+        ({}, RegisterError, "refused; the server gave no reason"),
+    ],
+)
+async def test_outcomes(said: dict[str, str], error: type[Exception], text: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        register_id = (await peer.receive())["register_id"]
+        message = {"msg_type": "register_res", "register_id": register_id, "success": False}
+        peer.send(message | said)
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        with pytest.raises(error, match=text):
+            await conn.register([register_event("a")])
+        assert conn.is_open
+
+
 async def test_invalid_message() -> None:
     async def script(peer: Peer) -> None:
         await peer.accept()
@@ -512,7 +549,9 @@ async def test_answer_of_another_kind() -> None:
         await closed_by_client(peer)
 
     async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(RemoteProtocolError, match="RegisterRes answers PingReq 1"):
+        with pytest.raises(
+            RemoteProtocolError, match="RegisterRes answers request 1, expected PingRes"
+        ):
             await conn.ping()
         await conn.wait_closed()
 
@@ -654,5 +693,9 @@ async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
         async with asyncio.timeout(60):
             await conn.async_close()
         outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        assert {str(i) for i in outcomes} == {f"{conn.address}: closed by this client"}
+        # some were handed over to be sent, and others never
+        assert {(type(i), str(i)) for i in outcomes} == {
+            (OutcomeUnknownError, f"outcome unknown: {conn.address}: closed by this client"),
+            (ConnectionLostError, f"{conn.address}: closed by this client"),
+        }
         may_end.set()

@@ -40,7 +40,7 @@ from mariner.messages import (
 )
 from tests.mariner.hat_messages import to_hat
 from tests.mariner.record_vectors import record
-from tests.mariner.samples import DECLINED_REGISTRATION, EXTENDED_QUERIES, SAMPLES
+from tests.mariner.samples import EXTENDED_QUERIES, FAILED_REGISTRATIONS, SAMPLES
 
 VECTORS = json.loads(
     (Path(__file__).parent.parent / "vectors" / "hat_mariner.json").read_text(encoding="utf-8")
@@ -95,8 +95,11 @@ def test_decode_encode(message: Message) -> None:
     assert contract.explain(json.loads(data)) is None
 
 
-def test_reason_of_a_declined_registration() -> None:
-    assert codec.decode(codec.encode(DECLINED_REGISTRATION)) == DECLINED_REGISTRATION
+@pytest.mark.parametrize("message", FAILED_REGISTRATIONS)
+def test_reason_of_a_registration_that_failed(message: Message) -> None:
+    data = codec.encode(message)
+    assert codec.decode(data) == message
+    assert contract.explain(json.loads(data)) is None
 
 
 @pytest.mark.parametrize("message", EXTENDED_QUERIES)
@@ -214,9 +217,9 @@ def test_we_understand_hat_mariner(message: Message) -> None:
     assert to_hat(codec.decode(data)) == to_hat(message)
 
 
-def test_hat_mariner_ignores_the_reason_of_a_declined_registration() -> None:
-    decoded = encoder.decode_msg(json.loads(codec.encode(DECLINED_REGISTRATION)))
-    assert decoded == to_hat(DECLINED_REGISTRATION)
+@pytest.mark.parametrize("message", FAILED_REGISTRATIONS)
+def test_hat_mariner_ignores_the_reason_of_a_registration_that_failed(message: Message) -> None:
+    assert encoder.decode_msg(json.loads(codec.encode(message))) == to_hat(message)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[i["name"] for i in VECTORS])
@@ -306,6 +309,10 @@ def test_last_value_counts_in_payloads_too() -> None:
         ),
         (
             '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"error":0}',
+            RegisterRes(1, True, events=[]),
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"outcome":0}',
             RegisterRes(1, True, events=[]),
         ),
         (ping("1", ',"register_id":"x","events":{"events":[1e400]}'), PingReq(1)),

@@ -8,9 +8,9 @@ from typing import Final
 from eventer_bridge.model import EventType
 from mariner import client
 from mariner.client.client import Client
-from mariner.errors import ConnectionLostError, RegisterError
+from mariner.errors import ConnectionLostError, OutcomeUnknownError, RegisterError
 from tests.support.gateway import Gateway
-from tests.torture.ledger import OURS, Ledger
+from tests.torture.ledger import OURS, Ledger, entry_of
 
 IN_FLIGHT: Final = 16
 """Requests of one client that wait for their answer."""
@@ -21,7 +21,7 @@ REFUSED_DELAY_S: Final = 0.02
 
 @contextlib.asynccontextmanager
 async def connected(
-    gateway: Gateway, subscriptions: Iterable[EventType] = ()
+    gateway: Gateway, subscriptions: Iterable[EventType] = (), *, persisted: bool = False
 ) -> AsyncIterator[Client]:
     """A client of a gateway."""
     connection = await client.connect(
@@ -30,6 +30,7 @@ async def connected(
         client_name="app",
         client_token="secret",
         subscriptions=subscriptions,
+        persisted=persisted,
     )
     async with connection:
         yield connection
@@ -40,10 +41,13 @@ class Load:
 
     Attributes:
         refusals: why requests were refused, in the order of the answers.
+        unknown: requests of which nobody knew whether they are stored, by number, and how many
+            events were acknowledged by then: none more is, before that is known.
     """
 
     def __init__(self, ledger: Ledger, watcher: Client, clients: Iterable[Client]) -> None:
         self.refusals: list[str] = []
+        self.unknown: dict[int, int] = {}
         self._ledger = ledger
         self._is_stopping = False
         self._answered = asyncio.Event()
@@ -86,10 +90,15 @@ class Load:
     async def _register(self, connection: Client) -> None:
         with contextlib.suppress(ConnectionLostError):
             while not self._is_stopping:
+                request = self._ledger.request()
                 try:
-                    self._ledger.acknowledge(await connection.register(self._ledger.request()))
+                    self._ledger.acknowledge(await connection.register(request))
                 except RegisterError as e:
+                    self._ledger.refuse(request)
                     self.refusals.append(str(e))
+                    await asyncio.sleep(REFUSED_DELAY_S)
+                except OutcomeUnknownError:
+                    self.unknown[entry_of(request[0]).request] = self.n_acknowledged
                     await asyncio.sleep(REFUSED_DELAY_S)
                 self._answered.set()
         self._answered.set()

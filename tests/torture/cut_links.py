@@ -20,7 +20,7 @@ from eventer_bridge.eventer.client import EventerClient
 from eventer_bridge.model import Event, EventId, QueryServerParams, Status
 from mariner import client as mariner
 from mariner.client.client import Client
-from mariner.errors import RegisterError
+from mariner.errors import OutcomeUnknownError, RegisterError
 from mariner.gateway import Gateway
 from tests.support import proxy
 from tests.support.event_servers import event_server, eventer_port
@@ -28,7 +28,7 @@ from tests.support.hat_peers import hat_event_server
 from tests.support.inprocess import running_gateway
 from tests.support.proxy import PASS, Proxy
 from tests.torture.hearing import Hearing
-from tests.torture.ledger import OURS, Ledger, ViolationError
+from tests.torture.ledger import OURS, Ledger, ViolationError, entry_of
 from tests.torture.report import Progress
 
 MAX_CUT_BYTES: Final = 100_000
@@ -140,15 +140,20 @@ class _Relay:
         self.registering: list[asyncio.Task[None]] = []
         self._reader = reader
         self._n_refused = 0
+        self._unknown: set[int] = set()
         self._is_stopping = False
 
     async def register_through(self, client: Client) -> None:
         """Register at the gateway until the end."""
         while not self._is_stopping:
+            request = self.ledger.request()
             try:
-                self.ledger.acknowledge(await client.register(self.ledger.request()))
+                self.ledger.acknowledge(await client.register(request))
             except RegisterError:
+                self.ledger.refuse(request)
                 self._n_refused += 1
+            except OutcomeUnknownError:
+                self._unknown.add(entry_of(request[0]).request)
             await asyncio.sleep(PAUSE_S)
 
     async def register_directly(self) -> None:
@@ -170,7 +175,7 @@ class _Relay:
             others: what is stored of other servers than that with the id 1.
 
         Raises:
-            ViolationError: see the scenarios.
+            ViolationError: see the scenarios; or what was refused is stored.
         """
         self.link.plans = itertools.repeat(PASS)
         self.link.cut()
@@ -183,9 +188,14 @@ class _Relay:
                 async with asyncio.timeout(CATCH_UP_TIMEOUT_S):
                     await hearing.until(events[-1].id)
                 hearing.check(server_id, events)
+        if not self._unknown:
+            raise ViolationError("no answer was lost")
+        found = self._unknown & {entry_of(event).request for event in stored[1]}
         return (
-            f"{len(self.ledger.acknowledged)} events acknowledged, {self._n_refused} requests"
-            f" failed, {sum(map(len, stored.values()))} events stored, each heard of once"
+            f"{len(self.ledger.acknowledged)} events acknowledged; {self._n_refused} requests"
+            f" refused, none of them stored; the outcome of {len(self._unknown)} unknown,"
+            f" {len(found)} of them stored; {sum(map(len, stored.values()))} events stored, each"
+            " heard of once"
         )
 
 

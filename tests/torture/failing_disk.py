@@ -1,16 +1,31 @@
-"""Syncs that fail (EIO), all of the disk that fails, and syncs that take long, by strace."""
+"""Syncs that fail (EIO), all of the disk that fails, and syncs that take long, by strace.
+
+While nobody knows whether a request is stored, nobody may see it; afterwards everybody agrees.
+"""
 
 import asyncio
+import contextlib
 import random
 import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from eventer_bridge.model import Event, QueryTimeseriesParams, Status
+from mariner import gateway as gateways
+from mariner.client.client import Client
+from mariner.errors import ConnectionLostError
+from tests.support.event_servers import event_server, events_of
 from tests.support.gateway import Gateway, gateway
+from tests.support.hat_peers import HOST
 from tests.torture.clients import Load, connected, loaded
-from tests.torture.ledger import Ledger, ViolationError, read_store
+from tests.torture.hearing import Hearing
+from tests.torture.ledger import OURS, SERVER_ID, Ledger, ViolationError, entry_of, read_store
 from tests.torture.report import Progress
 from tests.torture.strace import attached, require_strace, strace
+
+AGREE_TIMEOUT_S: Final = 60.0
+"""Until notifications and a replica have what is stored."""
 
 DELAY_S: Final = 0.1
 """Of every sync, in the second scenario."""
@@ -39,21 +54,107 @@ async def run_errors(
     first = chance.randrange(20, 40)
     injection = f"inject=fdatasync:error=EIO:when={first}+{_FAILS_EVERY}"
     wrapper = strace(directory / "strace.txt", "-e", "trace=fdatasync", "-e", injection)
-    async with gateway(directory, wrapper=wrapper) as running:
-        async with loaded(running, ledger) as load:
+    async with contextlib.AsyncExitStack() as stack:
+        core = {"eventer_server": {"host": HOST, "port": 0}}
+        running = await stack.enter_async_context(gateway(directory, wrapper=wrapper, core=core))
+        assert running.eventer_port is not None
+        remotes = {SERVER_ID: running.eventer_port}
+        replica = await stack.enter_async_context(event_server(directory, 2, remotes=remotes))
+        hearing = await stack.enter_async_context(_hearing(running))
+        async with loaded(running, ledger) as load, _looking(running, load) as looks:
             for n in range(1, rounds + 1):
                 await _failed_and_went_on(load)
                 progress(n, rounds)
         async with connected(running) as client:
-            ledger.check(await read_store(client))
+            ledger.check(stored := await read_store(client))
+        async with asyncio.timeout(AGREE_TIMEOUT_S):
+            await hearing.until(stored[-1].id)
+            await _until_kept(replica, stored)
+        hearing.check(SERVER_ID, stored)
     await _check_again(directory, ledger)
     reasons = {i for i in load.refusals if "Input/output error" in i}
     if not reasons:
         raise ViolationError(f"nobody was told why: {set(load.refusals)}")
+    found = load.unknown.keys() & {entry_of(event).request for event in stored}
     return (
         f"failed and went on {rounds} times without a restart: {len(load.refusals)} requests"
-        f" refused, {len(ledger.acknowledged)} events acknowledged, all of them stored"
+        f" refused, none of them stored; the outcome of {len(load.unknown)} unknown,"
+        f" {len(found)} of them stored, and seen in none of {looks.count} answers before that was"
+        f" known; {len(ledger.acknowledged)} events acknowledged, all of them stored; queries,"
+        " notifications and a replica agree"
     )
+
+
+@contextlib.asynccontextmanager
+async def _hearing(running: Gateway) -> AsyncIterator[Hearing]:
+    """What a subscriber hears of what is persisted."""
+    hearing = Hearing("who waits for what is persisted")
+
+    async def hear(client: Client) -> None:
+        async for events in client.events():
+            hearing.hear(events)
+
+    async with connected(running, [OURS], persisted=True) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(hear(client))
+        yield hearing
+        task.cancel()
+
+
+class _Looks:
+    """Answers to queries, while nobody knows what is stored.
+
+    Attributes:
+        count: answers that were looked at then.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def look(self, running: Gateway, load: Load) -> None:
+        """Query again and again.
+
+        Raises:
+            ViolationError: an answer holds what nobody knows to be stored.
+        """
+        while True:
+            async with connected(running) as client:
+                # a query that is under way when the store is opened again fails
+                with contextlib.suppress(ConnectionLostError):
+                    await self._look(client, load)
+
+    async def _look(self, client: Client, load: Load) -> None:
+        newest = QueryTimeseriesParams([OURS], max_results=100)
+        while True:
+            n_acknowledged = load.n_acknowledged
+            unknown = {i for i, n in load.unknown.items() if n == n_acknowledged}
+            result = await client.query(newest)
+            if client.status is Status.OPERATIONAL:  # told before what was decided can be seen
+                continue
+            self.count += bool(unknown)
+            if seen := unknown & {entry_of(event).request for event in result.events}:
+                raise ViolationError(f"seen before anybody knows: {seen}")
+
+
+@contextlib.asynccontextmanager
+async def _looking(running: Gateway, load: Load) -> AsyncIterator[_Looks]:
+    looks = _Looks()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(looks.look(running, load))
+        yield looks
+        task.cancel()
+    if not looks.count:
+        raise ViolationError("nobody looked while the outcome was unknown")
+
+
+async def _until_kept(replica: gateways.Gateway, stored: Sequence[Event]) -> None:
+    """Wait until the replica has the same events."""
+    wanted = list(stored)
+    kept: list[Event] = []
+    while kept != wanted:
+        if kept and kept[-1].id >= wanted[-1].id:
+            raise ViolationError(f"the replica keeps {len(kept)} events of {len(wanted)}")
+        await asyncio.sleep(0.02)
+        kept = [i for i in await events_of(replica, SERVER_ID) if i.type[0] == OURS[0]]
 
 
 async def run_outages(

@@ -52,7 +52,7 @@ class Entry(NamedTuple):
     n_events: int
 
 
-def entry_of(event: Event) -> Entry:
+def entry_of(event: Event | RegisterEvent) -> Entry:
     """What the payload says."""
     assert isinstance(event.payload, JsonPayload)
     value: dict[str, Any] = event.payload.value()
@@ -74,6 +74,7 @@ class Ledger:
     def __init__(self, padding_bytes: int = 0, *, large_every: int = 0) -> None:
         self.sent: dict[int, Sequence[RegisterEvent]] = {}
         self.acknowledged: dict[EventId, Event] = {}
+        self._refused: set[int] = set()
         self._seen: dict[EventId, Entry] = {}
         self._padding = "x" * padding_bytes
         self._large_every = large_every
@@ -128,11 +129,16 @@ class Ledger:
         self.saw(events)
         self.acknowledged.update({event.id: event for event in events})
 
+    def refuse(self, request: Sequence[RegisterEvent]) -> None:
+        """Somebody was told that it is not stored, and never will be."""
+        self._refused.add(entry_of(request[0]).request)
+
     def check(self, stored: Sequence[Event]) -> None:
         """Compare with everything that is stored, in the order of ids.
 
         Raises:
-            ViolationError: something was lost, came twice or in part, or is not as it was sent.
+            ViolationError: something was lost, came twice or in part, is not as it was sent, or
+                was refused.
         """
         self.saw(stored)
         by_id = {event.id: event for event in stored}
@@ -148,6 +154,8 @@ class Ledger:
         for event in stored:
             requests.setdefault(entry_of(event).request, []).append(event)
         for number, events in requests.items():
+            if number in self._refused:
+                raise ViolationError(f"request {number} was refused, and is stored")
             if len({(i.id.session, i.timestamp) for i in events}) != 1:
                 raise ViolationError(f"request {number} was stored twice, or is in two sessions")
             if [_content(i) for i in events] != [_content(i) for i in self.sent[number]]:

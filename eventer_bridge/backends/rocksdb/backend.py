@@ -14,6 +14,11 @@ When a commit fails, everything that waits for one fails with it, and the storag
 opens the database again, every ``limits.STORE_RETRY_PERIOD_S``, until it can be written.
 What is known in memory (types, latest events) is then read anew. Whatever the storage thread
 raises is such a failure; should it end all the same, the backend closes.
+
+What was not handed to the database yet is refused. Of the commit that was, nobody knows: it
+fails with ``OutcomeUnknownError``, and nobody sees its events (``Store.undecided``) until the
+database is open again. Then it is looked up once, and from there on queries find it or not;
+who kept the error is told by ``decided``.
 """
 
 import asyncio
@@ -51,6 +56,7 @@ from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
+    OutcomeUnknownError,
     StorageError,
     StoreDamagedError,
     StoreFormatError,
@@ -151,6 +157,7 @@ class RocksDbBackend(Backend):
         self._control: control.ControlServer | None = None
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
+        self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
         self._ending = Line()
         self._started_s = 0.0
         self._failure: str | None = None
@@ -270,15 +277,10 @@ class RocksDbBackend(Backend):
     ) -> QueryResult:
         """See :class:`Backend`."""
         self._check_open()
-        is_persisted = isinstance(params, QueryServerParams) and params.persisted
-        if not is_persisted:
-            with contextlib.suppress(StorageError):  # what failed is not to be found
-                await self._settled()
+        if not (isinstance(params, QueryServerParams) and params.persisted):
+            await self._settled()
             self._check_open()
-        result = await self._queries.run(params, subscription, client, holding)
-        if is_persisted:
-            await self._ensure_durable()
-        return result
+        return await self._queries.run(params, subscription, client, holding)
 
     @property
     def query_load(self) -> QueryLoad:
@@ -296,25 +298,14 @@ class RocksDbBackend(Backend):
             await asyncio.sleep(0)  # callbacks of the last commit may still be due
 
     async def _settled(self) -> None:
-        """Wait for the commits that come before that of a large session.
-
-        Raises:
-            StorageError: one failed.
-        """
+        """Wait for the commits that come before that of a large session."""
         last: _Group | None = None
         for group in self._groups:
             if group.is_large:
                 break
             last = group
         if last is not None:
-            await asyncio.shield(last.future)
-
-    async def _ensure_durable(self) -> None:
-        """Rows can be read before the log that holds them is synced, or if that failed."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
-        if self._is_committing and self._groups[0].commit.is_written:
-            await asyncio.shield(self._groups[0].future)
+            await asyncio.wait([last.future])  # if it failed, it is not to be found
 
     def _check_open(self) -> None:
         if not self.is_open:
@@ -358,7 +349,10 @@ class RocksDbBackend(Backend):
             group.commit.oldest <= deletion.newest for group in self._groups
         ):
             return False
-        await asyncio.shield(self._append(deletion.commit).future)
+        try:
+            await asyncio.shield(self._append(deletion.commit).future)
+        except OutcomeUnknownError as e:
+            raise StorageError(str(e)) from e
         return True
 
     def _commit_first(self) -> None:
@@ -401,6 +395,7 @@ class RocksDbBackend(Backend):
     def _on_durable(self, group: _Group) -> None:
         del self._groups[0]
         self._is_committing = False
+        self._store.undecided = frozenset()
         seconds = time.perf_counter() - self._started_s
         if self._groups:
             self._commit_first()
@@ -416,7 +411,12 @@ class RocksDbBackend(Backend):
         """Nothing can be stored; tell all who wait for a commit."""
         self._set_failure(str(error))
         for unsaved in self._groups:
-            if not unsaved.future.done():
+            if unsaved.future.done():
+                continue
+            if unsaved.commit.is_written:  # the first one, if any
+                self._decided = self._loop.create_future()
+                failed(unsaved.future, OutcomeUnknownError(str(error), self._decided))
+            else:
                 failed(unsaved.future, StorageError(str(error)))
         self._groups.clear()
 
@@ -432,15 +432,24 @@ class RocksDbBackend(Backend):
             self._set_failure(str(opened))
             self._retry(opened)
             return
+        try:
+            self._decide(opened)
+            if self.is_open:
+                self._retention = self._start_retention()
+        except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
+            self._on_reopened(StorageError(f"{self._store.path}: {e}"))
+            return
+        self._set_failure(None)
+
+    def _decide(self, opened: Opened) -> None:
+        """From now on, what was undecided is found, or is not."""
+        is_stored = self._store.decide()
         _, self._types, self._latest = opened
         self._queries.use(self._types, self._latest)
-        if self.is_open:
-            try:
-                self._retention = self._start_retention()
-            except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
-                self._on_reopened(StorageError(f"{self._store.path}: retention: {e}"))
-                return
-        self._set_failure(None)
+        if self._decided is not None:
+            mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
+            self._decided.set_result(is_stored)
+            self._decided = None
 
     def _set_failure(self, failure: str | None) -> None:
         if failure == self._failure:
@@ -453,7 +462,7 @@ class RocksDbBackend(Backend):
         self._failure_cbs.notify()
 
     async def _stop(self) -> None:
-        with contextlib.suppress(StorageError):  # those who wait for a commit are told
+        with contextlib.suppress(StorageError, OutcomeUnknownError):  # who waits is told
             await self.flush()
         if self._control is not None:
             await self._control.async_close()
@@ -461,6 +470,8 @@ class RocksDbBackend(Backend):
         self._jobs.put(_Job.STOP)
         await self._stopped
         self._thread.join()
+        if self._decided is not None:
+            self._decided.cancel()
 
     def _on_thread_ended(self) -> None:
         self._stopped.set_result(None)

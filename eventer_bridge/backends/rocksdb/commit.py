@@ -26,14 +26,15 @@ class Commit:
     Attributes:
         batch: the rows, or the last part of them.
         before: the parts of a large session that are written before, one after the other.
-        is_written: whether all of it is, so that it can be read.
+        is_written: whether the last part was handed to the database, too: it may be on the
+            disk then, even if that failed.
         latest: the greatest row of each type that is among them.
         n_events: number of events among them.
-        oldest: the smallest session key among them.
+        sessions: keys of their sessions.
         tally: events and bytes of those retention rules that are counted.
     """
 
-    __slots__ = ("batch", "before", "is_written", "latest", "n_events", "oldest", "tally")
+    __slots__ = ("batch", "before", "is_written", "latest", "n_events", "sessions", "tally")
 
     def __init__(self, n_events: int = 0) -> None:
         self.batch = WriteBatch(raw_mode=True)
@@ -41,8 +42,13 @@ class Commit:
         self.is_written = False
         self.latest: dict[TypeId, Row] = {}
         self.n_events = n_events
-        self.oldest = keys.PAST
+        self.sessions: set[bytes] = set()
         self.tally: dict[Share, tuple[int, int]] = {}
+
+    @property
+    def oldest(self) -> bytes:
+        """The smallest of the session keys; behind all of them where there is none."""
+        return min(self.sessions, default=keys.PAST)
 
     def has_room(self, n_events: int) -> bool:
         """Whether so many events may join those that gathered in it."""

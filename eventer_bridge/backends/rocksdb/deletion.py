@@ -20,7 +20,7 @@ from eventer_bridge.backends.pacing import give_way
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan_sessions
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 
@@ -45,9 +45,8 @@ def ext_oldest(
 
     Sessions are walked as long as that is cheaper than to seek every type.
     """
-    sessions = scan(
+    sessions = scan_sessions(
         snapshot,
-        snapshot.iterator("session"),
         Span(span.low[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST),
     )
     found = find_in_sessions(snapshot, sessions, frozenset(type_ids), span, limit=max_events)

@@ -29,7 +29,7 @@ from eventer_bridge.backends.readers import LargeCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan
+from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan_server
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.types import VisibleTypes
@@ -114,18 +114,12 @@ class Reader:
         server = keys.encode_int(params.server_id)
         last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
         low, stop = max(server, last_id), server + keys.PAST
-        snapshot = self._snapshot
-        sessions = (
-            snapshot.timestamp(server_key) + server_key
-            for server_key in scan(
-                snapshot, snapshot.iterator("server"), Span(low[: keys.SERVER_KEY_BYTES], stop)
-            )
-        )
+        sessions = scan_server(self._snapshot, server, low[: keys.SERVER_KEY_BYTES])
         first = next(sessions, None)
         if first is None:
             return QueryResult([], False)
         found = find_in_sessions(
-            snapshot,
+            self._snapshot,
             chain((first,), sessions),
             type_ids,
             Span(first, keys.PAST),

@@ -121,6 +121,32 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
         n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
 
 
+def scan_sessions(snapshot: Snapshot, span: Span) -> Iterator[bytes]:
+    """Keys in ``session`` of a span, in order: of the sessions that may be seen.
+
+    Raises:
+        StorageError, ClosedError: as :func:`scan`.
+    """
+    return _seen(snapshot, scan(snapshot, snapshot.iterator("session"), span))
+
+
+def scan_server(snapshot: Snapshot, server: bytes, low: bytes) -> Iterator[bytes]:
+    """As :func:`scan_sessions`, of a server, by id.
+
+    Args:
+        snapshot: what is read from.
+        server: its id, encoded.
+        low: key in ``server``, or beginning of one, from which on.
+    """
+    found = scan(snapshot, snapshot.iterator("server"), Span(low, server + keys.PAST))
+    return _seen(snapshot, (snapshot.timestamp(key) + key for key in found))
+
+
+def _seen(snapshot: Snapshot, session_keys: Iterator[bytes]) -> Iterator[bytes]:
+    hidden = snapshot.hidden
+    return filterfalse(hidden.__contains__, session_keys) if hidden else session_keys
+
+
 def merge(
     snapshot: Snapshot,
     iterator: RdictIter,
@@ -169,7 +195,7 @@ def _range(
     """Keys of a type in a span, until the type is done."""
     low, stop, descending = span
     found = scan(snapshot, iterator, Span(type_id + low, type_id + stop, descending))
-    if snapshot.unfinished:
+    if snapshot.hidden:
         found = filterfalse(snapshot.hides, found)
     while type_id not in done and (key := next(found, None)) is not None:
         yield key

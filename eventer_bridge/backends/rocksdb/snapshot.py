@@ -2,15 +2,16 @@
 
 A commit is atomic over all column families, and so is every step of retention. A snapshot
 takes all families at the same moment, so that the rows to which its keys lead exist in it,
-whatever is written or deleted meanwhile. A session of which only parts are written at that
-moment is not seen (``unfinished``). As every use of the database it happens inside
-``Store.in_use``.
+whatever is written or deleted meanwhile. Sessions that are not durable, or not known to be, at
+that moment are not seen (``Store.undecided``), nor is one of which only parts are written
+(``unfinished``). As every use of the database it happens inside ``Store.in_use``.
 
 It is cheap to make (about 5 us) and to keep for a query; while it is kept, RocksDB cannot
 reclaim what was deleted after it. It may be used from any thread.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,14 +43,15 @@ class Snapshot:
         db: its database.
         families: at least :data:`READ_FAMILIES`, by name.
         pause: see the attribute; None: it gives way, as long as the store can be used.
+        is_all_seen: also what is undecided.
 
     Attributes:
         pause: to be called by those who read for long, between steps of some 0.1 ms; raises
             what is to end them.
-        unfinished: key of the session that is not to be seen, if there is one.
+        hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_event", "_families", "_iterators", "_session", "_store", "pause", "unfinished")
+    __slots__ = ("_event", "_families", "_iterators", "_session", "_store", "hidden", "pause")
 
     def __init__(
         self,
@@ -57,6 +59,8 @@ class Snapshot:
         db: Rdict,
         families: dict[str, Rdict],
         pause: Callable[[], None] | None = None,
+        *,
+        is_all_seen: bool = False,
     ) -> None:
         self._store = store
         self.pause = Pacer(store.check_usable).pause if pause is None else pause
@@ -66,9 +70,13 @@ class Snapshot:
                 self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
-                self.unfinished = unfinished_session(db)
+                unfinished = unfinished_session(db)
                 if db.latest_sequence_number() == moment:
                     break
+        # after the moment: what became durable since then may be seen
+        self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else store.undecided
+        if unfinished is not None:
+            self.hidden = self.hidden | {unfinished}
         self._event, self._session = self._families["event"], self._families["session"]
 
     @property
@@ -86,7 +94,7 @@ class Snapshot:
 
     def hides(self, key: bytes) -> bool:
         """Whether a row of ``event`` or ``source`` is not to be seen, by its key."""
-        return keys.session_of(key) == self.unfinished
+        return bool(self.hidden) and keys.session_of(key) in self.hidden
 
     def value(self, key: bytes) -> bytes:
         """Value of an event that exists.
@@ -133,6 +141,8 @@ class Snapshot:
         if timestamp is None:
             return
         session_key = timestamp + server_key
+        if session_key in self.hidden:
+            return
         entries = self.entries(session_key)
         for instance in map(keys.encode_int, instances):
             self.pause()
@@ -154,6 +164,7 @@ class Snapshot:
                 return None
             if not self.hides(key):
                 return key
+            self.pause()
             before = key[: -keys.INT_BYTES]  # in ``event``, those of a session follow each other
 
     def next_value(self, iterator: RdictIter, key: bytes) -> bytes:

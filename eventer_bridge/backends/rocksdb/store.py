@@ -11,7 +11,8 @@ goes through the log, one at a time: ``log_files`` relies on it.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +60,9 @@ class Store(Database):
         path: as given.
         is_closing: set by the owner, so that who reads for long gives up.
         counted: retention's: types whose events commits tally, each with where to.
+        undecided: keys of the sessions that are written, but not known to be durable yet: those
+            of the commit that is under way, or that failed, until the owner decides. Nobody
+            who reads sees them.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -67,6 +71,9 @@ class Store(Database):
         self.counted: Mapping[TypeId, Share] = {}
         self._write_lock = threading.Lock()
         self._oldest_written = keys.PAST  # since the last ``ext_begin_deleting``
+        self.undecided: AbstractSet[bytes] = frozenset()
+        self._sync_lock = threading.Lock()
+        self._commit_failure: str | None = None  # until it is opened again
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored.
@@ -112,8 +119,8 @@ class Store(Database):
         return b"" if last is None else last + keys.PAST
 
     def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
-        """The latest row of each of these types."""
-        snapshot = self.snapshot()
+        """The latest row of each of these types, also of what is undecided."""
+        snapshot = Snapshot(self, self._db, self._families, is_all_seen=True)
         iterator = snapshot.iterator("event")
         found = [(i, snapshot.seek_last(iterator, i)) for i in type_ids]
         return [(i, (key, snapshot.value(key))) for i, key in found if key is not None]
@@ -152,7 +159,7 @@ class Store(Database):
         """As :meth:`stage`, except that the commit has to say before how many events it gets."""
         first = events[0]
         session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
-        commit.oldest = min(commit.oldest, session_key)
+        commit.sessions.add(session_key)
         for part in parts(len(new_types)):
             commit.cut()
             self.stage_types(commit, new_types[part])
@@ -184,7 +191,7 @@ class Store(Database):
     def _stage_session(self, commit: Commit, session_key: bytes, entries: list[bytes]) -> None:
         put = commit.batch.put
         _, _, session_cf, server_cf, _ = self._handles
-        commit.oldest = min(commit.oldest, session_key)
+        commit.sessions.add(session_key)
         put(session_key, b"".join(entries), session_cf)
         server_key, timestamp = (
             session_key[keys.TIMESTAMP_BYTES :],
@@ -232,33 +239,71 @@ class Store(Database):
     def write(self, commit: Commit) -> None:
         """Write a commit, or the next part of it, to the log, which is to be synced then.
 
-        With the last part, the commit can be read. On the loop's thread: rocksdict keeps the
+        With the last part, it becomes :attr:`undecided`. On the loop's thread: rocksdict keeps the
         interpreter's lock meanwhile, so that on another thread it would hold up the loop all
         the same, and the hand-over besides.
 
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        with self._write_lock:
+        with self._write_lock, self._committing():
             self._oldest_written = min(self._oldest_written, commit.oldest)
-            with self.errors(COMMIT):
-                if commit.before:
-                    self._db.write(commit.before.popleft())
-                else:
-                    self._db.write(commit.batch)
-                    commit.is_written = True
+            if commit.before:
+                self._db.write(commit.before.popleft())
+            else:
+                commit.is_written = True
+                self.undecided = commit.sessions
+                self._db.write(commit.batch)
 
     def ext_sync(self) -> None:
         """Sync what was written: the slow part of a commit, which leaves the lock free.
 
+        A sync after one that failed may succeed without what that one was to sync: nothing is
+        synced any more before the database was opened again.
+
         Raises:
             StorageError: as :meth:`write`.
         """
-        with self.errors(COMMIT):
+        self._sync()
+
+    def _sync(self) -> None:
+        with self._sync_lock, self._committing():
             self._db.flush_wal(True)
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Raise ``StorageError`` if it fails, or a commit did since the database was opened."""
+        if self._commit_failure is not None:
+            raise StorageError(self._commit_failure)
+        try:
+            with self.errors(COMMIT):
+                yield
+        except StorageError as e:
+            self._commit_failure = str(e)
+            raise
+
+    def ext_reopen(self) -> None:
+        """See :class:`Database`. What is :attr:`undecided` stays so, but can be decided now."""
+        super().ext_reopen()
+        self._commit_failure = None
+
+    def decide(self) -> bool:
+        """Whether what is undecided is stored, after the store was opened again; it is seen then.
+
+        A commit is in the log whole or not at all: one session tells of all.
+
+        Raises:
+            StorageError: it cannot be read; nothing is decided.
+        """
+        session_key = next(iter(self.undecided), None)
+        is_stored = session_key is not None and self.values("session", [session_key]) != [None]
+        self.undecided = frozenset()
+        return is_stored
 
     def ext_checkpoint(self, path: Path) -> None:
         """Make a copy of the store, as of a moment within this call, out of hard links.
+
+        It has nothing that the store could still lose: not while a commit has failed.
 
         Args:
             path: directory, which must not exist, on the file system of the store.
@@ -266,16 +311,18 @@ class Store(Database):
         Raises:
             StorageError: it failed.
         """
-        with self.in_use(), self.errors("checkpoint failed"):
-            # RocksDB writes what is in memory to files first, and rocksdict keeps the
-            # interpreter's lock meanwhile (80 ms for 100,000 rows). When it only flushes it
-            # does not. So that is done before, again and again, until little is left.
-            for _ in range(MAX_FLUSHES):
-                for family in (self._db, *self._families.values()):
-                    family.flush(True)
-                if sum(map(self._n_unflushed, self._families.values())) <= FEW_ROWS:
-                    break
-            Checkpoint(self._db).create_checkpoint(str(path))
+        with self.in_use():
+            with self.errors("checkpoint failed"):
+                # RocksDB writes what is in memory to files first, and rocksdict keeps the
+                # interpreter's lock meanwhile (80 ms for 100,000 rows). When it only flushes it
+                # does not. So that is done before, again and again, until little is left.
+                for _ in range(MAX_FLUSHES):
+                    for family in (self._db, *self._families.values()):
+                        family.flush(True)
+                    if sum(map(self._n_unflushed, self._families.values())) <= FEW_ROWS:
+                        break
+                Checkpoint(self._db).create_checkpoint(str(path))
+            self._sync()
 
     def ext_compact(self, family: str) -> None:
         """Rewrite the files of a column family, without what is no longer needed."""
@@ -312,7 +359,7 @@ class Store(Database):
     def ext_begin_deleting(self) -> Snapshot:
         """This moment, to choose from it what is to be deleted."""
         with self._write_lock:
-            self._oldest_written = keys.PAST
+            self._oldest_written = min(self.undecided, default=keys.PAST)
             return self.snapshot()
 
     def has_written_up_to(self, session_key: bytes) -> bool:

@@ -21,7 +21,7 @@ from eventer_bridge.backends.rocksdb.scan import (
     Span,
     find_in_sessions,
     merge,
-    scan,
+    scan_sessions,
     time_span,
     without_type,
 )
@@ -150,7 +150,7 @@ class Timeseries:
         )
         return find_in_sessions(
             self._snapshot,
-            scan(self._snapshot, self._snapshot.iterator("session"), session_span),
+            scan_sessions(self._snapshot, session_span),
             self._counted_types() if self._first_of_type else self._type_ids,
             span,
             limit=limit,

@@ -44,9 +44,9 @@ from tests.eventer_bridge.backends.contract_retention import (
     rule,
     settled,
 )
+from tests.eventer_bridge.backends.faults import full_disk, recovered
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 from tests.eventer_bridge.backends.strategies import EventMaker, Session, sessions
-from tests.eventer_bridge.backends.test_rocksdb_failing import full_disk, recovered
 from tests.support.examples import examples
 
 
@@ -189,6 +189,8 @@ def test_the_size_of_an_event_is_that_of_its_row(tmp_path: Path) -> None:
     type_id = keys.encode_type_id(0)
     store.stage(commit, events, [type_id] * 4, [(type_id, keys.encode_type(("a",)))])
     store.write(commit)
+    store.ext_sync()
+    assert store.decide()
     rows = store.snapshot().rows("event")
     assert [len(key) + len(value) for key, value in rows] == [event_bytes(i) for i in events]
     store.ext_close()

@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
-import resource
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,13 @@ from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.query import Reader
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.errors import ClosedError, CoreError, LimitError, StorageError
+from eventer_bridge.errors import (
+    ClosedError,
+    EventerBridgeError,
+    LimitError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from eventer_bridge.model import (
     EventId,
     Order,
@@ -32,6 +36,13 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.session import Session
+from tests.eventer_bridge.backends.faults import (
+    changed,
+    failing_sync,
+    full_disk,
+    no_descriptors,
+    recovered,
+)
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
@@ -49,68 +60,14 @@ async def backend(tmp_path: Path) -> AsyncIterator[RocksDbBackend]:
     await backend.async_close()
 
 
-@contextlib.contextmanager
-def full_disk() -> Iterator[None]:
-    """Let the kernel refuse every write of this process to a file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextlib.contextmanager
-def failing_sync() -> Iterator[None]:
-    """Rows are written, but that they are on the disk cannot be had."""
-
-    def ext_sync(store: Store) -> None:
-        raise StorageError(f"{store.path}: commit failed: IO error: While fdatasync")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "ext_sync", ext_sync)
-        yield
-
-
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let the kernel refuse this process every further file descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(i.name) for i in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
-    eaten: list[int] = []
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                eaten.append(os.dup(0))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in eaten:
-            os.close(descriptor)
-
-
 class Panic(BaseException):
     """What RocksDB's binding raises for its own mistakes is no Exception either."""
 
 
-async def changed(backend: RocksDbBackend) -> str | None:
-    """Wait for the next change of ``failure``."""
-    happened = asyncio.Event()
-    with backend.register_failure_cb(happened.set):
-        await happened.wait()
-    return backend.failure
-
-
-async def recovered(backend: RocksDbBackend) -> None:
-    while backend.failure is not None:
-        await changed(backend)
-
-
-async def refused(backend: RocksDbBackend, writer: Writer, *names: str) -> str:
-    """Register what cannot be stored; returns why."""
+async def not_known(writer: Writer, *names: str) -> str:
+    """Register what may be stored or not, and is taken for not stored; returns why."""
     known = len(writer.events)
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(OutcomeUnknownError) as caught:
         await writer.session(*numbered(*names))
     del writer.events[known:]
     return str(caught.value)
@@ -129,8 +86,10 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
     with full_disk():
         futures = [backend.register(i) for i in lost]
         waiting = asyncio.ensure_future(backend.query(UPWARDS))
-        for future in futures:
-            with pytest.raises(StorageError, match=r"store: commit failed: .*too large"):
+        for number, future in enumerate(futures):
+            # the first two were being committed
+            error = OutcomeUnknownError if number < 2 else StorageError
+            with pytest.raises(error, match=r"store: commit failed: .*too large"):
                 await future
         assert backend.failure is not None
         # asked before the failure or after it: what is there is answered
@@ -138,8 +97,8 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
         assert (await backend.query(UPWARDS)).events == writer.events[:1]
         assert len((await backend.query(QueryLatestParams())).events) == 1
         cannot = "commit failed|cannot be written"  # it may have been tried again by now
-        with pytest.raises(StorageError, match=cannot):
-            await backend.query(QueryServerParams(1, persisted=True))
+        result = await backend.query(QueryServerParams(1, persisted=True))
+        assert result.events == writer.events[:1]
         with pytest.raises(StorageError, match=cannot):
             await backend.flush()
         # refused at once: without a round of the loop
@@ -161,6 +120,7 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
     assert [(i.levelno, i.getMessage()) for i in caplog.records] == [
         (logging.ERROR, "event store cannot be written"),  # the commit
         (logging.ERROR, "event store cannot be written"),  # the first try, and as all others
+        (logging.INFO, "commit that failed is decided"),
         (logging.INFO, "event store can be written again"),
     ]
     del futures, future, waiting, refusal
@@ -174,7 +134,7 @@ async def test_types_of_what_failed_do_not_shift_others(
     writer = Writer(backend)
     await writer.session(*numbered("a", "b"))
     with full_disk():
-        await refused(backend, writer, "never", "stored")
+        await not_known(writer, "never", "stored")
     await recovered(backend)
     assert backend.stats().event_types == 2
     await writer.session(*numbered("stored", "c", "a"), time=5)
@@ -195,9 +155,11 @@ async def test_what_was_written_but_not_synced_is_there_whole(
     await writer.session(*numbered("a", "b"))
     with failing_sync():
         future = backend.register(writer.make(*numbered("a", "new")))
-        with pytest.raises(StorageError, match="While fdatasync"):
+        with pytest.raises(OutcomeUnknownError, match="While fdatasync") as caught:
             await future
+        assert caught.value.is_stored() is None
     await recovered(backend)
+    assert caught.value.is_stored()
     # it was in the log, so it is stored now; the cache of latest events knows it, too
     assert (await backend.query(UPWARDS)).events == writer.events
     latest = (await backend.query(QueryLatestParams([("a",), ("new",)]))).events
@@ -215,7 +177,7 @@ async def test_it_fails_again_and_again(backend: RocksDbBackend, tmp_path: Path)
         await writer.session(*numbered("a", f"t{n}"), time=n)
         fault = full_disk() if n % 2 else failing_sync()
         stored_all_the_same = writer.make(*numbered("a"), time=n)
-        with fault, pytest.raises(StorageError):
+        with fault, pytest.raises(OutcomeUnknownError):
             await backend.register(stored_all_the_same)
         if n % 2:
             writer.events.remove(stored_all_the_same[0])
@@ -231,7 +193,7 @@ async def test_it_goes_on_after_there_were_no_descriptors(
     writer = Writer(backend)
     await writer.session(draft())
     with failing_sync(), no_descriptors():
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
         while "Too many open files" not in str(backend.failure):
             await changed(backend)
         backend.stats()  # metrics are told all the same
@@ -258,7 +220,7 @@ async def test_whatever_the_storage_thread_raises_it_goes_on(
 
     with failing_sync(), monkeypatch.context() as patch:
         patch.setattr(Store, method, broken)
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
         while "what nobody thought of" not in str(backend.failure):
             await changed(backend)
     await recovered(backend)
@@ -295,7 +257,7 @@ async def test_a_panic_in_a_write_is_a_failed_commit(
 
     with monkeypatch.context() as patch:
         patch.setattr(backend._store, "_db", BrokenDb())
-        assert "commit failed: what nobody thought of" in await refused(backend, writer, "a")
+        assert "commit failed: what nobody thought of" in await not_known(writer, "a")
     await recovered(backend)
     await writer.session(draft(), time=5)
 
@@ -312,7 +274,7 @@ async def test_a_storage_thread_that_ends_closes_the_backend(
     monkeypatch.setattr(RocksDbBackend, "_ext_try", die)
     writer = Writer(backend)
     committed = backend.register(writer.make(draft()))
-    with pytest.raises(StorageError, match="the storage thread ended"):
+    with pytest.raises(OutcomeUnknownError, match="the storage thread ended"):
         await committed
     await backend.wait_closed()
     assert [i.exc_type for i in ended] == [MemoryError]
@@ -355,7 +317,7 @@ async def test_retention_that_gets_no_thread_is_another_failure(
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start)
             with failing_sync():
-                await refused(backend, writer, "a")
+                await not_known(writer, "a")
             while "can't start new thread" not in str(backend.failure):
                 await changed(backend)
         await recovered(backend)
@@ -367,7 +329,7 @@ async def test_queries_under_way_do_not_keep_it_from_going_on(backend: RocksDbBa
     await writer.session(*numbered(*["a"] * 2000))
     queries = [asyncio.ensure_future(backend.query(UPWARDS)) for _ in range(20)]
     with failing_sync():
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
     await recovered(backend)
     for query in queries:
         with contextlib.suppress(StorageError):  # while it was being opened
@@ -384,7 +346,7 @@ async def test_a_store_that_is_gone_is_waited_for_and_not_made_anew(
     with failing_sync():
         path.rename(elsewhere)  # as when its file system is unmounted
         path.mkdir()
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
     while backend.failure != f"{path}: the event store is not there any more":
         await changed(backend)
     assert not list(path.iterdir())
@@ -403,7 +365,7 @@ async def test_a_store_that_is_found_damaged_closes_for_good(
     await writer.session(draft())
     with failing_sync():
         (tmp_path / "store" / "CURRENT").write_text("nonsense")
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
         await backend.wait_closed()
     assert [i.getMessage() for i in caplog.records][-1] == "event store closes for good"
     assert "the event store is damaged: " in vars(caplog.records[-1])["reason"]
@@ -415,7 +377,7 @@ async def test_closing_while_it_fails(backend: RocksDbBackend, tmp_path: Path) -
     writer = Writer(backend)
     await writer.session(draft())
     with full_disk():
-        await refused(backend, writer, "a")
+        await not_known(writer, "a")
         await backend.async_close()
     async with await rocksdb.create(tmp_path / "store") as again:
         assert (await again.query(UPWARDS)).events == writer.events
@@ -434,7 +396,7 @@ async def test_ids_that_run_out_meanwhile_come_again(
         for _ in range(20):
             try:
                 await core.register(source, [event]).committed
-            except CoreError as e:
+            except EventerBridgeError as e:
                 reasons.append(str(e))
         assert len(reasons) == 20
         assert "commit failed" in reasons[0]
@@ -460,7 +422,7 @@ async def test_the_engine_is_standby_until_the_disk_is_back(backend: RocksDbBack
     with full_disk():
         session = core.register(source, wanted)
         await asyncio.wait([session.committed])
-        assert isinstance(session.committed.exception(), StorageError)
+        assert isinstance(session.committed.exception(), OutcomeUnknownError)
         assert core.status is Status.STANDBY
         with pytest.raises(StorageError, match="commit failed"):
             core.register(source, wanted)

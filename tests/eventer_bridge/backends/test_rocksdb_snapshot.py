@@ -13,6 +13,8 @@ def write(store: Store, session: int) -> None:
     event = Event(EventId(1, session, 1), ("a",), Timestamp(session, 0), None, None)
     store.stage(commit, [event], [b"\0\0\0\0"], [])
     store.write(commit)
+    store.ext_sync()
+    assert store.decide()
 
 
 def test_what_is_written_later_is_not_seen(tmp_path: Path) -> None:

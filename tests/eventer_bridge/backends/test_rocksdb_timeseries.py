@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import filters, scan, timeseries
+from eventer_bridge.backends.rocksdb import filters, scan
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
@@ -42,7 +42,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     with monkeypatch.context() as patch:
         patch.setattr(scan, "scan", counting_scan)
-        patch.setattr(timeseries, "scan", counting_scan)
         patch.setattr(Snapshot, "value", counting_value)
         yield count
 
@@ -83,6 +82,8 @@ def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None
         commit = Commit()
         store.stage(commit, [event], [b"\0\0\0\0"], [])
         store.write(commit)
+        store.ext_sync()
+        assert store.decide()
         snapshot = store.snapshot()
         key = snapshot.find(event.id)
         assert key is not None
