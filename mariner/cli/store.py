@@ -10,11 +10,12 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from eventer_bridge import hat_import, limits
+from eventer_bridge import clock, hat_import, limits
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
+from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.progress import progress
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
@@ -123,6 +124,11 @@ def import_hat(hat_path: Path, path: Path) -> None:
         f"{path}: {done.events} events, {done.sessions} sessions, {done.event_types} types"
         f" imported, {done.refused} events left out, {seconds:.1f} s"
     )
+    with store_errors(), control.reading(path) as imported:
+        servers = ext_info(imported).servers
+    for server in servers:
+        if ahead := _ahead(server.last_timestamp):
+            output.write_text(f"server {server.server_id}: {ahead}")
 
 
 class _Told:
@@ -144,6 +150,14 @@ class _Told:
             output.write_text(f"… and {self.count - limits.MAX_LISTED} more")
 
 
+def _ahead(newest: Timestamp) -> str:
+    """What is to be told of a server's clock; nothing where it was right."""
+    seconds = clock.ahead_s(newest)
+    if seconds <= limits.CLOCK_TOLERANCE_S:
+        return ""
+    return f"events up to {newest.to_iso()} are ahead of the clock by {seconds:.0f} s"
+
+
 def _write_info(path: Path, found: StoreInfo) -> None:
     rows: list[tuple[str, str]] = [
         ("store", str(path)),
@@ -157,7 +171,8 @@ def _write_info(path: Path, found: StoreInfo) -> None:
         rows.append(("time", f"{first} to {last}"))
     for server in found.servers:
         sessions = f"sessions {server.first_session} to {server.last_session}"
-        rows.append((f"server {server.server_id}", f"{sessions}, ids given up to {server.mark}"))
+        told = [sessions, f"ids given up to {server.mark}", _ahead(server.last_timestamp)]
+        rows.append((f"server {server.server_id}", ", ".join(filter(None, told))))
     rows += ((f"index {name}", f"{n} bytes") for name, n in found.index_bytes.items())
     rows.append(("on disk", f"{found.disk_bytes} bytes"))
     table = Table(box=None, pad_edge=False, show_header=False)

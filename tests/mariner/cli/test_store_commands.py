@@ -27,6 +27,7 @@ from tests.support import forked
 from tests.support.gateway import gateway
 from tests.support.hat_peers import hat_event_server
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.shifted import ShiftedClock
 
 IN_FLIGHT: Final = 16
 EVENTS_PER_REQUEST: Final = 5
@@ -244,7 +245,7 @@ async def test_a_store_that_something_else_has_open(tmp_path: Path) -> None:
     assert not control.is_served(path)
 
 
-async def test_import_of_a_hat_event_store(tmp_path: Path) -> None:
+async def test_import_of_a_hat_event_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hat_event_server(tmp_path) as server:
         client = await eventer.connect(net.TcpAddress(server.host, server.port), "importer")
         await client.register(
@@ -266,6 +267,14 @@ async def test_import_of_a_hat_event_store(tmp_path: Path) -> None:
         assert last > response["events"][0]["id"]["session"]
     again = f"{store}: exists already, and is not empty"
     assert fails(1, "store", "import-hat", tmp_path / "events.db", store) == again
+
+    # as if the clock there had been ahead by an hour
+    ShiftedClock(monkeypatch).seconds = -3_600
+    for command in ("import-hat", tmp_path / "events.db", tmp_path / "again"), ("info", store):
+        told = CliRunner().invoke(main, ["store", *map(str, command)], env={"COLUMNS": "200"})
+        assert told.exit_code == 0, told
+        ahead = r"server 1.* events up to [\d:.TZ-]+ are ahead of the clock by 3\d{3} s"
+        assert any(re.match(ahead, line) for line in told.stdout.splitlines()), told.stdout
 
 
 @pytest.mark.parametrize("command", ["verify", "compact"])
