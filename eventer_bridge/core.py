@@ -35,7 +35,10 @@ mlog = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Who wants to hear of sessions and of the status. Calls must not block or raise."""
+    """Who wants to hear of sessions and of the status. Calls must not block.
+
+    One that raises misses what it was told, and costs the others nothing.
+    """
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """A session was registered (``persisted`` false) or is durable (true)."""
@@ -163,16 +166,22 @@ class EventCore(aio.Resource, abc.ABC):
     def _tell_session(self, session: Session, *, persisted: bool) -> None:
         """Tell observers of a session."""
         for observer in self._observers:
-            observer.on_session(session, persisted)
+            try:
+                observer.on_session(session, persisted)
+            except Exception:
+                mlog.exception("an observer failed")
 
     def _tell_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
         for observer in tuple(self._observers):
-            if isinstance(observer, PatientObserver):
-                yield from observer.on_large_session(session, persisted)
-            else:
-                observer.on_session(session, persisted)
-                yield
+            try:
+                if isinstance(observer, PatientObserver):
+                    yield from observer.on_large_session(session, persisted)
+                else:
+                    observer.on_session(session, persisted)
+                    yield
+            except Exception:
+                mlog.exception("an observer failed")
 
     def _tell_status(self) -> None:
         """Tell observers of the status, if it is another than they were told last."""
@@ -182,4 +191,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._told_status = status
         mlog.info("status changed", extra={"status": status.name})
         for observer in self._observers:
-            observer.on_status(status)
+            try:
+                observer.on_status(status)
+            except Exception:
+                mlog.exception("an observer failed")

@@ -3,7 +3,8 @@
 Clients with the same filter (subscription, server id, persisted) form one group. Which
 groups a type reaches is remembered per type until a group comes or goes. Groups that are
 to hear of the same events share one message; what it looks like is up to the wire, which
-encodes a session's events once (``Session.encodings``).
+encodes a session's events once (``Session.encodings``). One that raises is closed, and costs the
+others nothing.
 
 Filters are compared when clients come and go only: they may have a thousand query types. For
 an event, a group is told from others by its identity.
@@ -12,6 +13,7 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
@@ -21,6 +23,8 @@ from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import Session
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
 
 EncodeCb: TypeAlias = Callable[[Session, Sequence[int]], bytes]
 """Makes the message that tells of some events of a session, given their indices, rising."""
@@ -38,7 +42,10 @@ class Receiver(Protocol):
     """A client's connection."""
 
     def notify(self, message: bytes, event_count: int) -> None:
-        """Send a message that ``EncodeCb`` made; must not block or raise."""
+        """Send a message that ``EncodeCb`` made; must not block."""
+
+    def on_failed(self, error: Exception) -> None:
+        """Telling it raised: it misses something, and is to be closed. Must not raise."""
 
     def heard_of(self, commit: asyncio.Future[None]) -> None:
         """It was notified of a large session that is not committed: its queries wait for that."""
@@ -150,7 +157,11 @@ class Fanout:
                 message = messages[key] = self._encode(session, indices)
             # a copy: a receiver that is closed by its notification leaves the group
             for receiver in tuple(group.receivers):
-                receiver.notify(message, len(key))
+                try:
+                    receiver.notify(message, len(key))
+                except Exception as e:
+                    mlog.exception("a receiver failed")
+                    receiver.on_failed(e)
             yield
 
     def _groups_of(self, event_type: EventType, persisted: bool) -> tuple[_Group, ...]:

@@ -3,9 +3,12 @@
 Belongs to the event loop's thread.
 """
 
+import logging
 from collections.abc import Callable
 
 from eventer_bridge import limits
+
+mlog = logging.getLogger(__name__)
 
 
 class Pending:
@@ -53,4 +56,7 @@ class Pending:
         if self._drained_cbs and not self.is_full:
             callbacks, self._drained_cbs = self._drained_cbs, []
             for callback in callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception:  # the others are to go on all the same
+                    mlog.exception("who waited cannot go on")

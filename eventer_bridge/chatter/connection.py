@@ -198,6 +198,13 @@ class Connection(aio.Resource, asyncio.Protocol):
         self._protocol.tell(msg_type, data)
         self._leave(is_too_slow)
 
+    def end(self, conversation: Conversation) -> None:
+        """Have done with a conversation of ours that has its answer, whatever its flags are.
+
+        A peer that sends more in it is closed.
+        """
+        self._protocol.end(conversation)
+
     async def drain(self) -> None:
         """Wait until the peer has read enough of what was sent.
 

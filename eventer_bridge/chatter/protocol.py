@@ -344,6 +344,13 @@ class Protocol:
             self._ours[conversation.first_id] = conversation
         return conversation
 
+    def end(self, conversation: Conversation) -> None:
+        """Have done with a conversation of ours, whatever the flags of its answer are.
+
+        What the peer sends in it from then on is its mistake.
+        """
+        self._end(conversation)
+
     def tell(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
 

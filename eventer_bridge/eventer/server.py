@@ -191,7 +191,10 @@ class EventerServer(aio.Resource):
     def on_status(self, status: Status) -> None:
         """Tell clients (``core.Observer``)."""
         for client in tuple(self._clients):
-            client.notify_status(status)
+            try:
+                client.notify_status(status)
+            except Exception as e:
+                client.on_failed(e)
 
     def add(self, client: "_Client") -> None:
         """A client is initialised."""
@@ -320,6 +323,10 @@ class _Client(chatter.Handler):
     def heard_of(self, commit: asyncio.Future[None]) -> None:
         """See ``fanout.Receiver``."""
         self._heard = [i for i in self._heard if not i.done()] + [commit]
+
+    def on_failed(self, error: Exception) -> None:
+        """See ``fanout.Receiver``."""
+        self._connection.close("internal error", detail=str(error), level=logging.ERROR)
 
     def notify_status(self, status: Status) -> None:
         """Tell the client of the server's status."""
@@ -530,6 +537,9 @@ class _Client(chatter.Handler):
     def _on_ack(self, message: chatter.Message) -> None:
         if message.conversation is self._ack:
             self._ack = None
+            self._connection.end(message.conversation)
+        elif not message.is_last:
+            raise RemoteProtocolError(f"{message.type} begins a conversation, and does not end it")
 
     def _on_query(self, message: chatter.Message, params: QueryParams) -> None:
         if message.is_last:

@@ -258,6 +258,10 @@ class ClientConnection(asyncio.Protocol):
         """See ``fanout.Receiver``."""
         self._heard = [i for i in self._heard if not i.done()] + [commit]
 
+    def on_failed(self, error: Exception) -> None:
+        """See ``fanout.Receiver``."""
+        self._close("internal error", detail=str(error), level=logging.ERROR)
+
     def notify_status(self, status: Status) -> None:
         """Tell the client of the server's status."""
         if self._protocol.state is State.OPEN and self._close_reason is None:

@@ -117,7 +117,10 @@ class MarinerServer(aio.Resource):
         if was_operational is (status is Status.OPERATIONAL):
             return
         for connection in tuple(self._context.connections):
-            connection.notify_status(status)
+            try:
+                connection.notify_status(status)
+            except Exception as e:
+                connection.on_failed(e)
 
     async def _listen(
         self,

@@ -173,6 +173,50 @@ async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> 
     assert len(recorder.sessions) == 6
 
 
+class Raising(Recorder):
+    """An observer that raises whatever it is told."""
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        super().on_session(session, persisted)
+        raise ZeroDivisionError
+
+    def on_status(self, status: Status) -> None:
+        super().on_status(status)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("n_events", [1, limits.LARGE_SESSION_EVENTS + 1])
+async def test_an_observer_that_raises_costs_the_others_nothing(
+    core: Engine, monkeypatch: pytest.MonkeyPatch, n_events: int
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", n_events - 1)
+    observers = [Raising(), Recorder(), Raising(), Recorder()]
+    for observer in observers:
+        core.add_observer(observer)
+    sessions = [core.register(SOURCE, [register_event("a")] * n_events) for _ in range(3)]
+    drained = asyncio.Event()
+
+    def cannot_go_on() -> None:
+        raise ZeroDivisionError
+
+    for callback in (cannot_go_on, drained.set):
+        core.when_drained(callback)
+    async with asyncio.timeout(60):
+        await asyncio.wait([i.committed for i in sessions])
+        if n_events == 1:
+            await drained.wait()
+        while any(len(i.sessions) < 6 for i in observers):
+            await asyncio.sleep(0)
+        await core.stop()
+    assert core.pending_events == 0
+    assert {i.committed.exception() for i in sessions} == {None}
+    for observer in observers:
+        for persisted in False, True:
+            told = [i[0] for i in observer.sessions if i[1] is persisted]
+            assert told[:3] == [2, 3, 4]
+        assert observer.statuses == [Status.STOPPING, Status.STANDBY]
+
+
 async def test_closing_finishes_what_is_under_way(backend: Backend) -> None:
     core = await engine.create(backend, 1)
     recorder = Recorder()

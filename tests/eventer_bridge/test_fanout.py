@@ -30,6 +30,9 @@ class Recorder:
     def notify(self, message: bytes, event_count: int) -> None:
         self.told.append((message, event_count))
 
+    def on_failed(self, error: Exception) -> None:
+        raise AssertionError from error
+
     def heard_of(self, commit: asyncio.Future[None]) -> None:
         self.heard.append(commit)
 
@@ -221,6 +224,26 @@ def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -
     for _ in range(2):
         fanout.notify(session_of(loop, (1, ("a",))), False)
     assert [len(receiver.told) for receiver in receivers] == [1, 1, 1]
+
+
+def test_one_that_raises_costs_the_others_nothing(loop: asyncio.AbstractEventLoop) -> None:
+    fanout = Fanout(encode, prepare)
+    one_filter = Filter(Subscription([("a",)]), None, False)
+    failed: list[Exception] = []
+
+    class Raising(Recorder):
+        def notify(self, message: bytes, event_count: int) -> None:
+            raise ZeroDivisionError
+
+        def on_failed(self, error: Exception) -> None:
+            failed.append(error)
+
+    receivers = [Raising() if i % 2 else Recorder() for i in range(9)]
+    for receiver in receivers:
+        fanout.add(receiver, one_filter)
+    fanout.notify(session_of(loop, (1, ("a",))), False)
+    assert [len(i.told) for i in receivers] == [1, 0] * 4 + [1]
+    assert [type(i) for i in failed] == [ZeroDivisionError] * 4
 
 
 def test_a_large_session_is_told_of_in_steps(loop: asyncio.AbstractEventLoop) -> None:

@@ -143,6 +143,58 @@ async def test_acknowledgements_that_nobody_asked_for() -> None:
     async with serving() as (server, _), initialised(server) as peer:
         peer.send(MsgEventsAck(), last=True)
         assert await peer.register(register_event("a"))
+        peer.send(MsgEventsAck(), last=False)  # would wait for an answer for ever
+        await peer.close_reason()
+        await closed(server, "protocol error")
+
+
+@pytest.mark.parametrize("token", [False, True])
+async def test_an_acknowledgement_ends_the_conversation_whatever_its_flags(
+    monkeypatch: pytest.MonkeyPatch, token: bool
+) -> None:
+    monkeypatch.setattr(limits, "MAX_OWN_CONVERSATIONS", 2)
+    async with (
+        serving() as (server, core),
+        initialised(server, [("a",)], persisted=True) as keeper,
+        initialised(server) as writer,
+    ):
+        for _ in range(4):
+            assert await writer.register(register_event("a"))
+            _, message = await keeper.receive(MsgEventsNotify)
+            assert not message.is_last
+            keeper.connection.send(
+                *codec.encode(MsgEventsAck()),
+                conversation=message.conversation,
+                last=False,
+                token=token,
+            )
+            await keeper.register(register_event("b"))
+        assert core.pending_events == 0
+        if not token:  # it goes on with what has ended
+            acknowledge(keeper, message)
+            await keeper.close_reason()
+            await closed(server, "protocol error")
+            assert await writer.register(register_event("a"))
+
+
+async def test_a_client_that_cannot_be_notified_is_closed_and_costs_nobody_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        serving() as (server, core),
+        initialised(server, [("a",)], persisted=True) as keeper,
+        initialised(server, [("a",)], name="gui/2") as hears,
+        initialised(server) as writer,
+    ):
+        monkeypatch.setattr(limits, "MAX_OWN_CONVERSATIONS", 0)  # asking for an ack raises
+        writer.connection.tell(*codec.encode(MsgRegisterReq([register_event("a")])))
+        assert await types(hears) == [("a",)]
+        await keeper.close_reason()
+        await closed(server, "internal error")
+        monkeypatch.undo()
+        assert await writer.register(register_event("a"))
+        assert await types(hears) == [("a",)]
+        assert core.pending_events == 0
 
 
 async def test_a_client_that_does_not_read_is_closed_and_costs_nobody_anything(

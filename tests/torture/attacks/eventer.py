@@ -68,10 +68,20 @@ def message(number: int, kind: str, body: bytes) -> bytes:
     return wire.frame(descriptor + text(f"HatEventer.{kind}") + data(body))
 
 
-def init_req(name: str, token: str, subscriptions: Sequence[Sequence[str]] = ()) -> bytes:
+def init_req(
+    name: str, token: str, subscriptions: Sequence[Sequence[str]] = (), persisted: bytes = _NO
+) -> bytes:
     """The first message."""
     patterns = array(map(event_type, subscriptions))
-    return message(1, "MsgInitReq", text(name) + some(text(token)) + patterns + _NOTHING + _NO)
+    body = text(name) + some(text(token)) + patterns + _NOTHING + persisted
+    return message(1, "MsgInitReq", body)
+
+
+def endless_ack(number: int, notification: bytes) -> bytes:
+    """What acknowledges a notification, and leaves the conversation open."""
+    first = notification[: next(i for i, byte in enumerate(notification) if byte & 0x80) + 1]
+    descriptor = integer(number) + first + _NO + _YES + _NO
+    return wire.frame(descriptor + text("HatEventer.MsgEventsAck") + data(b""))
 
 
 def register_req(number: int, types: Iterable[Sequence[str]]) -> bytes:
@@ -95,11 +105,15 @@ class Component:
     """An initialised Eventer client; it reads frames, not what they say."""
 
     def __init__(
-        self, port: int, name: str = "insider", subscriptions: Sequence[Sequence[str]] = ()
+        self,
+        port: int,
+        name: str = "insider",
+        subscriptions: Sequence[Sequence[str]] = (),
+        persisted: bytes = _NO,
     ) -> None:
         self.socket = wire.connect(port)
         self._file = self.socket.makefile("rb")
-        self.socket.sendall(init_req(name, _TOKEN, subscriptions))
+        self.socket.sendall(init_req(name, _TOKEN, subscriptions, persisted))
         self.receive("MsgInitRes")
 
     def __enter__(self) -> Self:
@@ -290,6 +304,23 @@ def open_conversations(target: Target) -> Facts:
     return {"conversations": n}
 
 
+def endless_acks(target: Target) -> Facts:
+    """Acknowledge 66,000 notifications, and never end a conversation."""
+    n_heard = 0
+    n_sent = target.count(66_000)
+    with contextlib.ExitStack() as stack, tried():
+        keeper, other = (
+            stack.enter_context(Component(target.eventer, name, [["acked"]], persisted))
+            for name, persisted in (("keeper", _YES), ("other", _NO))
+        )
+        for number in range(2, n_sent + 2):
+            other.socket.sendall(register_req(number, [["acked"]]))
+            other.receive("MsgEventsNotify")
+            n_heard += 1
+            keeper.socket.sendall(endless_ack(number, keeper.receive("MsgEventsNotify")))
+    return {"not heard of": n_sent - n_heard}
+
+
 ATTACKS: Final = {
     "eventer-guesses": Attack(guess_tokens, limits=FEW_GUESSES),
     "eventer-long-names": Attack(long_names),
@@ -307,4 +338,7 @@ ATTACKS: Final = {
     "eventer-ask-and-leave": Attack(ask_and_leave, prepare_events),
     "eventer-half-frames": Attack(half_frames),
     "eventer-open-conversations": Attack(open_conversations),
+    "eventer-endless-acks": Attack(
+        endless_acks, limits=Limits(at_most={"not heard of": 0}), timeout_s=900
+    ),
 }
