@@ -25,6 +25,7 @@
             ├── StoreLockedError   another process has it open
             ├── StoreFormatError   written by a newer or unknown format
             └── StoreDamagedError  its files are not as they were written
+                └── StoreLossError what was acknowledged is missing: it can do without
 """
 
 import asyncio
@@ -140,3 +141,17 @@ class StoreFormatError(StorageError):
 
 class StoreDamagedError(StorageError):
     """The files of the store are not as they were written."""
+
+
+class StoreLossError(StoreDamagedError):
+    """The log misses what was acknowledged; the store can be opened without it.
+
+    Attributes:
+        log_number: of the file from which on the log cannot be used.
+        good_bytes: how much of that file can be.
+    """
+
+    def __init__(self, text: str, log_number: int, good_bytes: int) -> None:
+        super().__init__(text)
+        self.log_number = log_number
+        self.good_bytes = good_bytes

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from eventer_bridge import hat_lmdb, limits
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.contents import FORMAT, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
@@ -66,7 +67,10 @@ def ext_import(
         StorageError: the database cannot be read, or the store not be written; nothing is
             left of it then.
     """
-    with hat_lmdb.open_store(hat_path) as hat, directories.new_directory(store_path) as path:
+    with (
+        hat_lmdb.open_store(hat_path) as hat,
+        directories.new_directory(store_path) as path,
+    ):
         store = Store(path)
         try:
             return _Import(hat, store, on_refusal, on_progress).run()
@@ -98,6 +102,9 @@ class _Import:
         self._n_events = self._n_sessions = self._n_refused = 0
 
     def run(self) -> Imported:
+        self._store.stage_format(self._commit, IMPORTING)
+        self._write()
+        self._store.ext_sync()  # killed from now on, it is no store
         last = (0, Timestamp(0, 0))  # server, timestamp
         for (server, session), events in groupby(self._read(), _session_of):
             earliest = last[1] if last[0] == server else None
@@ -107,6 +114,7 @@ class _Import:
                 self._marks[server] = max(session, self._marks.get(server, 0))
         for server, mark in self._marks.items():
             self._store.stage_reservation(self._commit, server, mark)
+        self._store.stage_format(self._commit, str(FORMAT).encode())
         self._write()
         self._store.ext_sync()
         return Imported(self._n_events, self._n_sessions, len(self._types), self._n_refused)

@@ -195,6 +195,11 @@ MAX_LARGE_ANSWERS: Final = 4
 encoded; one of 100,000 latest events 60 MB. One client may have as many as are left to others,
 so that 2 at most."""
 
+MARK_SYNC_PERIOD_S: Final = 10.0
+"""Between two syncs of the mark of how far the store's log was acknowledged (``acknowledged``).
+After a power cut it may be so far behind; a sync of the disk each time would double their number
+where one is made for each commit."""
+
 STORE_RETRY_PERIOD_S: Final = 1.0
 """After a failed commit the store is opened again so often, until it works. Each try that
 gets as far as that costs about as much as a start."""

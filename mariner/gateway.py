@@ -49,8 +49,12 @@ if TYPE_CHECKING:
 mlog = logging.getLogger(__name__)
 
 
-async def create(config: GatewayConfig) -> "Gateway":
+async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
     """Start a gateway.
+
+    Args:
+        config: its configuration.
+        accept_loss: go on without acknowledged events, if the store lost some.
 
     Raises:
         ConfigurationError: a certificate or a schema cannot be used.
@@ -58,7 +62,7 @@ async def create(config: GatewayConfig) -> "Gateway":
         OSError: an address cannot be listened on.
         LimitError: the limit of open files is too low.
     """
-    gateway = Gateway(config)
+    gateway = Gateway(config, accept_loss=accept_loss)
     try:
         await gateway._start()
     except BaseException:
@@ -74,8 +78,9 @@ class Gateway(aio.Resource):
     fails, for example): :attr:`failed` tells which of the two it was.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, *, accept_loss: bool) -> None:
         self._config = config
+        self._accept_loss = accept_loss
         self._async_group = aio.Group()
         self._parts: list[tuple[str, aio.Resource]] = []
         self._waits_for = "nothing"
@@ -173,7 +178,9 @@ class Gateway(aio.Resource):
         return core
 
     async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
-        backend = self._backend = await _create_backend(config.backend, metrics)
+        backend = self._backend = await _create_backend(
+            config.backend, metrics, config.server_id if self._accept_loss else None
+        )
         self._own(backend, "backend")
         core = self._engine = engine.Engine(
             backend, config.server_id, config.modules, Conditions(config.backend.conditions)
@@ -279,7 +286,9 @@ class Gateway(aio.Resource):
         self._waits_for = "threads"
 
 
-async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
+async def _create_backend(
+    backend: BackendConfig, metrics: Metrics, accept_loss_of: int | None
+) -> Backend:
     match backend:
         case DummyConfig():
             return dummy.create()
@@ -291,6 +300,7 @@ async def _create_backend(backend: BackendConfig, metrics: Metrics) -> Backend:
                 on_commit=metrics.observe_commit,
                 retention=backend.retention,
                 clock=SteadyClock(),
+                accept_loss_of=accept_loss_of,
             )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from eventer_bridge.backends.rocksdb import control, directories
+from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
@@ -25,16 +25,17 @@ _RESTORE: Final = ("BACKUP", "STORE")
 def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """Make a backup of a store, while the gateway runs or not.
 
-    TARGET is a new directory, in one that exists. It becomes an ordinary store, with all
-    that was acknowledged before. A running gateway makes it itself: its user must have the
-    right to write there. On the same file system it takes next to no time and space at
-    first: copy it elsewhere to have it safe.
+    TARGET is a new directory, in one that exists and is not part of a store. It becomes an
+    ordinary store, with all that was acknowledged before. A running gateway makes it itself:
+    its user must have the right to write there. On the same file system it takes next to no
+    time and space at first: copy it elsewhere to have it safe.
 
     Exit code 0: made; 1: it failed, and nothing is left of it; 2: wrong usage.
     """
     store, target = take(_BACKUP, conf, paths)
     started = time.monotonic()
     with store_errors():
+        directories.refuse_within_store(target)
         control.checkpoint(store, target)
     _tell("backup of", store, target, started)
 
@@ -51,7 +52,8 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
 def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None) -> None:
     """Copy a backup to where a store is to be.
 
-    STORE must not exist, or be an empty directory; run this as the gateway's user.
+    STORE must not exist, or be an empty directory; run this as the gateway's user. BACKUP may
+    also be the store of a running gateway, of which a checkpoint is copied then.
     Restoring goes back in time: events that were registered after the backup are gone, and
     their ids will be given again, to others. Whoever has seen them (replicas, exports) has to
     go back, too.
@@ -63,13 +65,13 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
     with store_errors():
         if store.is_dir() and control.is_served(store):
             raise StorageError(f"{store}: is in use by a running gateway")
-        with control.reading(source):  # it is a store, and complete
-            pass
+        database.check_exists(source)
         with directories.new_directory(store) as path:
-            try:
-                directories.copy(source, path)
-            except OSError as e:
-                raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
+            with control.reading(source) as opened:  # it is a store, and complete
+                try:
+                    directories.copy(opened.path, path)
+                except OSError as e:
+                    raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
             n_left_out = 0 if until is None else ext_rewind(path, until)
             Store(path, read_only=True).ext_close()
     _tell("restored", source, store, started)

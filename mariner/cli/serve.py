@@ -13,9 +13,10 @@ import click
 import uvloop
 from hat import aio
 
-from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
 from eventer_bridge.net import descriptors
 from mariner import config, config_audit, gateway, logs, memory
+from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.stopping import Stopper, block_signals
 
 mlog = logging.getLogger(__name__)
@@ -55,7 +56,14 @@ def check(path: Path) -> None:
 
 @click.command()
 @_CONF
-def serve(path: Path) -> None:
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Start with a store whose log lost acknowledged events, without these. What cannot be"
+    " used of the log stays beside it as *.lost. For one start: it says what is lost, and ids go"
+    " on far above.",
+)
+def serve(*, path: Path, accept_loss: bool) -> None:
     """Run the gateway until SIGTERM or SIGINT.
 
     Exit code 0: stopped by a signal, with everything that was accepted on disk; 1: it
@@ -74,20 +82,22 @@ def serve(path: Path) -> None:
     if conf.http is not None:
         import_module("mariner.http")  # imported now, so that it is frozen, too
     memory.freeze()
-    failure, code = _run(conf)
+    failure, code = _run(conf, accept_loss=accept_loss)
     if not logs.close():
         os._exit(code)  # nobody reads standard error, or the like: nothing to wait for
     if failure is not None:
         _fail(failure, code)
 
 
-def _run(conf: config.GatewayConfig) -> tuple[str | None, int]:
+def _run(conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, int]:
     """Run the gateway; returns what went wrong, and the exit code."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failed = _Process(conf, runner.get_loop()).run()
+            failed = _Process(conf, runner.get_loop(), accept_loss=accept_loss).run()
     except ConfigurationError as e:
         return str(e), 2
+    except StoreLossError as e:
+        return f"{e}: {ACCEPT_LOSS}", 1
     except (EventerBridgeError, OSError) as e:
         return str(e), 1
     return (None, 0) if failed is None else (f"{failed} failed, see the log", 1)
@@ -96,8 +106,11 @@ def _run(conf: config.GatewayConfig) -> tuple[str | None, int]:
 class _Process:
     """A gateway, from its start until it was told to stop or failed."""
 
-    def __init__(self, conf: config.GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, conf: config.GatewayConfig, loop: asyncio.AbstractEventLoop, *, accept_loss: bool
+    ) -> None:
         self._conf = conf
+        self._accept_loss = accept_loss
         self._loop = loop
         self._asked_to_stop = asyncio.Event()
         self._gateway: gateway.Gateway | None = None
@@ -117,7 +130,7 @@ class _Process:
                 self._stopper.stop(f"a task ({type(e).__name__})")
 
     async def _serve(self) -> str | None:
-        self._gateway = running = await gateway.create(self._conf)
+        self._gateway = running = await gateway.create(self._conf, accept_loss=self._accept_loss)
         # the event types of a large store take long at the first time, and only then
         gc.collect()
         try:

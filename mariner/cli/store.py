@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import clock, hat_import, limits
-from eventer_bridge.backends.rocksdb import control, database, directories
+from eventer_bridge.backends.rocksdb import contents, control, database, directories
 from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
@@ -87,8 +87,8 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
         opened = Store(path)
         try:
             before = opened.disk_bytes()
-            for number, family in enumerate(database.FAMILIES):
-                on_progress(number, len(database.FAMILIES))
+            for number, family in enumerate(contents.FAMILIES):
+                on_progress(number, len(contents.FAMILIES))
                 opened.ext_compact(family)
         finally:
             opened.ext_close()

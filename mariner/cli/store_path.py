@@ -6,12 +6,12 @@ A store is its directory, or the one that a configuration names (``--conf``).
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
 
 from eventer_bridge.backends.rocksdb import directories
-from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError, StoreLossError
 from mariner import config
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
 
@@ -70,11 +70,17 @@ def _store_of(conf: Path) -> Path:
     return backend.path
 
 
+ACCEPT_LOSS: Final = "restore a backup, or start without them: mariner serve --accept-loss"
+"""What can be done about a store that lost acknowledged events."""
+
+
 @contextlib.contextmanager
 def store_errors() -> Iterator[None]:
     """What goes wrong with a store becomes an exit code and a line; its files are private."""
     try:
         with directories.private_files():
             yield
+    except StoreLossError as e:
+        raise CommandError(f"{e}: {ACCEPT_LOSS}", EXIT_FAILED) from e
     except EventerBridgeError as e:
         raise CommandError(str(e), EXIT_FAILED) from e

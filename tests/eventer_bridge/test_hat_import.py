@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -389,3 +391,34 @@ def test_a_store_that_is_there_already(rows: HatRows, source: Path, tmp_path: Pa
     with pytest.raises(StorageError) as caught:
         hat_import.ext_import(source, store, print)
     assert str(caught.value) == f"{store}: exists already, and is not empty"
+
+
+async def test_an_import_that_was_killed_is_no_store(
+    rows: HatRows, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 1)
+    for session in range(1, 6):
+        rows.event(1, session, 1, "a")
+    store = tmp_path / "store"
+
+    def look(n_read: int, _: int) -> None:
+        shutil.copytree(tmp_path / "store.partial", tmp_path / f"killed{n_read}")
+
+    hat_import.ext_import(source, store, print, look)
+    assert (tmp_path / "killed5").exists()
+    for killed in tmp_path.glob("killed*"):  # noqa: ASYNC240
+        text = f"{killed}: an import into this event store did not come to its end: "
+        with pytest.raises(StoreDamagedError, match=re.escape(text)):
+            await rocksdb.create(killed)
+        with pytest.raises(StoreDamagedError, match=re.escape(text)), control.reading(killed):
+            pass
+    async with await rocksdb.create(store) as backend:
+        assert len(await all_events(backend, QueryTimeseriesParams())) == 5
+
+
+def test_a_place_within_a_store(rows: HatRows, source: Path, tmp_path: Path) -> None:
+    rows.event(1, 1, 1, "a")
+    store = tmp_path / "store"
+    hat_import.ext_import(source, store, print)
+    with pytest.raises(StorageError, match="x: is in the event store"):
+        hat_import.ext_import(source, store / "x", print)

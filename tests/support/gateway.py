@@ -42,6 +42,7 @@ async def gateway(
     remote: dict[str, Any] | None = None,
     store: Path | None = None,
     port: int = 0,
+    arguments: Sequence[str] = (),
     wrapper: Sequence[str] = (),
     program: str = "mariner",
     environment: Mapping[str, str] | None = None,
@@ -65,6 +66,7 @@ async def gateway(
         remote: ``eventer`` of the configuration, in place of ``event_core``.
         store: where the store is, if not in ``directory``.
         port: where it listens: the port of a gateway that ended, for those who wait for it.
+        arguments: of ``serve``, besides ``--conf``.
         wrapper: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
         environment: see ``process.child``.
@@ -100,6 +102,7 @@ async def gateway(
         "serve",
         "--conf",
         str(conf_path),
+        *arguments,
         output=output,
         wrapper=wrapper,
         environment=environment,

@@ -12,5 +12,5 @@ from tests.torture.report import no_progress
 async def test_damage_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage, "SESSIONS", 160)  # as many as make files of all kinds
     outcome = await damage.run(tmp_path, 1, random.Random(3), no_progress)
-    assert outcome.startswith("75 damages: ")
+    assert outcome.startswith("90 damages: ")
     assert " refused" in outcome

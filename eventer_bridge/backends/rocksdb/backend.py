@@ -86,6 +86,8 @@ async def create(
     on_commit: CommitCb | None = None,
     retention: Sequence[RetentionRule] = (),
     clock: Clock = Timestamp.now,
+    *,
+    accept_loss_of: int | None = None,
 ) -> "RocksDbBackend":
     """Open a store, and create it where there is none.
 
@@ -94,14 +96,17 @@ async def create(
         on_commit: see :data:`CommitCb`.
         retention: how long events are kept (see ``backends.retention``).
         clock: what their age is measured with.
+        accept_loss_of: go on without acknowledged events of this server, if the store lost
+            some (``loss``).
 
     Raises:
         StoreLockedError: another process has it open.
         StoreFormatError: it has a format that this version does not know.
+        StoreLossError: it lost acknowledged events, and that is not accepted.
         StoreDamagedError: it is damaged, or something else than a store.
         StorageError: it cannot be opened for another reason.
     """
-    opened = await asyncio.to_thread(ext_open, path)
+    opened = await asyncio.to_thread(ext_open, path, accept_loss_of)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
     backend = RocksDbBackend(opened, on_commit, retention, clock)
     try:

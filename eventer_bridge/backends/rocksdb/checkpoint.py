@@ -8,6 +8,7 @@ Runs on a thread that may block.
 """
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -18,8 +19,8 @@ from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 
-_SCRATCH: Final = "checkpoint-"
-"""How names begin that checkpoints have within the store's directory."""
+_SCRATCH: Final = re.compile(r"checkpoint-[0-9a-f]{8}(\.tmp)?")
+"""Names of checkpoints within the store's directory; RocksDB makes them under another first."""
 
 
 def ext_checkpoint(
@@ -56,11 +57,11 @@ def ext_checkpoint(
 
 def scratch_path(store_path: Path) -> Path:
     """A new path within a store's directory, for a checkpoint that is removed soon."""
-    return store_path.absolute() / f"{_SCRATCH}{secrets.token_hex(4)}"
+    return store_path.absolute() / f"checkpoint-{secrets.token_hex(4)}"
 
 
 def ext_remove_scratch(store_path: Path) -> None:
     """Remove what interrupted processes left, so that it no longer takes space."""
     for entry in os.scandir(store_path):
-        if entry.name.startswith(_SCRATCH) and entry.is_dir(follow_symlinks=False):
+        if _SCRATCH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)

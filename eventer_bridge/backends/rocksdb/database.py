@@ -5,13 +5,15 @@ Runs on a thread that may block. What damage is noticed, and by whom:
 - sorted files (``.sst``): RocksDB, missing or too short when it opens, damaged blocks (by
   checksum) when it reads them. Files of large values (``.blob``): RocksDB, when it reads them.
 - after a proper end, everything else: by its seal (``seal``).
-- after a crash, the log: ``log_files`` and RocksDB. That a log lost its end exactly
-  between two records, or the list of files (MANIFEST) did, nobody can notice.
+- after a crash, the log: ``log_files`` and RocksDB, and what is missing of it by the mark of how
+  far it was acknowledged (``acknowledged``). That the list of files (MANIFEST) lost its end
+  exactly between two records, nobody can notice.
 """
 
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -25,31 +27,26 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    WriteBatch,
     WriteOptions,
 )
 
-from eventer_bridge.backends.rocksdb import directories
-from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY
-from eventer_bridge.backends.rocksdb.log_files import check_log
+from eventer_bridge.backends.rocksdb import acknowledged, contents, directories
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
+from eventer_bridge.backends.rocksdb.log_files import Torn, check_log, cut_off
 from eventer_bridge.backends.rocksdb.seal import break_seal, check_seal
 from eventer_bridge.backends.rocksdb.unfinished import undo
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
-    StoreFormatError,
     StoreLockedError,
 )
 
 mlog = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-"""Version of the layout in ``keys``; raised when older versions would misread it."""
-
 COMMIT: Final = "commit failed"
 """What failed, for :func:`explain`."""
-
-FAMILIES: Final = ("event", "source", "session", "server", "type")
-"""Column families besides ``default``."""
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
 """Blocks, indexes and filters of all families that are kept decompressed."""
@@ -92,6 +89,9 @@ def lock_directory(path: Path) -> int:
         StorageError: it cannot be used.
     """
     try:
+        if not (path / "CURRENT").exists():
+            directories.refuse_unfinished(path)
+            directories.refuse_within_store(path)
         _make_directory(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as e:
@@ -105,7 +105,6 @@ def lock_directory(path: Path) -> int:
                 f"{path}: the event store is in use by another process, or by this one already"
             ) from e
         raise StorageError(f"{path}: cannot be locked: {e.strerror}") from e
-    _close_to_others(path)
     return descriptor
 
 
@@ -125,6 +124,8 @@ def _close_to_others(path: Path) -> None:
 def open_database(path: Path, *, create: bool = True) -> Rdict:
     """Open the database of a directory that is locked (:func:`lock_directory`).
 
+    What can be refused is refused before anything is changed.
+
     Args:
         path: of the store.
         create: make a new one where there is none.
@@ -136,21 +137,28 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         StorageError: it cannot be opened or created for another reason.
     """
     try:
-        break_seal(path)
         exists = (path / "CURRENT").exists()
-        if not exists and create:
+        if exists:
+            torn = check(path)
+            break_seal(path)
+            if torn is not None:
+                cut_off(torn)
+        elif create:
+            check_seal(path)
             _refuse_strange_files(path)
-        check_log(path, is_repaired=True)
+        else:
+            raise StorageError(f"{path}: the event store is not there any more")
     except OSError as e:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
-    if not exists and not create:
-        raise StorageError(f"{path}: the event store is not there any more")
+    if create:
+        _close_to_others(path)
     names = _family_names(path) if exists else ["default"]
     cache = Cache(BLOCK_CACHE_BYTES)
     db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
     try:
-        if not _is_known_format(path, db, names):
-            _initialize(db, set(FAMILIES).difference(names), cache)
+        if not is_known_format(path, db, names):
+            _create_families(db, set(FAMILIES).difference(names), cache)
+        _begin_log(db)
         undo(db)
         for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
@@ -161,6 +169,52 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         db.close()
         raise explain(path, "cannot be opened", e) from None
     return db
+
+
+def check(path: Path) -> Torn | None:
+    """Refuse a store that cannot be opened, without changing anything.
+
+    Returns:
+        A torn write at the end of its log, which nobody was told is stored.
+
+    Raises:
+        StorageError: as :func:`open_database`.
+    """
+    db, names, torn = _open_unchanged(path)
+    try:
+        contents.check(path, db, names)
+    except StorageError:
+        raise
+    except Exception as e:
+        raise explain(path, "cannot be opened", e) from None
+    finally:
+        db.close()
+    return torn
+
+
+def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
+    """Open a database to read it; also its column families, and how its log is torn."""
+    try:
+        check_seal(path)
+        ends, torn = check_log(path)
+        missing = acknowledged.check_logs(path, ends)
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be read: {e.strerror}") from e
+    names = _family_names(path)
+    # rows that are only in the log are read from it, into memory; a torn end is left there
+    access, mode = AccessType.read_only(False), DBRecoveryMode.tolerate_corrupted_tail_records()
+    if torn is not None:  # RocksDB would not take it for one in each case
+        mode = DBRecoveryMode.point_in_time()
+    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
+    try:
+        first_needed = db.property_int_value("rocksdb.min-log-number-to-keep")
+        acknowledged.check_missing(path, missing, first_needed or 0)
+        if torn is not None and db.latest_sequence_number() < torn.sequence:
+            raise StoreDamagedError(f"{path}: the event store is damaged: a checksum of its log")
+    except StorageError:
+        db.close()
+        raise
+    return db, names, torn
 
 
 def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
@@ -177,7 +231,7 @@ def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
     """
     for family in (db, *families):
         family.flush(True)
-    db.put(FORMAT_KEY, str(FORMAT).encode(), _synced())
+    _begin_log(db)
 
 
 def open_for_reading(path: Path) -> Rdict:
@@ -187,17 +241,9 @@ def open_for_reading(path: Path) -> Rdict:
         StorageError: as :func:`open_database`; also if there is none.
     """
     check_exists(path)
+    db, names, _ = _open_unchanged(path)
     try:
-        check_seal(path)
-        check_log(path, is_repaired=False)
-    except OSError as e:
-        raise StorageError(f"{path}: cannot be read: {e.strerror}") from e
-    names = _family_names(path)
-    # rows that are only in the log are read from it, into memory; a torn end is left there
-    access, mode = AccessType.read_only(False), DBRecoveryMode.tolerate_corrupted_tail_records()
-    db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
-    try:
-        if not _is_known_format(path, db, names):
+        if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
     except StorageError:
         db.close()
@@ -274,36 +320,17 @@ def _family_names(path: Path) -> list[str]:
         return ["default", *FAMILIES]
 
 
-def _is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
-    """Whether the database is an event store of our format; false if it is still empty."""
-    found = db.get(FORMAT_KEY)
-    if found is None:
-        if any(_has_rows(db.get_column_family(name)) for name in names):
-            raise StoreDamagedError(f"{path}: a database, but not an event store")
-        return False
-    if not found.isdigit() or int(found) != FORMAT:
-        raise StoreFormatError(
-            f"{path}: the event store has format {found.decode(errors='replace')},"
-            f" this version knows format {FORMAT} only"
-        )
-    if missing := set(FAMILIES).difference(names):
-        raise StoreDamagedError(
-            f"{path}: the event store is damaged: no column family {', '.join(sorted(missing))}"
-        )
-    return True
-
-
-def _has_rows(family: Rdict) -> bool:
-    iterator = family.iter()
-    iterator.seek_to_first()
-    iterator.status()
-    return iterator.valid()
-
-
-def _initialize(db: Rdict, missing: Iterable[str], cache: Cache) -> None:
-    for name in missing:
+def _create_families(db: Rdict, names: Iterable[str], cache: Cache) -> None:
+    for name in names:
         db.create_column_family(name, _family_options(name, cache)).close()
-    db.put(FORMAT_KEY, str(FORMAT).encode(), _synced())
+
+
+def _begin_log(db: Rdict) -> None:
+    """Write the format, and what makes the new log of this database like no other."""
+    batch = WriteBatch(raw_mode=True)
+    batch.put(LOG_KEY, secrets.token_bytes(16))
+    batch.put(FORMAT_KEY, str(FORMAT).encode())
+    db.write(batch, _synced())
 
 
 def _synced() -> WriteOptions:

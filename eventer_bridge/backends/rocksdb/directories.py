@@ -70,9 +70,11 @@ def new_directory(path: Path) -> Iterator[Path]:
     """
     path = path.absolute()
     with _os_errors(path):
+        refuse_within_store(path)
         refuse_existing(path, may_be_empty=True)
+        refuse_unfinished(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = _partial(path)
+        partial = path.with_name(path.name + PARTIAL)
     try:
         yield partial
         with _os_errors(path):
@@ -82,6 +84,37 @@ def new_directory(path: Path) -> Iterator[Path]:
             sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def refuse_within_store(path: Path) -> None:
+    """Refuse a place in the directory of an event store: what is there is the store's.
+
+    Raises:
+        StorageError: it is in one.
+    """
+    for parent in path.resolve().parents:
+        if _is_database(parent):
+            raise StorageError(f"{path}: is in the event store {parent}: name a place outside it")
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        return (path / "CURRENT").read_bytes().startswith(b"MANIFEST-")
+    except OSError:
+        return False
+
+
+def refuse_unfinished(path: Path) -> None:
+    """Refuse to make a store where a command is making one, or did not get to its end.
+
+    Raises:
+        StorageError: it is so.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    if os.path.lexists(partial):
+        raise StorageError(
+            f"{partial}: exists already: remove it, if nobody is making {path} right now"
+        )
 
 
 def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
@@ -117,7 +150,8 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
     except OSError as e:
         if e.errno != errno.EXDEV:
             raise
-        partial = _partial(target)
+        refuse_unfinished(target)
+        partial = target.with_name(target.name + PARTIAL)
         try:
             copy(source, partial, is_stopped)
             partial.rename(target)
@@ -128,20 +162,24 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
 
 
 def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    """Copy the files of a directory into a new one, synced; what is no file is left out.
+    """Copy the files of a store into a new directory, synced; what is no file is left out.
+
+    CURRENT, without which it is no store, comes last: a copy that was killed is none.
 
     Raises:
         OSError: it failed.
         ClosedError: it was stopped.
     """
     target.mkdir(mode=PRIVATE)
-    for file in sorted(source.iterdir()):
+    files = [i for i in source.iterdir() if i.is_file() and i.name != "LOCK"]
+    for file in sorted(files, key=lambda i: (i.name == "CURRENT", i.name)):
         if is_stopped():
             raise ClosedError("copying was stopped")
-        if file.is_file() and file.name != "LOCK":
-            shutil.copyfile(file, target / file.name)
-            (target / file.name).chmod(0o600)
-            sync(target / file.name)
+        if file.name == "CURRENT":
+            sync(target)
+        shutil.copyfile(file, target / file.name)
+        (target / file.name).chmod(0o600)
+        sync(target / file.name)
     sync(target)
 
 
@@ -172,15 +210,6 @@ def give_to_owner_of(pattern: Path, path: Path) -> None:
     for file in (path, *path.iterdir()):
         if (file.lstat().st_uid, file.lstat().st_gid) != (owner.st_uid, owner.st_gid):
             os.chown(file, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def _partial(path: Path) -> Path:
-    partial = path.with_name(path.name + PARTIAL)
-    if os.path.lexists(partial):
-        raise StorageError(
-            f"{partial}: exists already: remove it, if nobody is making {path} right now"
-        )
-    return partial
 
 
 @contextlib.contextmanager

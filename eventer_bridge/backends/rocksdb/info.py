@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.database import FAMILIES, FORMAT
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Timestamp
 

@@ -12,11 +12,12 @@ decoded at once (``numpy`` over the joined keys)::
     session   place without instance (28)          → (instance (8) · type (4)) per event
     server    server (8) · session (8)                             → timestamp
     type      type (4)                                             → JSON array of segments
-    default   "format"                                             → version, in digits
+    default   "format"                                             → see ``contents``
               "reserved" · server (8)                              → session (8)
               "deleted" · server (8)                    → session (8) · timestamp
               "types of " · who                         → what the types cost that who
                                                           brought (8)
+              "log"                                     → random, see ``acknowledged``
               "unfinished"                              → see ``unfinished``
 
 The order of places is the natural order of events (001, "Event ordering"), ties between
@@ -70,6 +71,10 @@ RESERVED_KEY: Final = b"reserved"
 DELETED_KEY: Final = b"deleted"
 """The last of a server's sessions that retention deleted whole, so that ids and clock of the
 server never go back by it."""
+
+LOG_KEY: Final = b"log"
+"""What is written first to a new log, so that it is like no other (``acknowledged``). Of no
+meaning later."""
 
 UNFINISHED_KEY: Final = b"unfinished"
 """Which session is being written in parts (``unfinished``)."""

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from rocksdict import ColumnFamily, Rdict
 
+from eventer_bridge.backends.rocksdb.acknowledged import Mark
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
-    FAMILIES,
     explain,
     lock_directory,
     make_durable,
@@ -47,6 +48,7 @@ class Database:
         self._n_users = 0
         self._unusable: str | None = None  # why, while the database is not open
         self._lock: int | None = None
+        self._mark: Mark | None = None
         self._db: Rdict
         self._families: dict[str, Rdict]
         self._handles: list[ColumnFamily]
@@ -56,6 +58,7 @@ class Database:
         self._lock = lock_directory(path)
         try:
             self._take(open_database(path))
+            self._ext_begin_mark()
         except BaseException:
             os.close(self._lock)
             raise
@@ -111,6 +114,7 @@ class Database:
         self._unusable = None
         with self.errors("cannot be written"):
             make_durable(self._db, self._families.values())
+        self._ext_begin_mark()
 
     def ext_close(self) -> None:
         """Close. Nothing may be under way; afterwards others can open the directory.
@@ -119,6 +123,8 @@ class Database:
             StorageError: buffered rows could not be written; they are in the log.
         """
         try:
+            if self._mark is not None:
+                self._mark.ext_close()
             if self._unusable is None:
                 self._close()
                 if self._lock is not None:
@@ -134,10 +140,18 @@ class Database:
         """Turn what RocksDB raises (bare exceptions, panics) into ``StorageError``."""
         try:
             yield
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, StorageError):
             raise
         except BaseException as e:  # a panic of the binding is no Exception
             raise explain(self.path, what, e) from None
+
+    def _ext_begin_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.ext_close()
+        try:
+            self._mark = Mark(self.path)
+        except OSError as e:
+            raise StorageError(f"{self.path}: cannot be written: {e.strerror}") from e
 
     def _take(self, db: Rdict) -> None:
         self._db = db

@@ -23,7 +23,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
-from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.errors import StoreLossError
 
 mlog = logging.getLogger(__name__)
 
@@ -32,6 +32,10 @@ _PAGE_BYTES: Final = 4096
 _FRAGMENT: Final = Struct("<IHB")
 _BATCH: Final = Struct("<QI")
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
+
+HEAD_BYTES: Final = _FRAGMENT.size + _BATCH.size
+"""What a log begins with: checksum, length and type of its first fragment, and the sequence number
+and number of operations of its first record."""
 
 _Data: TypeAlias = mmap.mmap | bytes
 
@@ -43,6 +47,7 @@ class _Records(NamedTuple):
         first: sequence number of the first one; None where there is none.
         following: sequence number that follows the last one.
         last: offset of the last one.
+        last_sequence: sequence number of the last one.
         end: offset behind the last one.
         broken: offset of the fragment that cannot be right, or the size of the log.
     """
@@ -50,75 +55,119 @@ class _Records(NamedTuple):
     first: int | None
     following: int
     last: int
+    last_sequence: int
     end: int
     broken: int
 
 
-def check_log(path: Path, *, is_repaired: bool) -> None:
+class Torn(NamedTuple):
+    """A write at the end of the log that was not whole.
+
+    Attributes:
+        log: the file.
+        end: offset behind what is whole.
+        size: of the file, in bytes.
+        sequence: number of the last operation that is whole.
+    """
+
+    log: Path
+    end: int
+    size: int
+    sequence: int
+
+
+class Checked(NamedTuple):
+    """What :func:`check_log` found.
+
+    Attributes:
+        ends: where each log ends that is not empty, in bytes, by its number.
+        torn: what :func:`cut_off` is to cut off; None: it ends as it should.
+    """
+
+    ends: dict[int, int]
+    torn: Torn | None
+
+
+def list_logs(path: Path) -> list[Path]:
+    """The files of a store's log, in their order."""
+    return sorted((i for i in path.glob("*.log") if i.stem.isdigit()), key=log_number)
+
+
+def log_number(log: Path) -> int:
+    """Number of a file of the log, from its name."""
+    return int(log.stem)
+
+
+def check_log(path: Path) -> Checked:
     """Check the log of a store that nobody has open.
 
     Args:
         path: directory of the store.
-        is_repaired: cut off a torn write at its end.
 
     Raises:
-        StoreDamagedError: the log is damaged.
-        OSError: it cannot be read or written.
+        StoreLossError: the log is damaged.
+        OSError: it cannot be read.
     """
-    logs = [i for i in sorted(path.glob("*.log"), key=_number) if i.stat().st_size]
+    logs = [i for i in list_logs(path) if i.stat().st_size]
     following: int | None = None
+    ends: dict[int, int] = {}
+    torn = None
     for log in logs:
-        records = _check(log, is_last=log is logs[-1], is_repaired=is_repaired)
+        records, torn = _check(log, is_last=log is logs[-1])
+        ends[log_number(log)] = records.end if torn is None else torn.end
         if records.first is None:
             continue
-        if following is not None and records.first > following:
+        if following is not None and records.first != following:
             n_missing = records.first - following
-            raise _damaged(log, f"{n_missing} operations are missing before it")
+            what = f"{n_missing} operations are missing before it"
+            raise _damaged(log, 0, what if n_missing > 0 else "it begins before the last one ended")
         following = records.following
+    return Checked(ends, torn)
 
 
-def _number(log: Path) -> int:
-    return int(log.stem) if log.stem.isdigit() else -1
+def cut_off(torn: Torn) -> None:
+    """Cut off a torn write, and say so.
+
+    Raises:
+        OSError: the log cannot be written.
+    """
+    mlog.warning(
+        "the event store's log ends in a torn write, which nobody was told is stored:"
+        " it is cut off",
+        extra={"path": str(torn.log), "bytes": torn.size - torn.end},
+    )
+    with torn.log.open("r+b") as writable:
+        writable.truncate(torn.end)
+        os.fsync(writable.fileno())
 
 
-def _check(log: Path, *, is_last: bool, is_repaired: bool) -> _Records:
+def _check(log: Path, *, is_last: bool) -> tuple[_Records, Torn | None]:
     with (
         log.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
         size = len(data)
         records = _walk(data)
-        end = records.end
+        end, following = records.end, records.following
         if not _is_zero(data, end, size):  # RocksDB reads zeros as an end, and rightly so
             if not is_last:
-                raise _damaged(log, f"it ends within a record, at {end}, but another log follows")
+                raise _damaged(
+                    log, end, f"it ends within a record, at {end}, but another log follows"
+                )
             if not _is_torn(data, records.broken):
-                raise _damaged(log, f"no record at {records.broken}")
+                raise _damaged(log, end, f"no record at {records.broken}")
         elif is_last and _has_hole(data, records.last, end):
-            end = records.last
+            end, following = records.last, records.last_sequence
         else:
-            return records
-    if is_repaired:
-        _cut_off(log, end, size)
-    return records
-
-
-def _cut_off(log: Path, end: int, size: int) -> None:
-    mlog.warning(
-        "the event store's log ends in a torn write, which nobody was told is stored:"
-        " it is cut off",
-        extra={"path": str(log), "bytes": size - end},
-    )
-    with log.open("r+b") as writable:
-        writable.truncate(end)
-        os.fsync(writable.fileno())
+            return records, None
+    return records, Torn(log, end, size, following - 1)
 
 
 def _walk(data: _Data) -> _Records:
     """Follow lengths and types; checksums are RocksDB's work."""
     size = len(data)
     first: int | None = None
-    following = last = end = offset = 0
+    following = last = sequence = end = offset = 0
     begin: int | None = None  # of the record that the fragment at offset belongs to
     head = b""
     while offset < size:
@@ -145,7 +194,7 @@ def _walk(data: _Data) -> _Records:
             following = sequence + n_operations
             last, end, begin = begin, stop, None
         offset = stop
-    return _Records(first, following, last, end, min(offset, size))
+    return _Records(first, following, last, sequence, end, min(offset, size))
 
 
 def _is_torn(data: _Data, broken: int) -> bool:
@@ -205,11 +254,12 @@ def _is_zero(data: _Data, begin: int, end: int) -> bool:
     return not data[begin:end].strip(b"\0")
 
 
-def _damaged(log: Path, why: str) -> StoreDamagedError:
-    return StoreDamagedError(
+def _damaged(log: Path, good_bytes: int, why: str) -> StoreLossError:
+    text = (
         f"{log.parent}: the event store is damaged: its log {log.name} is not as it was"
         f" written: {why}"
     )
+    return StoreLossError(text, log_number(log), good_bytes)
 
 
 def _checksum_table() -> tuple[int, ...]:

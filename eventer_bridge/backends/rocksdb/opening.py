@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.latest import LatestCache
+from eventer_bridge.backends.rocksdb.loss import ext_accept_loss
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import EventerBridgeError, StorageError
@@ -26,8 +27,16 @@ class Opened(NamedTuple):
     latest: LatestCache
 
 
-def ext_open(path: Path) -> Opened:
-    """Open a store; raises as :class:`Store` does."""
+def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
+    """Open a store; raises as :class:`Store` does.
+
+    Args:
+        path: its directory.
+        accept_loss_of: go on without acknowledged events of this server, if it lost some
+            (``loss``).
+    """
+    if accept_loss_of is not None:
+        ext_accept_loss(path, accept_loss_of)
     store = Store(path)
     try:
         ext_remove_scratch(path)

@@ -29,13 +29,14 @@ from eventer_bridge.backends.base import ServerMark
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.database import COMMIT, FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, read_spent, read_types
+from eventer_bridge.backends.rocksdb.database import COMMIT
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
-from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
+from eventer_bridge.errors import ClosedError, StorageError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, event_parts, parts
 
@@ -81,17 +82,8 @@ class Store(Database):
         Raises:
             StoreDamagedError: one is missing.
         """
-        iterator = self.iterator("type")
-        types: list[tuple[TypeId, EventType]] = []
-        iterator.seek_to_first()
-        while iterator.valid():
-            types.append((iterator.key(), keys.decode_type(iterator.value())))
-            iterator.next()
         with self.errors():
-            iterator.status()  # raises if it is not the end, but a failure
-        if any(type_id != keys.encode_type_id(n) for n, (type_id, _) in enumerate(types)):
-            raise StoreDamagedError(f"{self.path}: the event store is damaged: a type is missing")
-        return types
+            return read_types(self.path, self._family("type"))
 
     def ext_spent(self) -> dict[str, int]:
         """What the types cost that each owner brought (``TypeBudget.spent``).
@@ -99,18 +91,8 @@ class Store(Database):
         Raises:
             StorageError: it cannot be read.
         """
-        iterator = self.iterator("default")
-        spent: dict[str, int] = {}
-        iterator.seek(keys.SPENT_KEY)
-        while iterator.valid() and iterator.key().startswith(keys.SPENT_KEY):
-            price = iterator.value()
-            if len(price) != keys.INT_BYTES:
-                raise StoreDamagedError(f"{self.path}: the event store is damaged: a quota's row")
-            spent[keys.decode_owner(iterator.key())] = keys.decode_int(price)
-            iterator.next()
         with self.errors():
-            iterator.status()
-        return spent
+            return read_spent(self.path, self._db)
 
     def ext_last_place(self) -> bytes:
         """A place (see ``keys``) behind every stored one; empty where there is none."""
@@ -232,6 +214,10 @@ class Store(Database):
         """Add to a commit that sessions of a server are reserved up to this one."""
         commit.batch.put(keys.RESERVED_KEY + keys.encode_int(server), keys.encode_int(session))
 
+    def stage_format(self, commit: Commit, value: bytes) -> None:
+        """Add to a commit what stands where the format does (``contents``)."""
+        commit.batch.put(keys.FORMAT_KEY, value)
+
     def stage_spent(self, commit: Commit, owner: str, price: int) -> None:
         """Add to a commit what the types of an owner cost, those that it stores included."""
         commit.batch.put(keys.encode_owner(owner), keys.encode_int(price))
@@ -259,12 +245,15 @@ class Store(Database):
         """Sync what was written: the slow part of a commit, which leaves the lock free.
 
         A sync after one that failed may succeed without what that one was to sync: nothing is
-        synced any more before the database was opened again.
+        synced any more before the database was opened again. What is synced may be acknowledged;
+        the mark beside the log says so (``acknowledged``).
 
         Raises:
             StorageError: as :meth:`write`.
         """
         self._sync()
+        if self._mark is not None:
+            self._mark.ext_advance()
 
     def _sync(self) -> None:
         with self._sync_lock, self._committing():

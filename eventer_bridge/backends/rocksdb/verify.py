@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.database import FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError

@@ -88,11 +88,13 @@ def check(path: str, source: Mapping[str, str], value_path: str | None) -> None:
     """Find mistakes in what :func:`ingest` is given, before anything is started.
 
     Raises:
-        LakeError: the lake cannot be read, or its values are of another path.
+        LakeError: the lake cannot be read, its values are of another path, or it would be made in
+            a store.
         OptionError: an option is wrong.
     """
     options.parse(source)
     files = Files(path)
+    manifest.check_place(files)
     found = manifest.find(files)
     if value_path is not None:
         values.parse(value_path)

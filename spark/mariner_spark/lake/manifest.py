@@ -7,10 +7,12 @@ streams keep it, so what is not behind that id is in the lake already.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from eventer_bridge.errors import StorageError
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, NoLakeError
 from mariner_spark.lake.files import Files
@@ -181,6 +183,23 @@ def load(files: Files) -> Manifest:
     if manifest is None:
         raise NoLakeError(f"{files}: no lake: it has no {MANIFEST}")
     return manifest
+
+
+def check_place(files: Files) -> None:
+    """Refuse to make a lake where an event store is: what is there is the store's.
+
+    Raises:
+        LakeError: there is no lake yet, and a store; or as :func:`find`.
+    """
+    if not files.is_local or find(files) is not None:
+        return
+    # slow to import, and only here
+    from eventer_bridge.backends.rocksdb.directories import refuse_within_store  # noqa: PLC0415
+
+    try:
+        refuse_within_store(Path(files.base, MANIFEST))
+    except StorageError as e:
+        raise LakeError(str(e)) from e
 
 
 def update(files: Files, change: Callable[[Manifest], Manifest]) -> Manifest:

@@ -58,7 +58,7 @@ class LakeSink(DataSource):
         Raises:
             OptionError: ``path`` is missing.
             SchemaError: the columns are not those of a lake.
-            LakeError: ``path`` is on no file system that a lake can be on.
+            LakeError: ``path`` is on no file system that a lake can be on, or in a store.
         """
         path = self.options.get("path")
         if not path:
@@ -69,6 +69,7 @@ class LakeSink(DataSource):
         if [(i.name, i.dataType.simpleString()) for i in schema] != expected:
             names = ", ".join(" ".join(i) for i in expected)
             raise SchemaError(f"columns: expected {names}; got {schema.simpleString()}")
+        manifest.check_place(Files(path))
         return LakeWriter(path, self.options.get("value_path"))
 
 

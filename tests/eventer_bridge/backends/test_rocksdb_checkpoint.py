@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -154,6 +155,29 @@ async def test_moving_to_another_file_system_can_be_stopped(tmp_path: Path) -> N
     assert not source.exists()
 
 
+async def test_a_copy_that_was_killed_is_no_store(tmp_path: Path) -> None:
+    store, target = tmp_path / "store", tmp_path / "target"
+    async with await rocksdb.create(store) as backend:
+        writer = Writer(backend)
+        await writer.session(*numbered("a", "b"))
+    killed: list[Path] = []
+
+    def look() -> bool:
+        if names(target):
+            killed.append(tmp_path / f"killed{len(killed)}")
+            shutil.copytree(target, killed[-1])
+        return False
+
+    directories.copy(store, target, look)
+    assert len(killed) == len(names(target)) - 1
+    for path in killed:
+        with pytest.raises(StoreDamagedError, match="CURRENT"):
+            await rocksdb.create(path)
+        with pytest.raises(StoreDamagedError, match="no file CURRENT"), control.reading(path):
+            pass
+    assert await stored(target) == writer.events
+
+
 # the socket
 
 
@@ -239,11 +263,11 @@ async def test_requests_are_bounded_and_those_who_say_nothing_are_left(
 
 async def test_what_interrupted_checkpoints_left_is_removed(tmp_path: Path) -> None:
     await (await rocksdb.create(tmp_path)).async_close()
-    for name in "checkpoint-1", "checkpoint-1.tmp":
+    for name in "checkpoint-0123abcd", "checkpoint-0123abcd.tmp", "checkpoint-monday":
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.sst").touch()
     async with await rocksdb.create(tmp_path):
-        assert names(tmp_path, "checkpoint-*") == []
+        assert names(tmp_path, "checkpoint-*") == ["checkpoint-monday"]  # none of ours
 
 
 # looking at stores

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import RocksDbBackend, control, directories
+from eventer_bridge.backends.rocksdb import RocksDbBackend, acknowledged, control, directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import BinaryPayload, Event, JsonPayload, QueryServerParams
@@ -24,6 +24,8 @@ Ends = list[int]
 
 class Crashed:
     """A store as after kill -9: a session for every entry of ``sizes``, all in the log.
+
+    The last one was written, but not acknowledged.
 
     Attributes:
         path: its directory.
@@ -51,11 +53,14 @@ async def crash(tmp_path: Path, *sizes: int) -> Crashed:
     chance = random.Random(1)
     async with await rocksdb.create(live) as backend:
         writer = Writer(backend)
+        mark = b""
         for size in sizes:
+            mark = (live / acknowledged.FILE).read_bytes()
             text = chance.randbytes(size // 2).hex()
             await writer.session(*(draft(payload=JsonPayload.of(text)) for _ in range(2)))
             ends.append(max(live.glob("*.log")).stat().st_size)
         directories.copy(live, path)
+    (path / acknowledged.FILE).write_bytes(mark)
     return Crashed(path, writer.events, ends)
 
 

@@ -14,7 +14,9 @@ import pytest
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb.seal import SEAL
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
+from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, encode_owner, encode_type_id
+from eventer_bridge.backends.rocksdb.seal import SEAL, write_seal
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -95,20 +97,92 @@ async def test_a_newer_format(tmp_path: Path) -> None:
         assert message == "the event store has format 2, this version knows format 1 only"
 
 
+def state(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Modes and contents of all files."""
+    return {i.name: (i.stat().st_mode, i.read_bytes()) for i in path.iterdir() if i.is_file()}
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize(
+    ("row", "error", "reason"),
+    [
+        (("default", FORMAT_KEY, b"2"), StoreFormatError, "has format 2"),
+        (("default", FORMAT_KEY, IMPORTING), StoreDamagedError, "an import into this event store"),
+        (("default", FORMAT_KEY, None), StoreDamagedError, "a database, but not an event store"),
+        (("default", encode_owner("x"), b"?"), StoreDamagedError, "a quota's row"),
+        (("type", encode_type_id(0), None), StoreDamagedError, "a type is missing"),
+        (("type", encode_type_id(0), b"{"), StoreDamagedError, "a type: "),
+    ],
+)
+async def test_what_is_refused_stays_as_it_was(
+    tmp_path: Path,
+    row: tuple[str, bytes, bytes | None],
+    error: type[StorageError],
+    reason: str,
+    is_closed: bool,
+) -> None:
+    family, key, value = row
+    path = tmp_path / "store"
+    await make_store(path)
+    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
+    db = Rdict(str(path), Options(raw_mode=True), families)
+    rows = db if family == "default" else db.get_column_family(family)
+    if value is None:
+        del rows[key]
+    else:
+        rows[key] = value
+    if rows is not db:
+        rows.close()
+    db.close()
+    if is_closed:
+        write_seal(path)
+    for file in path.iterdir():
+        file.chmod(0o644)
+    before = state(path)
+    assert reason in await opening_fails(path, error)
+    assert state(path) == before
+
+
+async def test_a_damaged_log_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    await make_store(path)
+    garble(largest(path, "*.log"))
+    before = state(path)
+    await opening_fails(path, StoreDamagedError)
+    assert state(path) == before
+
+
+async def test_no_store_is_made_within_another_or_beside_an_unfinished_one(tmp_path: Path) -> None:
+    await make_store(tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    for path in tmp_path / "store" / "x", tmp_path / "link" / "x" / "y":
+        message = await opening_fails(path, StorageError)
+        assert message == f"is in the event store {tmp_path / 'store'}: name a place outside it"
+        assert not path.exists()
+    (tmp_path / "new.partial").mkdir()
+    with pytest.raises(StorageError, match="exists already: remove it, if nobody"):
+        await rocksdb.create(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 async def test_a_database_that_is_not_ours(tmp_path: Path) -> None:
     db = Rdict(str(tmp_path), Options(raw_mode=True))
     db[b"key"] = b"value"
     db.close()
+    before = state(tmp_path)
     message = await opening_fails(tmp_path, StoreDamagedError)
     assert message == "a database, but not an event store"
+    assert state(tmp_path) == before
     assert Rdict.list_cf(str(tmp_path)) == ["default"]
 
 
 async def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
+    os.chmod(tmp_path, 0o750)  # noqa: PTH101, S103  # readable by others
     message = await opening_fails(tmp_path, StoreDamagedError)
     assert message == "damaged, or not an event store: no file CURRENT, but notes.txt"
     assert os.listdir(tmp_path) == ["notes.txt"]  # noqa: PTH208
+    assert os.stat(tmp_path).st_mode & 0o777 == 0o750  # noqa: PTH116
 
 
 async def test_a_path_that_cannot_be_a_directory(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 from mariner.cli import main
 from mariner.cli.spark import reason, without_secrets
-from mariner_spark.lake import manifest
+from mariner_spark.errors import LakeError
+from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Position
+from mariner_spark.lake.writer import LakeSink
 from tests.spark.lake.support import append
-from tests.spark.support import plain_events
+from tests.spark.support import fill, plain_events
 
 
 class Result(NamedTuple):
@@ -104,6 +106,18 @@ def test_another_value_path_is_told_before_spark_is_started(
     result = run("lake", "ingest", lake, "--name", "app", "--value-path", "$.other")
     expected = f"mariner: error: {lake}: its values are those of $.value, not of $.other\n"
     assert result == Result(1, "", expected)
+
+
+def test_no_lake_is_made_in_a_store(tmp_path: Path) -> None:
+    fill(tmp_path / "store", plain_events(1))
+    for place in tmp_path / "store", tmp_path / "store" / "lake":
+        result = run("lake", "ingest", place, "--name", "app")
+        assert (result.code, result.stdout) == (1, "")
+        assert f"is in the event store {tmp_path / 'store'}: " in result.stderr
+        sink = LakeSink({"path": str(place)})
+        with pytest.raises(LakeError, match="is in the event store"):
+            sink.streamWriter(segments.SCHEMA, overwrite=False)
+    assert not (tmp_path / "store" / "lake").exists()
 
 
 def test_secrets_in_a_place_are_not_told() -> None:

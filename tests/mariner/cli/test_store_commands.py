@@ -19,7 +19,7 @@ from rocksdict import Options, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.database import FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.seal import SEAL
 from eventer_bridge.backends.rocksdb.store import Store
 from mariner.cli import main
@@ -112,6 +112,10 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
             checked = await run("store", "verify", tmp_path / "events")
             assert checked.stdout.endswith(" types: ok\n"), checked
             info = await run("store", "info", "--json", "--conf", conf)
+            copied = await run("restore", tmp_path / "events", tmp_path / "copy")
+            assert (copied.code, copied.stderr) == (0, "")
+            checked = await run("store", "verify", tmp_path / "copy")
+            assert checked.stdout.endswith(" types: ok\n"), checked
         text = (
             rf"backup of {tmp_path / 'events'}: {backup}: about \d+ events, \d+ bytes, \d+\.\d s\n"
         )
@@ -122,6 +126,11 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
         in_use = fails(1, "store", "compact", tmp_path / "events")
         assert "the event store is in use by" in in_use
         assert fails(1, "backup", "--conf", conf, backup) == f"{backup}: exists already"
+        within = tmp_path / "events" / "checkpoint-monday"
+        refused = f"{within}: is in the event store {tmp_path / 'events'}: name a place outside it"
+        assert fails(1, "backup", "--conf", conf, within) == refused
+        assert fails(1, "restore", backup, within) == refused
+        assert not within.exists()
 
     checked = await run("store", "verify", backup)
     assert (checked.code, checked.stderr) == (0, "")

@@ -1,0 +1,128 @@
+"""What a database says of itself: its format, its event types, and what they cost.
+
+Read when a store is opened, and before that by :func:`check`, without changing anything, so
+that a store that cannot be used stays as it is. Runs on a thread that may block.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rocksdict import Rdict
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.errors import StoreDamagedError, StoreFormatError
+from eventer_bridge.model import EventType
+
+FORMAT: Final = 1
+"""Version of the layout in ``keys``; raised when older versions would misread it."""
+
+IMPORTING: Final = b"import"
+"""In place of the format, until an import has come to its end."""
+
+FAMILIES: Final = ("event", "source", "session", "server", "type")
+"""Column families besides ``default``."""
+
+
+def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
+    """Refuse a database that is no store of ours, or that could not be used.
+
+    Args:
+        path: of the store, for messages.
+        db: the database, which may be open to be read only.
+        names: of its column families.
+
+    Raises:
+        StoreFormatError: it has a format that is not known here.
+        StoreDamagedError: it is damaged, or something else.
+        Exception: RocksDB's, for ``database.explain``.
+    """
+    if is_known_format(path, db, names):
+        read_types(path, db.get_column_family("type"))
+        read_spent(path, db)
+
+
+def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
+    """Whether the database is an event store of our format; false if it is still empty.
+
+    Args, Raises: as :func:`check`.
+    """
+    found = db.get(keys.FORMAT_KEY)
+    if found is None:
+        if any(_has_rows(db.get_column_family(name)) for name in names):
+            raise StoreDamagedError(f"{path}: a database, but not an event store")
+        return False
+    if found == IMPORTING:
+        raise StoreDamagedError(
+            f"{path}: an import into this event store did not come to its end: remove it, and"
+            " import again"
+        )
+    if not found.isdigit() or int(found) != FORMAT:
+        raise StoreFormatError(
+            f"{path}: the event store has format {found.decode(errors='replace')},"
+            f" this version knows format {FORMAT} only"
+        )
+    if missing := set(FAMILIES).difference(names):
+        raise StoreDamagedError(
+            f"{path}: the event store is damaged: no column family {', '.join(sorted(missing))}"
+        )
+    return True
+
+
+def read_types(path: Path, family: Rdict) -> list[tuple[TypeId, EventType]]:
+    """The types that are stored.
+
+    Args:
+        path: of the store, for messages.
+        family: column family ``type``.
+
+    Raises:
+        StoreDamagedError: one is missing, or cannot be decoded.
+        Exception: RocksDB's, for ``database.explain``.
+    """
+    types: list[tuple[TypeId, EventType]] = []
+    iterator = family.iter()
+    iterator.seek_to_first()
+    while iterator.valid():
+        try:
+            types.append((iterator.key(), keys.decode_type(iterator.value())))
+        except (ValueError, msgspec.DecodeError) as e:
+            raise StoreDamagedError(f"{path}: the event store is damaged: a type: {e}") from None
+        iterator.next()
+    iterator.status()  # raises if it is not the end, but a failure
+    if any(type_id != keys.encode_type_id(n) for n, (type_id, _) in enumerate(types)):
+        raise StoreDamagedError(f"{path}: the event store is damaged: a type is missing")
+    return types
+
+
+def read_spent(path: Path, default: Rdict) -> dict[str, int]:
+    """What the types cost that each owner brought (``TypeBudget.spent``).
+
+    Args:
+        path: of the store, for messages.
+        default: column family ``default``.
+
+    Raises:
+        StoreDamagedError: a row cannot be decoded.
+        Exception: RocksDB's, for ``database.explain``.
+    """
+    spent: dict[str, int] = {}
+    iterator = default.iter()
+    iterator.seek(keys.SPENT_KEY)
+    while iterator.valid() and iterator.key().startswith(keys.SPENT_KEY):
+        price = iterator.value()
+        if len(price) != keys.INT_BYTES:
+            raise StoreDamagedError(f"{path}: the event store is damaged: a quota's row")
+        spent[keys.decode_owner(iterator.key())] = keys.decode_int(price)
+        iterator.next()
+    iterator.status()
+    return spent
+
+
+def _has_rows(family: Rdict) -> bool:
+    iterator = family.iter()
+    iterator.seek_to_first()
+    iterator.status()
+    return iterator.valid()
