@@ -69,7 +69,7 @@ from eventer_bridge.modules.facade import EngineOfModules
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.numbering import Numbering
-from eventer_bridge.registrable import check_count, check_payload, check_type
+from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, is_large, payload_bytes
 from eventer_bridge.slices import Line, Many, Steps, parts
@@ -469,8 +469,6 @@ class Engine(EventCore):
     ) -> None:
         added = events[session.requested :]
         self.check_types(added)
-        for event in events if session.source.type is SourceType.MODULE else added:
-            check_payload(event.payload)
         added_bytes = payload_bytes(added)  # fails before anything is handed over
         session.is_stepwise |= is_large(len(events), session.payload_bytes + added_bytes)
         if self._handing_over.is_busy or session.is_stepwise:

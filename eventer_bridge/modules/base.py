@@ -41,7 +41,8 @@ class ModuleEngine(abc.ABC):
 
         Raises:
             TypeError: a field has a value of another type than ``RegisterEvent`` says.
-            InvalidEventError: the type cannot be registered.
+            InvalidEventError: the type cannot be registered, a text has no UTF-8 form, or a
+                payload is no JSON, too large, or nested too deeply.
             LimitError: there are too many types.
         """
 
@@ -59,7 +60,8 @@ class ModuleEngine(abc.ABC):
         Raises:
             NotOperationalError: the server is starting or stopping.
             ModuleError: called by a module session, or a module failed.
-            InvalidEventError: a condition does not hold.
+            InvalidEventError: a condition does not hold, or an event could not have come from
+                a client.
             LimitError: a limit would be exceeded.
             StorageError: the store failed.
             OutcomeUnknownError: it did, and nobody knows whether the events are stored.

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple
 
 from eventer_bridge import limits
-from eventer_bridge.errors import ModuleError
+from eventer_bridge.errors import InvalidEventError, ModuleError
+from eventer_bridge.excerpts import cut
 
 mlog = logging.getLogger(__name__)
 
@@ -86,4 +87,7 @@ def is_cancellation(error: BaseException) -> bool:
 def failure(name: str, error: BaseException) -> ModuleError:
     """What the registration fails with; the log says more."""
     mlog.error("module failed", extra={"module_name": name}, exc_info=error)
-    return ModuleError(f"module {name} failed: {type(error).__name__}")
+    reason = f"module {name} failed: {type(error).__name__}"
+    if isinstance(error, InvalidEventError):  # a reason of ours
+        reason += f": {cut(str(error))}"
+    return ModuleError(reason)

@@ -2,22 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import (
-    BinaryPayload,
     Event,
-    JsonPayload,
     ProcessEvent,
     QueryParams,
     QueryResult,
     RegisterEvent,
     Source,
     SourceType,
-    Timestamp,
 )
 from eventer_bridge.modules.base import ModuleEngine
+from eventer_bridge.modules.made import check_made
 from eventer_bridge.modules.runner import ModuleRunner
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class EngineOfModules(ModuleEngine):
 
     def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
         """See :class:`ModuleEngine`."""
-        _check_fields(register_event.type, register_event.source_timestamp, register_event.payload)
+        check_made(register_event)
         self._engine.check_types([register_event])
         return ProcessEvent(
             source, register_event.type, register_event.source_timestamp, register_event.payload
@@ -62,6 +60,8 @@ class EngineOfModules(ModuleEngine):
             )
         if not process_events:
             return []
+        for event in process_events:
+            check_made(event)
         session = self._engine.register(process_events[0].source, process_events)
         await asyncio.wait([session.committed])
         session.committed.result()
@@ -70,13 +70,3 @@ class EngineOfModules(ModuleEngine):
     async def query(self, params: QueryParams) -> QueryResult:
         """See :class:`ModuleEngine`."""
         return await self._engine.query(params)
-
-
-def _check_fields(event_type: Any, source_timestamp: Any, payload: Any) -> None:
-    """Refuse values that were not decoded, and so not checked, but made by a module."""
-    if not isinstance(event_type, tuple) or not all(isinstance(i, str) for i in event_type):
-        raise TypeError(f"type {event_type!r}: expected a tuple of str")
-    if not isinstance(source_timestamp, Timestamp | None):
-        raise TypeError(f"source_timestamp {source_timestamp!r}: expected a Timestamp or None")
-    if not isinstance(payload, JsonPayload | BinaryPayload | None):
-        raise TypeError(f"payload {payload!r}: expected JsonPayload, BinaryPayload or None")

@@ -22,6 +22,7 @@ from eventer_bridge.errors import LimitError, ModuleError
 from eventer_bridge.model import EventId, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
 from eventer_bridge.modules.calls import Calls
+from eventer_bridge.modules.made import check_made
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -187,6 +188,7 @@ async def _process(session: ModuleSession, events: list[ProcessEvent]) -> list[P
     for i in added:
         if not isinstance(i, ProcessEvent):
             raise TypeError(f"process returned {type(i).__name__} in place of a ProcessEvent")
+        check_made(i)
     return added
 
 

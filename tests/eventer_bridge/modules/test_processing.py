@@ -25,6 +25,7 @@ from eventer_bridge.session import Session
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
+    NAME,
     Scripted,
     answering,
     register,
@@ -142,11 +143,12 @@ async def test_of_modules_no_payload_is_taken_that_breaks_clients(
 
     async with running(EVERYTHING) as (core, [module]):
         module.on_process = on_process
-        with pytest.raises(InvalidEventError) as added:
+        with pytest.raises(ModuleError) as added:
             await register(core, register_event("a"))
         with pytest.raises(InvalidEventError) as registered:
             await module.engine.register([ProcessEvent(module.source, ("c",), None, payload)])
-        assert str(added.value) == str(registered.value) == reason
+        assert str(added.value) == f"module {NAME} failed: InvalidEventError: {reason}"
+        assert str(registered.value) == reason
         assert await stored(core) == []
 
 
