@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from eventer_bridge import hat_lmdb, limits
+from eventer_bridge import hat_reading, limits
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FORMAT, IMPORTING
@@ -17,7 +17,8 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.hat_lmdb import HatStore, Unreadable
+from eventer_bridge.hat_lmdb import Unreadable
+from eventer_bridge.hat_reading import HatDatabase
 from eventer_bridge.model import INT64_MAX, Event, Timestamp
 from eventer_bridge.registrable import check_payload, check_type
 
@@ -68,7 +69,7 @@ def ext_import(
             left of it then.
     """
     with (
-        hat_lmdb.open_store(hat_path) as hat,
+        hat_reading.open_database(hat_path) as hat,
         directories.new_directory(store_path) as path,
     ):
         store = Store(path)
@@ -81,7 +82,7 @@ def ext_import(
 class _Import:
     def __init__(
         self,
-        hat: HatStore,
+        hat: HatDatabase,
         store: Store,
         on_refusal: Callable[[Refusal], None],
         on_progress: Callable[[int, int], None],
@@ -96,7 +97,7 @@ class _Import:
         self._commit_bytes = 0
         self._marks = {
             server: session
-            for server, session in hat.last_sessions().items()
+            for server, session in hat.last_sessions.items()
             if server <= INT64_MAX and session <= INT64_MAX
         }
         self._n_events = self._n_sessions = self._n_refused = 0
@@ -121,7 +122,7 @@ class _Import:
 
     def _read(self) -> Iterator[Event]:
         """The events that can be stored, in order."""
-        n_total = self._hat.n_events()
+        n_total = self._hat.n_events
         for n_read, event in enumerate(self._hat.events(), 1):
             if n_read % limits.MAX_GROUP_EVENTS == 0:
                 self._on_progress(n_read, max(n_read, n_total))

@@ -14,7 +14,8 @@ mean. Used here are::
 An event is the SBS record ``HatEventer.Event`` (001). An event that is stored stands in
 REF, and one that several partitions or the latest events have is stored in each of them.
 
-Runs on a thread that may block.
+LMDB ends the process where a page is not what it should be. So the importing process does not read
+it itself, but has it read by another (``hat_reading``).
 """
 
 import contextlib
@@ -60,6 +61,18 @@ _DAMAGED: Final = (
 )
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Row(NamedTuple):
+    """An event as it is stored.
+
+    Attributes:
+        id: server, session and instance.
+        data: what :func:`decode_event` takes; None: only the id is there.
+    """
+
+    id: tuple[int, int, int]
+    data: bytes | None
 
 
 class Unreadable(NamedTuple):
@@ -159,8 +172,8 @@ class HatStore:
         n_events: int = self._transaction.stat(self._databases["REF"])["entries"]
         return n_events
 
-    def events(self) -> Iterator[Event | Unreadable]:
-        """Every event once, ordered by server, session and instance.
+    def rows(self) -> Iterator[Row]:
+        """Every event once, as it is stored, ordered by server, session and instance.
 
         Raises:
             StorageError: the file is damaged.
@@ -169,20 +182,7 @@ class HatStore:
         for key, refs in heapq.merge(self._rows("REF"), lost):
             if len(key) != _ID.size:
                 raise StoreDamagedError(f"{self.path}: {key.hex()} is no event id")
-            event_id = _ID.unpack(key)
-            data = self._resolve(refs)
-            if data is None:
-                yield Unreadable(event_id, "only its id is there")
-                continue
-            try:
-                event = decode_event(data)
-            except ValueError as e:
-                yield Unreadable(event_id, str(e))
-                continue
-            if (event.id.server, event.id.session, event.id.instance) == event_id:
-                yield event
-            else:
-                yield Unreadable(event_id, "another event is in its place")
+            yield Row(_ID.unpack(key), self._resolve(refs))
 
     def _resolve(self, refs: bytes) -> bytes | None:
         """The event that one of these references leads to."""
@@ -217,6 +217,20 @@ class HatStore:
     def _rows(self, name: str) -> Iterator[tuple[bytes, bytes]]:
         with _errors(self.path), self._transaction.cursor(self._databases[name]) as cursor:
             yield from cursor
+
+
+def decode_row(row: Row) -> Event | Unreadable:
+    """The event of a row."""
+    event_id, data = row
+    if data is None:
+        return Unreadable(event_id, "only its id is there")
+    try:
+        event = decode_event(data)
+    except ValueError as e:
+        return Unreadable(event_id, str(e))
+    if (event.id.server, event.id.session, event.id.instance) == event_id:
+        return event
+    return Unreadable(event_id, "another event is in its place")
 
 
 def decode_event(data: bytes) -> Event:

@@ -15,7 +15,7 @@ from hat.event import common as hat
 from hat.event import eventer
 from hat.event.backends.lmdb import common as hat_db
 
-from eventer_bridge import hat_import, limits
+from eventer_bridge import hat_import, hat_lmdb, limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.rocksdb import control
@@ -36,6 +36,7 @@ from eventer_bridge.model import (
 from tests.support.hat_peers import hat_event_server
 
 SESSIONS: Final = 60
+PAGE: Final = 4096
 ROWS_OF: Final = hat_db.DbType
 
 
@@ -320,9 +321,12 @@ async def test_too_many_events_that_are_not_listed(
     monkeypatch.setattr(limits, "MAX_HAT_UNREFERENCED", 1)
     for instance in 1, 2:
         rows.event(1, 1, instance, "a", has_ref=False)
-    with pytest.raises(StoreDamagedError, match="more than 1 events are not in the database's own"):
-        hat_import.ext_import(source, tmp_path / "store", print)
-    assert sorted(i.name for i in tmp_path.iterdir()) == ["events.db", "events.db-lock"]  # noqa: ASYNC240
+    rows.close()
+    with (
+        hat_lmdb.open_store(source) as store,
+        pytest.raises(StoreDamagedError, match="more than 1 events are not in the database's own"),
+    ):
+        list(store.rows())
 
 
 def test_another_format(rows: HatRows, source: Path, tmp_path: Path) -> None:
@@ -422,3 +426,26 @@ def test_a_place_within_a_store(rows: HatRows, source: Path, tmp_path: Path) -> 
     hat_import.ext_import(source, store, print)
     with pytest.raises(StorageError, match="x: is in the event store"):
         hat_import.ext_import(source, store / "x", print)
+
+
+def test_a_page_of_zeros_is_told_as_what_it_is(rows: HatRows, source: Path, tmp_path: Path) -> None:
+    """LMDB ends the process that meets one in some places, and says so in others."""
+    for session in range(1, 121):
+        rows.event(1, session, 1, "a")
+    rows.close()
+    whole = source.read_bytes()
+    # a page begins with its head, of which these are where the list of its entries ends
+    sizes = {
+        i: int.from_bytes(whole[i + 12 : i + 14], "little") for i in range(0, len(whole), PAGE)
+    }
+    fullest = sorted(sizes, key=lambda i: sizes[i])[-3:]  # lists of events, read page by page
+    said: list[str] = []
+    for begin in fullest:
+        source.write_bytes(whole[:begin] + bytes(PAGE) + whole[begin + PAGE :])
+        try:
+            hat_import.ext_import(source, tmp_path / f"store{begin}", print)
+        except StoreDamagedError as e:
+            said.append(str(e))
+            assert not list(tmp_path.glob(f"store{begin}*"))
+    assert all(i.startswith(f"{source}: damaged, or not a hat-event database: ") for i in said)
+    assert any(i.endswith("the process that read it was ended by SIGABRT") for i in said), said
