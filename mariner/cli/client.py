@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from eventer_bridge import moments
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -26,9 +27,7 @@ from mariner.cli.servers import Server
 from mariner.cli.values import (
     event_types_option,
     parse_event_id,
-    parse_last_timestamp,
     parse_payload,
-    parse_timestamp,
     value_option,
     values_option,
 )
@@ -43,7 +42,9 @@ _TYPE_HELP = (
 )
 _SERVER_ID: Final = click.IntRange(0)
 
-_TIME_HELP = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
+_TIME_HELP = (
+    "ISO 8601 (UTC where it names no zone; eight digits are a date), or seconds since 1970-01-01."
+)
 
 _types = click.option(
     "--type",
@@ -55,8 +56,8 @@ _types = click.option(
 )
 
 
-_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
-_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_last_timestamp)}
+_TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
+_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
 _LAST_HELP: Final = "at or before this; of a date, its whole day."
 
 

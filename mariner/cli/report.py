@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from eventer_bridge import moments
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
@@ -24,8 +25,6 @@ from mariner.cli.spark import spark_errors, spark_session, without_secrets
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
-    parse_last_timestamp,
-    parse_timestamp,
     value_option,
 )
 
@@ -38,9 +37,11 @@ NAMES: Final = (
 _ALL: Final = "all"
 _PORT: Final = 23014
 _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
-_TIME_HELP: Final = "ISO 8601 (UTC where it names no zone), or seconds since 1970-01-01."
-_FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_timestamp)}
-_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(parse_last_timestamp)}
+_TIME_HELP: Final = (
+    "ISO 8601 (UTC where it names no zone; eight digits are a date), or seconds since 1970-01-01."
+)
+_FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
+_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
 
 
 @click.command()

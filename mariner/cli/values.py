@@ -1,19 +1,19 @@
 """Event types, moments and events as people write them on a command line.
 
 An event type is its segments joined by ``/``: ``a/b/*``. A type with a ``/`` inside of a
-segment, or without segments, is written as a JSON array: ``["a/b", "c"]``. A moment is
-ISO 8601 (UTC where it names no zone) or seconds since 1970-01-01.
+segment, or without segments, is written as a JSON array: ``["a/b", "c"]``. Moments
+are those of ``eventer_bridge.moments``.
 """
 
-import math
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 import click
 import msgspec
 
+from eventer_bridge import moments
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -32,7 +32,6 @@ from eventer_bridge.subscription import Subscription
 T = TypeVar("T")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY_S: Final = 86_400
 _NULL: Final = msgspec.Raw(b"null")
 _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
 
@@ -86,41 +85,19 @@ def format_event_type(event_type: EventType) -> str:
 
 
 def parse_timestamp(value: str | float) -> Timestamp:
-    """A moment: ISO 8601, or seconds since 1970-01-01 as number or text.
+    """A moment as text (``moments``), or seconds since 1970-01-01 as number.
 
     Raises:
-        InvalidEventError: it is neither, or out of range.
+        InvalidEventError: it is none, or out of range.
     """
+    if isinstance(value, str):
+        return moments.parse(value)
     try:
-        if isinstance(value, str) and not _is_number(value):
-            moment = datetime.fromisoformat(value)
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            s, us = divmod((moment - _EPOCH) // timedelta(microseconds=1), 1_000_000)
-            return Timestamp(s, us)
-        return Timestamp.from_float(float(value))
+        return Timestamp.from_float(value)
+    except InvalidEventError:
+        raise
     except (ValueError, OverflowError) as e:
-        if isinstance(e, InvalidEventError):
-            raise
-        raise InvalidEventError(
-            f"{value!r}: expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
-        ) from e
-
-
-def parse_last_timestamp(text: str) -> Timestamp:
-    """As :func:`parse_timestamp`, of a moment that is the last one: a date is the end of its day.
-
-    Raises:
-        InvalidEventError: as there.
-    """
-    moment = parse_timestamp(text)
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return moment
-    if _is_number(text):
-        return moment
-    return Timestamp(moment.s + _DAY_S - 1, 999_999)
+        raise InvalidEventError(f"{value!r}: {moments.EXPECTED}") from e
 
 
 def format_timestamp(timestamp: Timestamp) -> str:
@@ -185,13 +162,6 @@ def parse_event_id(text: str) -> EventId:
     if not numbers or not all(INT64_MIN <= i <= INT64_MAX for i in numbers):
         raise InvalidEventError(f"{text!r}: expected SERVER/SESSION/INSTANCE, as 1/42/1")
     return EventId(*numbers)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def event_types_option(

@@ -165,7 +165,7 @@ def _moment(value: Any) -> str | None:
         case date():  # a datetime is one as well
             return value.isoformat()
         case int() | float():
-            # as a text, 20240501 would be a day
+            # as a text, 20240501 is a date
             try:
                 return (times.EPOCH + timedelta(seconds=value)).isoformat()
             except (OverflowError, ValueError):

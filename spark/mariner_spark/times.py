@@ -5,12 +5,13 @@ hundred billion years further. What lies outside is shown as the nearest moment 
 has, and is found by filters as that moment.
 """
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from eventer_bridge import moments
 from eventer_bridge.model import Timestamp
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,31 +51,17 @@ def all_to_us(s: NDArray[np.int64], us: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def parse(text: str) -> int:
-    """A moment as people write it: ISO 8601 (UTC where it names no zone), or seconds.
-
-    Returns:
-        Microseconds.
+    """A moment as people write it (``moments``), in microseconds.
 
     Raises:
-        ValueError: it is neither, or Spark has no such moment.
+        InvalidEventError: it is none.
     """
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        us = round(float(text) * _SECOND)
-        if not MIN_US <= us <= MAX_US:
-            raise
-        return us
-    return from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return to_us(moments.parse(text))
 
 
 def parse_last(text: str) -> int:
     """As :func:`parse`, of a moment that is the last one: a date is the end of its day."""
-    try:
-        date.fromisoformat(text)
-    except ValueError:
-        return parse(text)
-    return min(parse(text) + timedelta(days=1) // _US - 1, MAX_US)
+    return to_us(moments.parse_last(text))
 
 
 class Interval(NamedTuple):

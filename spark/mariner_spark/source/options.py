@@ -14,8 +14,8 @@
 ``token``             what proves it
 ``types``             event types: type paths with ``?`` and ``*``, separated by commas, or a JSON
                       array of type paths or of arrays of segments (all)
-``from``              first moment: ISO 8601 (UTC where it names no zone) or seconds since 1970;
-                      only batch
+``from``              first moment: ISO 8601 (UTC where it names no zone; eight digits are a
+                      date) or seconds since 1970; only batch
 ``to``                last moment, included: of a date its whole day; only batch
 ``source_from``       first source timestamp, as ``from``; events without one are left out; only
                       batch
@@ -41,7 +41,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from eventer_bridge import tls
+from eventer_bridge import moments, tls
 from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
 from eventer_bridge.model import INT64_MAX, INT64_MIN, EventType
 from eventer_bridge.subscription import Subscription
@@ -69,8 +69,6 @@ _NAMES: Final = {
     name.lower(): name
     for name in STORE_OPTIONS | GATEWAY_OPTIONS | COMMON_OPTIONS | BATCH_OPTIONS | STREAM_OPTIONS
 }
-
-_MOMENT: Final = "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
 
 _decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
 
@@ -263,7 +261,7 @@ def _parse(name: str, options: Mapping[str, str], parse: Callable[[str], T]) -> 
     except OptionError:
         raise
     except (ValueError, OverflowError) as e:
-        reason = _MOMENT if name in BATCH_OPTIONS else str(e)
+        reason = moments.EXPECTED if name in BATCH_OPTIONS else str(e)
         raise OptionError(name, f"{text!r}: {reason}") from e
 
 

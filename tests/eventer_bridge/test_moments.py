@@ -1,0 +1,52 @@
+"""Moments as people write them."""
+
+import pytest
+
+from eventer_bridge import moments
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import Timestamp
+
+NOON = Timestamp(1_714_564_800, 0)
+MIDNIGHT = Timestamp(1_714_521_600, 0)
+END_OF_DAY = Timestamp(1_714_607_999, 999_999)
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("2024-05-01T12:00:00Z", NOON, NOON),
+        ("2024-05-01T12:00", NOON, NOON),
+        ("20240501T120000Z", NOON, NOON),
+        ("2024-05-01 14:00:00.000001+02:00", Timestamp(NOON.s, 1), Timestamp(NOON.s, 1)),
+        ("2024-05-01T00:00", MIDNIGHT, MIDNIGHT),
+        ("1969-12-31T23:59:59.999999Z", Timestamp(-1, 999_999), Timestamp(-1, 999_999)),
+        # dates
+        ("2024-05-01", MIDNIGHT, END_OF_DAY),
+        ("20240501", MIDNIGHT, END_OF_DAY),
+        ("2024-W18-3", MIDNIGHT, END_OF_DAY),
+        ("9999-12-31", Timestamp(253_402_214_400, 0), Timestamp(253_402_300_799, 999_999)),
+        # seconds
+        ("1714564800", NOON, NOON),
+        ("1714564800.123456", Timestamp(NOON.s, 123_456), Timestamp(NOON.s, 123_456)),
+        ("-0.5", Timestamp(-1, 500_000), Timestamp(-1, 500_000)),
+        ("2024", Timestamp(2_024, 0), Timestamp(2_024, 0)),
+        ("20240501.0", Timestamp(20_240_501, 0), Timestamp(20_240_501, 0)),
+        ("-20240501", Timestamp(-20_240_501, 0), Timestamp(-20_240_501, 0)),
+        # "20240501", any separator, "23" is a moment to `datetime.fromisoformat`
+        ("20240501123", Timestamp(20_240_501_123, 0), Timestamp(20_240_501_123, 0)),
+    ],
+)
+def test_moments(text: str, first: Timestamp, last: Timestamp) -> None:
+    assert (moments.parse(text), moments.parse_last(text)) == (first, last)
+
+
+@pytest.mark.parametrize("text", ["", "noon", "2024-13-01", "20241301", "nan", "inf"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    for parse in (moments.parse, moments.parse_last):
+        with pytest.raises(InvalidEventError, match=r"expected ISO 8601 \(2024-05-01T12:00:00Z\)"):
+            parse(text)
+
+
+def test_out_of_range() -> None:
+    with pytest.raises(InvalidEventError, match="timestamp out of range"):
+        moments.parse("1e300")
