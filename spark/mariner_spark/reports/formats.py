@@ -16,6 +16,8 @@ _SPACE: Final = "\N{NO-BREAK SPACE}"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
 _TIME_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SMALL_UNITS: Final = (("µs", 1e-6, 999.5e-6), ("ms", 1e-3, 999.5e-3), ("s", 1.0, 59.95))
+"""Units, their seconds, and what is rounded to one of the next unit."""
 
 
 def count(number: int) -> str:
@@ -36,25 +38,25 @@ def size(n_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time: ``350 µs``, ``1.5 s``, ``2 h 5 min``, ``12 d``; two units at most."""
+    """A time, rounded: ``350 µs``, ``1.5 s``, ``2 h 5 min``, ``12 d``.
+
+    Of less than ten of a unit the next smaller one is told, too.
+    """
     if seconds < 0:
         return _MINUS + duration(-seconds)
     if seconds == 0:
         return f"0{_SPACE}s"
-    for unit, scale in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
-        if seconds < (60 if unit == "s" else 999.5 * scale):
+    for unit, scale, end in _SMALL_UNITS:
+        if seconds < end:
             return f"{_digits(seconds / scale, 3)}{_SPACE}{unit}"
-    rest = round(seconds)
     for (unit, length), (small_unit, small) in itertools.pairwise(_TIME_UNITS):
-        if rest >= length:
-            parts = divmod(round(rest / small) * small, length)
-            tail = (
-                f"{_SPACE}{parts[1] // small}{_SPACE}{small_unit}"
-                if parts[1] and parts[0] < 10
-                else ""
-            )
-            return f"{count(parts[0])}{_SPACE}{unit}{tail}"
-    return f"{rest}{_SPACE}s"
+        number, rest = divmod(round(seconds / small), length // small)
+        if number >= 10:
+            return f"{count(round(seconds / length))}{_SPACE}{unit}"
+        if number:
+            tail = f"{_SPACE}{rest}{_SPACE}{small_unit}" if rest else ""
+            return f"{number}{_SPACE}{unit}{tail}"
+    raise AssertionError("a minute and more has a unit")
 
 
 def share(part: float) -> str:
