@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from eventer_bridge import moments
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
@@ -14,7 +15,7 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.store_path import store_errors, store_option, take
-from mariner.cli.values import parse_last_timestamp, value_option
+from mariner.cli.values import value_option
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
@@ -45,7 +46,7 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
 @click.option(
     "--until",
     metavar="TIME",
-    callback=value_option(parse_last_timestamp),
+    callback=value_option(moments.parse_last),
     help="Leave out events with later timestamps, where the clock of the gateway was wrong. Of a"
     " date, its whole day is restored.",
 )

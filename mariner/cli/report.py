@@ -72,9 +72,7 @@ _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(mome
 @click.option(
     "--value-path",
     metavar="PATH",
-    default="$.value",
-    show_default=True,
-    help="Where the number of a JSON payload is. A lake has numbers of its own.",
+    help="Where the number of a JSON payload is. Default: $.value, or the path of the lake.",
 )
 @click.option(
     "--depth",
@@ -99,7 +97,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     first: Timestamp | None,
     last: Timestamp | None,
     types: tuple[EventType, ...] | None,
-    value_path: str,
+    value_path: str | None,
     depth: int,
     out: Path,
     **access: Any,

@@ -7,7 +7,6 @@ are those of ``eventer_bridge.moments``.
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 import click
@@ -31,7 +30,6 @@ from eventer_bridge.subscription import Subscription
 
 T = TypeVar("T")
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NULL: Final = msgspec.Raw(b"null")
 _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})")
 

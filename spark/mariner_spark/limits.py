@@ -153,6 +153,10 @@ REPORT_TOP_TYPES: Final = 200
 REPORT_PAYLOAD_CHARACTERS: Final = 200
 """Of a payload, as much is shown."""
 
+NUMBER_CHARACTERS: Final = 10_000
+"""Of a number in a payload, for it to be read. What is registered has at most 3,004 (three times
+``MAX_NUMBER_DIGITS`` of the core); ten times as many digits take Java a hundred times as long."""
+
 MIN_INTERVALS: Final = 5
 """Intervals that a type must have before the median of them says what to expect."""
 

@@ -4,25 +4,40 @@ What counts as the number of an event is at a *path* of its JSON payload: ``$`` 
 as ``$.value``, ``$.phase.current`` or ``$['a key'].value``. A payload that is itself a number
 has no keys, and is the number, whatever the path; ``$`` means those alone.
 
-Only JSON numbers count: no texts (``"12"``), no booleans, and nothing beyond what a double
-holds (``1e999``). Everything else, also a payload that is malformed, has no number. Of the
-same key twice the last one counts.
+Only JSON numbers count: no texts (``"12"``), no booleans. Of the same key twice the last one
+counts, whatever it is. A number that cannot be read is null, and told apart from none
+(``value_unread``): one beyond what a double holds (``1e999``), and whatever a payload holds that
+is malformed or has a number of more than ``limits.NUMBER_CHARACTERS``.
+
+Where objects below the path have the same key twice, ``spark.sql.variant.allowDuplicateKeys``
+has to be true, as it is in the sessions of ``get_session``; without it their parent is none.
 """
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, DoubleType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, StructField, StructType, VariantType
 
+from mariner_spark import limits
 from mariner_spark.errors import OptionError
 
 DEFAULT_PATH: Final = "$.value"
 
 _KEY: Final = re.compile(r"""\.([^.\[\]'"\s]+)|\['([^']+)'\]|\["([^"]+)"\]""")
 _BARE_NUMBER: Final = r"^\s*[-0-9]"
-_STRICT: Final = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
+_OBJECT: Final = r"^\s*\{"
+_NUMBER_TYPE: Final = r"^(BIGINT|DECIMAL|DOUBLE)"
+_PARSER_OPTIONS: Final = {
+    "allowNonNumericNumbers": "false",
+    "allowSingleQuotes": "false",
+    "maxNumLen": str(limits.NUMBER_CHARACTERS),
+}
+_UNREAD: Final = float("nan")
+"""What stands for a number that could not be read, as infinity does, which is read of one that
+is too large."""
 
 
 def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
@@ -33,38 +48,34 @@ def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
         path: where the number is; see the module.
 
     Returns:
-        The same rows, with a column ``value`` (double) after the others, or in the place of
-        one of this name. Null where an event has no number.
+        The same rows, with two columns after the others, or in the place of those of these
+        names: ``value`` (double), null where an event has no number, and ``value_unread``:
+        whether it could not be read.
 
     Raises:
         OptionError: the path is none.
     """
-    keys = parse(path)
-    text = sf.col("payload_json")
-    value = sf.when(text.rlike(_BARE_NUMBER), _number(text, []))
-    if keys:
-        value = value.otherwise(_number(text, keys))
-    return events.withColumn("value", value)
+    found = events.withColumn("found", _find(parse(path)))
+    value = sf.when(_is_finite("found"), sf.col("found"))
+    return found.withColumns({"value": value, "value_unread": _is_unread("found")}).drop("found")
 
 
-def _number(text: Column, keys: list[str]) -> Column:
-    """The number below these keys of a JSON text; null where there is none."""
-    data_type: DataType = DoubleType()
-    for key in reversed(keys):
-        data_type = StructType([StructField(key, data_type)])
-    # Spark reads no plain numbers, takes an array for its first object, and does not mind what
-    # follows an object: in brackets all three are as they should be
-    found = sf.from_json(sf.concat(sf.lit("["), text, sf.lit("]")), ArrayType(data_type), _STRICT)
-    for key in keys:
-        found = found.getField(key)
-    # a lambda's argument is evaluated once, a column that is named twice is parsed twice
-    return sf.get(sf.transform(sf.array(found), _only_number), 0)
+def with_unread(events: DataFrame, path: str) -> DataFrame:
+    """Events that have their numbers, with the column ``value_unread`` of :func:`with_value`.
 
+    Args:
+        events: with columns ``payload_json`` and ``value``.
+        path: where the numbers are from.
 
-def _only_number(found: Column) -> Column:
-    number = sf.get(found, 0)
-    # a number beyond all doubles was read as infinity
-    return sf.when((sf.size(found) == 1) & (sf.abs(number) < float("inf")), number)
+    Raises:
+        OptionError: the path is none.
+    """
+    found = sf.when(sf.isnull("value"), _find(parse(path)))
+    return (
+        events.withColumn("found", found)
+        .withColumn("value_unread", _is_unread("found"))
+        .drop("found")
+    )
 
 
 def parse(path: str) -> list[str]:
@@ -81,3 +92,73 @@ def parse(path: str) -> list[str]:
     if not path.startswith("$") or position < len(path):
         raise OptionError("value_path", f"{path!r}: expected a path as $.value or $.a['b c']")
     return keys
+
+
+def _is_finite(column: str) -> Column:
+    return sf.abs(sf.col(column)) < float("inf")  # NaN is larger
+
+
+def _is_unread(column: str) -> Column:
+    return sf.coalesce(~_is_finite(column), sf.lit(False))
+
+
+def _find(keys: list[str]) -> Column:
+    """The number of a payload; null: it has none; infinity or NaN: it could not be read."""
+    text = sf.col("payload_json")
+    found = sf.when(text.rlike(_BARE_NUMBER), _find_double(text, []))
+    if not keys:
+        return found
+    is_object = text.rlike(_OBJECT)
+    found = found.when(is_object & _names_once(text, keys), _find_double(text, keys))
+    return found.when(is_object, _find_variant(text, keys))
+
+
+def _names_once(text: Column, keys: list[str]) -> Column:
+    """Whether a text can have none of these keys twice in one object."""
+    is_plain = ~sf.contains(text, sf.lit("\\"))  # nothing is written in another way
+    for key in keys:
+        is_plain &= sf.substring_index(text, f'"{key}"', 2) == text
+    return is_plain
+
+
+def _find_double(text: Column, keys: list[str]) -> Column:
+    """As :func:`_find`. Of the same key twice it finds the last one that is a number."""
+    data_type: DataType = DoubleType()
+    for key in reversed(keys):
+        data_type = StructType([StructField(key, data_type)])
+    found = _parse_json(text, data_type)
+    for key in keys:
+        found = found.getField(key)
+    return _of_one(found, lambda number: number)
+
+
+def _find_variant(text: Column, keys: list[str]) -> Column:
+    """As :func:`_find`, also where keys are given twice; it takes twice as long."""
+    found = _parse_json(text, StructType([StructField(keys[0], VariantType())]))
+
+    def number_of(value: Column) -> Column:
+        for key in keys[1:]:
+            value = sf.try_variant_get(value, "$", "map<string,variant>").getItem(key)
+        is_number = sf.schema_of_variant(value).rlike(_NUMBER_TYPE)
+        return sf.when(is_number, sf.try_variant_get(value, "$", "double"))
+
+    return _of_one(found.getField(keys[0]), number_of)
+
+
+def _parse_json(text: Column, data_type: DataType) -> Column:
+    """A JSON text in an array; null: it is malformed, or not of this type."""
+    # Spark reads no plain numbers, takes an array for its first object, and does not mind what
+    # follows an object: in brackets all three are as they should be
+    bracketed = sf.concat(sf.lit("["), text, sf.lit("]"))
+    return sf.from_json(bracketed, ArrayType(data_type), _PARSER_OPTIONS)
+
+
+def _of_one(array: Column, number_of: Callable[[Column], Column]) -> Column:
+    """Number of the only value in an array; where it has another size nothing could be read."""
+
+    def number(found: Column) -> Column:
+        is_one = sf.coalesce(sf.size(found) == 1, sf.lit(False))
+        return sf.when(is_one, number_of(sf.get(found, sf.lit(0)))).otherwise(sf.lit(_UNREAD))
+
+    # a lambda's argument is evaluated once, a column that is named twice is parsed twice
+    return sf.get(sf.transform(sf.array(array), number), sf.lit(0))

@@ -1,6 +1,7 @@
 """Numbers of JSON payloads."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from mariner_spark.errors import OptionError
-from mariner_spark.values import with_value
+from mariner_spark.values import parse, with_unread, with_value
+from tests.spark.reports.nasty import JSON_TEXTS
+from tests.spark.reports.oracle import number_of
 
 NUMBERS: list[tuple[str | None, float | None]] = [
     ('{"value": 1}', 1.0),
@@ -94,8 +97,51 @@ def test_the_column_is_added_or_replaced(spark: SparkSession) -> None:
         ("value", "double"),
         ("payload_json", "string"),
         ("a", "int"),
+        ("value_unread", "boolean"),
     ]
-    assert with_value(frame.drop("value")).columns == ["payload_json", "a", "value"]
+    columns = with_value(frame.drop("value")).columns
+    assert columns == ["payload_json", "a", "value", "value_unread"]
+
+
+@pytest.mark.parametrize("path", ["$.value", "$['a'][\"?.[\"]"])
+def test_what_a_store_takes_is_read(spark: SparkSession, path: str) -> None:
+    """Or it is told that it could not be: keys given twice, and numbers as long as they may be."""
+    keys = parse(path)
+    texts = [*JSON_TEXTS, *(text.replace('"b"', '"?.[" ') for text in JSON_TEXTS)]
+    texts += [text.replace("a", r"\u0061") for text in JSON_TEXTS]
+    expected = [number_of(text, keys) for text in texts]
+    rows = list(enumerate(texts))
+    frame = spark.createDataFrame(rows, "number int, payload_json string").coalesce(1)
+    found = with_value(frame, path).sort("number").select("value", "value_unread").collect()
+    assert [tuple(row) for row in found] == [
+        (None, value is not None) if value is None or math.isinf(value) else (value, False)
+        for value in expected
+    ]
+    with_numbers = with_value(frame, path).drop("value_unread").sort("number")
+    again = with_unread(with_numbers, path).select("value", "value_unread").collect()
+    assert again == found
+
+
+def test_what_is_malformed_is_told_of(spark: SparkSession) -> None:
+    malformed = [
+        "{",
+        '{"value": 1',
+        '{"value": 1} x',
+        "1, 2",
+        "01",
+        '{"value": ' + "9" * 20_000 + "}",
+    ]
+    fine = ['{"value": "1"}', '{"value": {}}', "[1]", '"1"', "null", "{}", None]
+    rows = [(text,) for text in malformed + fine]
+    frame = spark.createDataFrame(rows, "payload_json string").coalesce(1)
+    found = with_value(frame).select("value", "value_unread").collect()
+    assert found == [(None, True)] * len(malformed) + [(None, False)] * len(fine)
+
+
+def test_a_payload_is_parsed_once(spark: SparkSession) -> None:
+    frame = with_value(spark.range(1).selectExpr("string(id) AS payload_json"), "$.a.b")
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json") == 3  # a number; an object with each key once, or twice
 
 
 _JSON = st.recursive(

@@ -23,7 +23,7 @@ MANIFEST: Final = "_manifest.json"
 FORMAT: Final = 1
 
 SegmentPath: TypeAlias = Annotated[
-    str, msgspec.Meta(pattern=r"^date=\d{4}-\d{2}-\d{2}/events-[0-9a-f]{32}\.parquet$")
+    str, msgspec.Meta(pattern=r"^date=\d{4}-\d{2}-\d{2}/events-[0-9a-f]{32}\.parquet\Z")
 ]
 
 

@@ -29,8 +29,8 @@ ALL_CLIENTS: Final = "clients"
 
 _SUBJECT: Final = ("server", "kind", "name")
 _RUN: Final = (*_SUBJECT, "begin", "end", "is_begin_seen", "ended_by")
-_ENGINE_TYPE: Final = r"^event/[^/]+/engine$"
-_CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)$"
+_ENGINE_TYPE: Final = r"^event/[^/]+/engine\z"
+_CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
 
 
 def runs(events: DataFrame) -> DataFrame:
@@ -54,13 +54,32 @@ def runs(events: DataFrame) -> DataFrame:
     Returns:
         The ``limits.REPORT_ROWS`` that began last, the latest first.
     """
-    up_us = us("end") - us("begin")
+    return first_runs(find_runs(events))
+
+
+def first_runs(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_runs` that :func:`runs` has."""
     return (
-        find_runs(events)
-        .orderBy(sf.desc("begin"), *_SUBJECT, "end")
+        found.orderBy(sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
         .limit(limits.REPORT_ROWS)
-        .select(*_SUBJECT, "begin", "end", seconds(up_us).alias("up_s"), *_RUN[-2:])
+        .select(*_SUBJECT, "begin", "end", _up_s().alias("up_s"), *_RUN[-2:])
     )
+
+
+def totals_of_runs(found: DataFrame) -> DataFrame:
+    """All of :func:`find_runs` in figures: a row."""
+    longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
+    order = sf.struct(_up_s(), "begin", *_SUBJECT)
+    return found.agg(
+        sf.count("*").alias("rows"),
+        sf.count_distinct(sf.struct(*_SUBJECT)).alias("subjects"),
+        sf.count_distinct("server").alias("servers"),
+        sf.max_by(longest, order).alias("longest"),
+    )
+
+
+def _up_s() -> Column:
+    return seconds(us("end") - us("begin"))
 
 
 def availability(events: DataFrame) -> DataFrame:
@@ -81,6 +100,29 @@ def availability(events: DataFrame) -> DataFrame:
     Returns:
         Engines first, then by number of runs, the most first; ``limits.REPORT_ROWS`` at most.
     """
+    return first_availability(find_availability(events))
+
+
+def first_availability(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_availability` that :func:`availability` has."""
+    engines_first = sf.desc(sf.col("kind") == ENGINE)
+    return found.orderBy(engines_first, sf.desc("runs"), *_SUBJECT).limit(limits.REPORT_ROWS)
+
+
+def totals_of_availability(found: DataFrame) -> DataFrame:
+    """All of :func:`find_availability` in figures: a row."""
+    is_engine = sf.col("kind") == ENGINE
+    return found.agg(
+        sf.count("*").alias("rows"),
+        sf.count_if(is_engine).alias("engines"),
+        sf.coalesce(sf.sum(sf.when(is_engine, sf.col("killed"))), sf.lit(0)).alias("killed"),
+        sf.count("name").alias("clients"),
+        sf.count_distinct("server").alias("servers"),
+    )
+
+
+def find_availability(events: DataFrame) -> DataFrame:
+    """All of :func:`availability`, in any order."""
     of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
     whole_us = us("last") - us("first")
     down_us = us("up_again") - us("end")
@@ -101,8 +143,6 @@ def availability(events: DataFrame) -> DataFrame:
             sf.max(sf.when(down_us > 0, down_us)).alias("longest_down_us"),
             sf.bool_or(sf.isnull("ended_by")).alias("is_up"),
         )
-        .orderBy(sf.desc(sf.col("kind") == ENGINE), sf.desc("runs"), *_SUBJECT)
-        .limit(limits.REPORT_ROWS)
         .select(
             *_SUBJECT,
             "runs",
@@ -190,7 +230,7 @@ def _is_of_its_server() -> Column:
 
 def _state() -> Column:
     """Text of a payload that is a JSON string of capitals."""
-    return sf.regexp_extract("payload", r'^\s*"([A-Z]+)"\s*$', 1)
+    return sf.regexp_extract("payload", r'^\s*"([A-Z]+)"\s*\z', 1)
 
 
 # --- clients ------------------------------------------------------------------------------

@@ -5,15 +5,17 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from mariner_spark.reports import views
-from mariner_spark.reports.activity import activity
-from mariner_spark.reports.availability import availability, runs
+from mariner_spark.reports import (
+    activity,
+    availability,
+    gaps,
+    latency,
+    latest,
+    top,
+    values,
+    views,
+)
 from mariner_spark.reports.events import Span
-from mariner_spark.reports.gaps import gaps
-from mariner_spark.reports.latency import latency
-from mariner_spark.reports.latest import latest
-from mariner_spark.reports.top import top
-from mariner_spark.reports.values import values
 from mariner_spark.reports.views import View
 
 
@@ -22,11 +24,13 @@ class Settings(NamedTuple):
 
     Attributes:
         span: of the events.
+        end_us: microseconds of the last event of all, whatever types were asked for.
         depth: number of segments of a type prefix.
         with_core: whether the core's own types were asked for by name.
     """
 
     span: Span
+    end_us: int
     depth: int
     with_core: bool
 
@@ -52,19 +56,31 @@ class Report(NamedTuple):
         name: what it is called on the command line, and its files.
         title: what a page calls it.
         about: what it tells, for the page.
-        make: makes it of prepared events.
-        view: what a page shows of its rows, of which there is one at least.
+        find: finds all its rows in prepared events.
+        view: what a page shows of its first rows, of which there is one at least, and of the
+            totals.
         columns: those that a page shows.
+        first: of all rows those that the files have, in their order.
+        first_are: which these are, where there are more.
+        totals: figures about all rows, in a row, of prepared events and what was found in them;
+            None: the view needs none but its rows, which are all.
         is_about_servers: needs all events of the servers, whatever types were asked for.
     """
 
     name: str
     title: str
     about: str
-    make: Callable[[DataFrame, Settings], DataFrame]
-    view: Callable[[Sequence[views.Row]], View]
+    find: Callable[[DataFrame, Settings], DataFrame]
+    view: Callable[[Sequence[views.Row], views.Row], View]
     columns: Sequence[Column]
+    first: Callable[[DataFrame], DataFrame] = lambda found: found
+    first_are: str = ""
+    totals: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     is_about_servers: bool = False
+
+    def make(self, events: DataFrame, settings: Settings) -> DataFrame:
+        """Its first rows."""
+        return self.first(self.find(events, settings))
 
 
 def _columns(**columns: str) -> tuple[Column, ...]:
@@ -73,13 +89,23 @@ def _columns(**columns: str) -> tuple[Column, ...]:
     return tuple(Column(name, title, kind) for name, (title, kind) in split.items())
 
 
-def _make(report: Callable[..., DataFrame], *names: str) -> Callable[[DataFrame, Settings], Any]:
-    """Call a report with those settings that it takes."""
+def _find(report: Callable[..., DataFrame], *names: str) -> Callable[[DataFrame, Settings], Any]:
+    """Call what finds the rows of a report with those settings that it takes."""
 
-    def make(events: DataFrame, settings: Settings) -> DataFrame:
+    def find(events: DataFrame, settings: Settings) -> DataFrame:
         return report(events, **{name: getattr(settings, name) for name in names})
 
-    return make
+    return find
+
+
+def _of_found(totals: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, DataFrame], Any]:
+    """Totals of what was found."""
+    return lambda _events, found: totals(found)
+
+
+def _of_events(totals: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, DataFrame], Any]:
+    """Totals of the events, of which what was found is only a part."""
+    return lambda events, _found: totals(events)
 
 
 _ALL: Final = (
@@ -87,7 +113,7 @@ _ALL: Final = (
         "activity",
         "Activity",
         "How many events were registered when, by type prefix.",
-        _make(activity, "depth", "span"),
+        _find(activity.activity, "depth", "span"),
         views.activity,
         _columns(prefix="Type prefix: path", bucket="From: moment", events="Events: count",
                  bytes="Payload: size"),
@@ -96,66 +122,82 @@ _ALL: Final = (
         "latest",
         "Latest",
         "The last event of each type.",
-        _make(latest),
+        _find(latest.find_latest),
         views.latest,
         _columns(type_path="Type: path", value="Value: number", timestamp="Timestamp: moment",
                  source_timestamp="Source timestamp: moment", payload="Payload: text",
                  payload_bytes="Size: size", events="Events: count"),
+        first=latest.first_latest,
+        first_are="those heard of last",
+        totals=_of_found(latest.totals),
     ),
     Report(
         "values",
         "Values",
         "What the numbers of the payloads did.",
-        _make(values, "span"),
+        _find(values.values, "span"),
         views.values,
         _columns(type_path="Type: path", bucket="From: moment", count="Numbers: count",
                  min="Least: number", max="Largest: number", mean="Mean: number",
                  time_mean="Mean over time: number", first="First: number", last="Last: number"),
+        totals=_of_events(values.totals),
     ),
     Report(
         "gaps",
         "Gaps",
         "Types that were silent for longer than expected: for more than three times the median"
         " of their intervals.",
-        _make(gaps, "span", "with_core"),
+        _find(gaps.find_gaps, "end_us", "with_core"),
         views.gaps,
         _columns(type_path="Type: path", begin="Silent from: moment", end="Until: moment",
                  silence_s="Silence: duration", expected_s="Expected: duration",
                  ratio="Ratio: ratio", is_open="Until the end: flag"),
+        first=gaps.first_gaps,
+        first_are="those with the largest ratios",
+        totals=_of_found(gaps.totals),
     ),
     Report(
         "latency",
         "Latency",
         "How long events took from their source timestamp into the store, by type prefix. Late:"
         " more than a minute. From the future: the source's clock was ahead.",
-        _make(latency, "depth"),
+        _find(latency.find_latencies, "depth"),
         views.latency,
         _columns(prefix="Type prefix: path", p50_s="p50: duration", p95_s="p95: duration",
                  p99_s="p99: duration", min_s="Least: duration", max_s="Most: duration",
                  late="Late: count", future="Future: count", with_source="With source: count",
                  events="Events: count"),
+        first=latency.first_latencies,
+        first_are="those with most source timestamps",
+        totals=_of_found(latency.totals),
     ),
     Report(
         "availability",
         "Availability",
         "Engines and clients: part of the time that they were up, as the core's own events tell.",
-        _make(availability),
+        _find(availability.find_availability),
         views.availability,
         _columns(kind="What: text", name="Client: text", server="Server: text",
                  share="Up: share", up_s="Up for: duration", down_s="Down for: duration",
                  longest_down_s="Longest down: duration", runs="Times up: count",
                  killed="Killed: count", is_up="Up at the end: flag", first="First up: moment"),
+        first=availability.first_availability,
+        first_are="engines, then those that were up most often",
+        totals=_of_found(availability.totals_of_availability),
         is_about_servers=True,
     ),
     Report(
         "runs",
         "Runs",
         "Each time that an engine ran or a client was connected.",
-        _make(runs),
+        _find(availability.find_runs),
         views.runs,
         _columns(kind="What: text", name="Client: text", server="Server: text",
                  begin="Begin: moment", end="End: moment", up_s="Up for: duration",
                  ended_by="Ended by: text", is_begin_seen="Begin seen: flag"),
+        first=availability.first_runs,
+        first_are="those that began last",
+        totals=_of_found(availability.totals_of_runs),
         is_about_servers=True,
     ),
     Report(
@@ -163,11 +205,14 @@ _ALL: Final = (
         "Largest types",
         "What the store is full of. Growth: events in the later half of the time, against the"
         " earlier half.",
-        _make(top, "span"),
+        _find(top.find_top, "span"),
         views.top,
         _columns(type_path="Type: path", events="Events: count", events_share="of all: share",
                  bytes="Payload: size", bytes_share="of all: share", growth="Growth: growth",
                  first="First: moment", last="Last: moment"),
+        first=top.first_top,
+        first_are="those with the largest shares",
+        totals=_of_found(top.totals),
     ),
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ ORDER: Final = ("timestamp", *ID)
 SECOND_US: Final = 1_000_000
 
 _CORE_TYPE: Final = (
-    r"^event/(communication/(connected|disconnected)|[^/]+/(engine|(eventer|mariner)/[^/]+))$"
+    r"^event/(communication/(connected|disconnected)|[^/]+/(engine|(eventer|mariner)/[^/]+))\z"
 )
 
 
@@ -27,19 +27,21 @@ def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
     """What reports need of events: numbers about payloads in the place of payloads.
 
     Args:
-        events: with the columns of ``schema.SCHEMA``, or prepared already; a column
-            ``value``, if there is one, is taken as it is.
+        events: with the columns of ``schema.SCHEMA``, or prepared already; columns
+            ``value`` and ``value_unread``, if there are any, are taken as they are.
         value_path: where else the number of a payload is (``values``).
 
     Returns:
         A row is an event: its id, type, timestamps and kind of payload as they were;
         ``payload`` the begin of a JSON payload, ``payload_bytes`` the size of any,
-        ``value`` its number or null.
+        ``value`` its number or null, ``value_unread`` whether it could not be read.
     """
     if "payload_bytes" in events.columns:
         return events
     if "value" not in events.columns:
         events = with_value(events, value_path)
+    elif "value_unread" not in events.columns:
+        events = events.withColumn("value_unread", sf.lit(False))
     size = sf.coalesce(sf.octet_length("payload_json"), sf.octet_length("payload_binary"))
     return events.select(
         *ID,
@@ -50,6 +52,7 @@ def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
         sf.substring("payload_json", 1, limits.REPORT_PAYLOAD_CHARACTERS).alias("payload"),
         sf.coalesce(size, sf.lit(0)).cast("long").alias("payload_bytes"),
         "value",
+        "value_unread",
     )
 
 
@@ -124,10 +127,14 @@ def bucket_width(span: Span) -> timedelta:
 
 def bucket(width: timedelta) -> Column:
     """First moment of the bucket that the timestamp is in."""
-    width_us = sf.lit(to_us(width))
-    begin = us("timestamp") - sf.pmod(us("timestamp") - _ORIGIN_US, width_us)
     # what begins before the first moment of all would be no moment that Python has
-    return sf.timestamp_micros(sf.greatest(begin, sf.lit(times.MIN_US)))
+    return sf.timestamp_micros(sf.greatest(bucket_us(width), sf.lit(times.MIN_US)))
+
+
+def bucket_us(width: timedelta) -> Column:
+    """Where that bucket begins, in microseconds, even if it is before the first moment of all."""
+    width_us = sf.lit(to_us(width))
+    return us("timestamp") - sf.pmod(us("timestamp") - _ORIGIN_US, width_us)
 
 
 def to_us(delta: timedelta) -> int:

@@ -7,16 +7,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
-from mariner_spark.reports.events import (
-    Span,
-    is_of_core,
-    moment,
-    prepare,
-    seconds,
-    span_of,
-    to_us,
-    us,
-)
+from mariner_spark.reports.events import is_of_core, moment, prepare, seconds, span_of, to_us, us
 
 FACTOR: Final = 3.0
 """Medians of the intervals of a type after which it is called silent: twice is a lost event."""
@@ -27,7 +18,7 @@ def gaps(
     *,
     expected: timedelta | None = None,
     factor: float = FACTOR,
-    span: Span | None = None,
+    end_us: int | None = None,
     with_core: bool = True,
 ) -> DataFrame:
     """Silences of types.
@@ -35,27 +26,41 @@ def gaps(
     A row is a time in which a type had no event although one was expected:
 
     * ``type_path``
-    * ``begin``: its event before; ``end``: its next one, or the last event of all
+    * ``begin``: its event before; ``end``: its next one, or the end
     * ``silence_s``: seconds between them
     * ``expected_s``: seconds that it usually takes: ``expected``, or the median of the type's
       intervals (those at one moment do not count; types with less than
       ``limits.MIN_INTERVALS`` have none, and no gaps)
     * ``ratio``: ``silence_s`` / ``expected_s``
-    * ``is_open``: whether there was no event until the end
+    * ``is_open``: whether it lasted until the end
 
     Args:
         events: see ``events``.
         expected: interval that is expected of every type; a longer one is a gap.
         factor: without ``expected``: medians that make a gap.
-        span: of the events, where it is known.
+        end_us: until when there would have been events: microseconds of the last one of all,
+            whatever its type; None: of the last one of these, with which their types fell silent.
         with_core: whether types count by which servers tell of themselves and their clients:
             these come when something happens, and are silent otherwise.
 
     Returns:
         The ``limits.REPORT_ROWS`` gaps with the largest ratios, the largest first.
     """
+    found = find_gaps(events, expected=expected, factor=factor, end_us=end_us, with_core=with_core)
+    return first_gaps(found)
+
+
+def find_gaps(
+    events: DataFrame,
+    *,
+    expected: timedelta | None = None,
+    factor: float = FACTOR,
+    end_us: int | None = None,
+    with_core: bool = True,
+) -> DataFrame:
+    """All of :func:`gaps`, in any order."""
     events = prepare(events)
-    end = moment((span or span_of(events)).last)
+    end = moment(span_of(events).last if end_us is None else end_us)
     if not with_core:
         events = events.where(~is_of_core())
     of_type = Window.partitionBy("type_path")
@@ -90,8 +95,6 @@ def gaps(
     return (
         compared.where(is_gap)
         .select("*", (sf.col("silence_us") / sf.col("expected_us")).alias("ratio"))
-        .orderBy(sf.desc("ratio"), "begin", "type_path")
-        .limit(limits.REPORT_ROWS)
         .select(
             "type_path",
             "begin",
@@ -101,4 +104,21 @@ def gaps(
             "ratio",
             "is_open",
         )
+    )
+
+
+def first_gaps(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_gaps` that :func:`gaps` has."""
+    return found.orderBy(sf.desc("ratio"), "begin", "type_path").limit(limits.REPORT_ROWS)
+
+
+def totals(found: DataFrame) -> DataFrame:
+    """All of :func:`find_gaps` in figures: a row."""
+    return found.agg(
+        sf.count("*").alias("rows"),
+        sf.count_distinct("type_path").alias("types"),
+        sf.count_if("is_open").alias("open"),
+        sf.max_by(
+            sf.struct("type_path", "silence_s"), sf.struct("silence_s", "begin", "type_path")
+        ).alias("longest"),
     )

@@ -36,6 +36,11 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
     Returns:
         The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
     """
+    return first_latencies(find_latencies(events, depth=depth, late=late))
+
+
+def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
+    """All of :func:`latency`, in any order."""
     found = sf.col("latency_us")
     past = sf.when(found >= 0, found)
     percentiles = sf.percentile_approx(
@@ -57,8 +62,6 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
             percentiles.alias("percentiles"),
             seconds(sf.max(found)).alias("max_s"),
         )
-        .orderBy(sf.desc("with_source"), "prefix")
-        .limit(limits.REPORT_ROWS)
         .select(
             "prefix",
             "events",
@@ -73,3 +76,14 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
             "max_s",
         )
     )
+
+
+def first_latencies(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_latencies` that :func:`latency` has."""
+    return found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS)
+
+
+def totals(found: DataFrame) -> DataFrame:
+    """All of :func:`find_latencies` in figures: a row."""
+    counted = (sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future"))
+    return found.agg(sf.count("*").alias("rows"), *counted)

@@ -26,6 +26,11 @@ def latest(events: DataFrame) -> DataFrame:
     Returns:
         The ``limits.REPORT_ROWS`` types heard of last, the latest first.
     """
+    return first_latest(find_latest(events))
+
+
+def find_latest(events: DataFrame) -> DataFrame:
+    """All of :func:`latest`, in any order."""
     events = prepare(events)
     columns = [name for name in events.columns if name != "type_path"]
     return (
@@ -35,8 +40,6 @@ def latest(events: DataFrame) -> DataFrame:
             sf.count("*").alias("events"),
         )
         .select("type_path", "events", "last.*")
-        .orderBy(sf.desc("timestamp"), "type_path")
-        .limit(limits.REPORT_ROWS)
         .select(
             "type_path",
             "timestamp",
@@ -51,3 +54,13 @@ def latest(events: DataFrame) -> DataFrame:
             "events",
         )
     )
+
+
+def first_latest(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_latest` that :func:`latest` has."""
+    return found.orderBy(sf.desc("timestamp"), "type_path").limit(limits.REPORT_ROWS)
+
+
+def totals(found: DataFrame) -> DataFrame:
+    """All of :func:`find_latest` in figures: a row."""
+    return found.agg(sf.count("*").alias("rows"))

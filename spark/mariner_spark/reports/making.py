@@ -6,7 +6,7 @@ Belongs to the driver.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from mariner_spark import values
+from mariner_spark import times, values
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, Settings
@@ -37,7 +37,8 @@ class Order(NamedTuple):
         names: of reports, as in ``catalogue.REPORTS``; none: all of them.
         source: where the events are.
         selection: which of them.
-        value_path: where the number of a payload is (``values``).
+        value_path: where the number of a payload is (``values``); None: where the lake has it
+            from, or at ``values.DEFAULT_PATH``.
         depth: number of segments of a type prefix.
         folder: where the files go; it is made, and files of this name are replaced.
     """
@@ -45,18 +46,19 @@ class Order(NamedTuple):
     names: Sequence[str]
     source: Source
     selection: Selection
-    value_path: str
+    value_path: str | None
     depth: int
     folder: Path
 
 
 class Overview(NamedTuple):
-    """All events, in figures."""
+    """All events, in figures; ``unread``: numbers that could not be read."""
 
     events: int
     payload_bytes: int
     types: int
     servers: int
+    unread: int
     span: Span
 
 
@@ -66,8 +68,9 @@ def check(order: Order) -> None:
     Raises:
         MarinerSparkError: an option is wrong, or there is no store or lake.
     """
-    values.parse(order.value_path)
-    reading.check(order.source, order.selection)
+    if order.value_path is not None:
+        values.parse(order.value_path)
+    reading.check(order.source, order.selection, order.value_path)
 
 
 def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None]) -> Path:
@@ -110,36 +113,63 @@ def _make_files(
     spark: SparkSession, order: Order, reports: Sequence[Report], step: Callable[[str], None]
 ) -> tuple[Overview, list[Section]]:
     sections = []
+    has_types = order.selection.types is not None
     with contextlib.ExitStack() as stack:
+        # before the events are read: what comes in between makes no type silent
+        end_us = (
+            reading.last_us(spark, order.source, order.selection) if has_types else times.MIN_US
+        )
         events = stack.enter_context(_read(spark, order, order.selection))
         everything = events
-        if order.selection.types is not None and any(i.is_about_servers for i in reports):
+        if has_types and any(i.is_about_servers for i in reports):
             selection = order.selection._replace(types=None)
             everything = stack.enter_context(_read(spark, order, selection))
         if sum(i.is_about_servers for i in reports) > 1:
             everything = stack.enter_context(_kept(find_runs(everything)))
         overview = _overview(events)
         order.folder.mkdir(parents=True, exist_ok=True)
-        with_core = order.selection.types is not None
-        settings = Settings(span=overview.span, depth=order.depth, with_core=with_core)
+        settings = Settings(
+            span=overview.span,
+            end_us=max(end_us, overview.span.last),
+            depth=order.depth,
+            with_core=has_types,
+        )
         for report in reports:
             step(report.name)
-            made = report.make(everything if report.is_about_servers else events, settings)
-            table = made.toArrow()
+            about = everything if report.is_about_servers else events
+            table, totals = _make_table(report, about, settings)
             _write(table, order.folder / report.name)
-            sections.append(Section(report, table.to_pylist()))
+            sections.append(Section(report, table.to_pylist(), totals))
     return overview, sections
+
+
+def _make_table(
+    report: Report, events: DataFrame, settings: Settings
+) -> tuple[pa.Table, dict[str, Any]]:
+    """First rows of a report, and totals of all of them, which are found once for both."""
+    found = report.find(events, settings)
+    if report.totals is None:
+        return report.first(found).toArrow(), {}
+    with contextlib.nullcontext() if found is events else _kept(found):
+        # not by Arrow, which takes no null in place of a struct whose fields are not null
+        [totals] = report.totals(events, found).collect()
+        return report.first(found).toArrow(), totals.asDict(recursive=True)
 
 
 @contextlib.contextmanager
 def _read(spark: SparkSession, order: Order, selection: Selection) -> Iterator[DataFrame]:
     """Prepared events. What Python reads is kept, on disk what is too much; Parquet is as quick."""
-    events = prepare(reading.read(spark, order.source, selection), order.value_path)
+    events = prepare(reading.read(spark, order.source, selection), _value_path(order))
     if order.source.lake is not None:
         yield events
         return
     with _kept(events):
         yield events
+
+
+def _value_path(order: Order) -> str:
+    """Where the numbers are from."""
+    return reading.path_of_lake(order.source) or order.value_path or values.DEFAULT_PATH
 
 
 @contextlib.contextmanager
@@ -157,10 +187,11 @@ def _overview(events: DataFrame) -> Overview:
         sf.coalesce(sf.sum("payload_bytes"), sf.lit(0)),
         sf.count_distinct("type_path"),
         sf.count_distinct("server"),
+        sf.count_if("value_unread"),
         sf.unix_micros(sf.min("timestamp")),
         sf.unix_micros(sf.max("timestamp")),
     ).collect()[0]
-    return Overview(row[0], row[1], row[2], row[3], Span(row[4] or 0, row[5] or 0))
+    return Overview(row[0], row[1], row[2], row[3], row[4], Span(row[5] or 0, row[6] or 0))
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -191,6 +222,7 @@ def _about(order: Order, overview: Overview) -> list[Fact]:
         ("Types", shown),
         ("From", order.selection.first),
         ("To", order.selection.last),
+        ("Numbers", _value_path(order)),
         ("Events", f"{first} to {last}" if overview.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in asked if text is not None]
@@ -202,7 +234,7 @@ def _facts(overview: Overview) -> list[Fact]:
     first, last = map(to_datetime, overview.span)
     seconds = (last - first).total_seconds()
     rate = f"{overview.events / seconds:,.3g} /s" if seconds else formats.NOTHING
-    return [
+    facts = [
         Fact("Events", formats.count(overview.events)),
         Fact("Rate", rate),
         Fact("Types", formats.count(overview.types)),
@@ -210,3 +242,6 @@ def _facts(overview: Overview) -> list[Fact]:
         Fact("Payloads", formats.size(overview.payload_bytes)),
         Fact("Time", formats.duration(seconds)),
     ]
+    if overview.unread:
+        facts.append(Fact("Numbers not read", formats.count(overview.unread)))
+    return facts

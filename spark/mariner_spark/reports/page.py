@@ -47,10 +47,22 @@ class Fact(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A report on the page; without rows it says that there is nothing."""
+    """A report on the page; without rows it says that there is nothing.
+
+    Attributes:
+        report: which.
+        rows: its first rows, which its files have.
+        totals: figures about all rows.
+    """
 
     report: Report
     rows: Sequence[Row]
+    totals: Row
+
+    @property
+    def n_rows(self) -> int:
+        """Number of all rows."""
+        return int(self.totals.get("rows", len(self.rows)))
 
 
 def chart_programs() -> str:
@@ -105,8 +117,8 @@ def _read(name: str) -> str:
 
 def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
     """What the template shows of a report; its charts' specifications go to ``specs``."""
-    report, rows = section
-    view = report.view(rows) if rows else View("")
+    report, rows, totals = section
+    view = report.view(rows, totals) if rows else View("")
     charts = []
     for number, chart in enumerate(view.charts):
         name = f"{report.name}-{number}"
@@ -119,7 +131,8 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
         "columns": [(column.title, column.kind in _RIGHT) for column in report.columns],
         "rows": [_cells(report.columns, row) for row in rows[: limits.PAGE_ROWS]],
         "n_shown": formats.count(min(len(rows), limits.PAGE_ROWS)),
-        "n_rows": formats.count(len(rows)),
+        "n_rows": formats.count(section.n_rows),
+        "n_in_files": formats.count(len(rows)),
     }
 
 

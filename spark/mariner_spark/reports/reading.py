@@ -10,14 +10,15 @@ from pyspark.sql import functions as sf
 from eventer_bridge.backends.rocksdb import database
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
-from mariner_spark import reader, type_path
+from mariner_spark import reader, times, type_path, values
 from mariner_spark.errors import OptionError
 from mariner_spark.lake import manifest
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.read import read as read_lake
 from mariner_spark.reader import to_options
+from mariner_spark.reports.events import span_of
 from mariner_spark.schema import SCHEMA
-from mariner_spark.source import options
+from mariner_spark.source import network, options, owner, store
 from mariner_spark.source.options import Options
 
 _NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload_type"}]
@@ -56,21 +57,40 @@ class Selection(NamedTuple):
         return {"types": self.types, "from_": self.first, "to": self.last}
 
 
-def check(source: Source, selection: Selection) -> None:
+def check(source: Source, selection: Selection, value_path: str | None) -> None:
     """Find mistakes before anything is started.
 
+    Args:
+        source: where the events are.
+        selection: which of them.
+        value_path: where the number of a payload is asked for.
+
     Raises:
-        OptionError: an option is wrong, or there is no such store.
+        OptionError: an option is wrong, or there is no such store, or a lake has the numbers of
+            another path.
         LakeError: there is no such lake, or it cannot be read.
     """
     path = _options(source, selection).path
-    if source.lake is not None:
-        manifest.load(Files(source.lake))
+    of_lake = path_of_lake(source)
+    if of_lake is not None:
+        if value_path is not None and values.parse(value_path) != values.parse(of_lake):
+            raise OptionError(
+                "value_path", f"{value_path}: the numbers of this lake are those at {of_lake}"
+            )
     elif path is not None:
         try:
             database.check_exists(path)
         except StorageError as e:
             raise OptionError("path", str(e)) from e
+
+
+def path_of_lake(source: Source) -> str | None:
+    """Where in payloads the numbers of a lake are from; None: it is no lake.
+
+    Raises:
+        LakeError: there is no such lake, or it cannot be read.
+    """
+    return None if source.lake is None else manifest.load(Files(source.lake)).value_path
 
 
 def _options(source: Source, selection: Selection) -> Options:
@@ -80,7 +100,7 @@ def _options(source: Source, selection: Selection) -> Options:
 
 
 def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
-    """Events with the columns that ``prepare`` needs; of a lake, ``value`` besides.
+    """Events with the columns that ``prepare`` needs; and of a lake its numbers.
 
     Raises:
         LakeError: there is no lake, or it cannot be read.
@@ -88,8 +108,29 @@ def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame
     if source.lake is None:
         place = source.place or {}
         return reader.read(spark, **place, **selection.arguments, columns=_NEEDED)
-    events = read_lake(spark, source.lake, time=_options(source, selection).selection.time)
+    time = _options(source, selection).selection.time
+    events = read_lake(spark, source.lake, time=time)
+    events = values.with_unread(events, path_of_lake(source) or values.DEFAULT_PATH)
     return events if selection.types is None else events.where(matches(selection.types))
+
+
+def last_us(spark: SparkSession, source: Source, selection: Selection) -> int:
+    """Microseconds of the last event in the time of a selection, whatever its type.
+
+    It is there to tell which types fell silent. Of a store and a gateway a look-up tells it.
+
+    Raises:
+        MarinerSparkError: as :func:`read`, or the store or the gateway cannot be used.
+    """
+    chosen = _options(source, selection)
+    time = chosen.selection.time
+    if source.lake is not None:
+        return span_of(read_lake(spark, source.lake, time=time)).last
+    if chosen.path is not None:
+        found = store.last_timestamp(chosen.path, owner.of_this_process(), time)
+    else:
+        found = network.last_timestamp(chosen.gateway, time)
+    return times.MIN_US if found is None else times.to_us(found)
 
 
 def matches(types: Sequence[EventType]) -> Column:

@@ -28,6 +28,11 @@ def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
         The ``limits.REPORT_TOP_TYPES`` types with the largest shares, of events or bytes,
         whichever is larger.
     """
+    return first_top(find_top(events, span=span))
+
+
+def find_top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
+    """All of :func:`top`, in any order."""
     events = prepare(events)
     first, last = span or span_of(events)
     is_later = us("timestamp") > (first + last) // 2
@@ -47,8 +52,6 @@ def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
             sf.try_divide("events", "all_events").alias("events_share"),
             sf.try_divide("bytes", "all_bytes").alias("bytes_share"),
         )
-        .orderBy(sf.desc(sf.greatest("events_share", "bytes_share")), "type_path")
-        .limit(limits.REPORT_TOP_TYPES)
         .select(
             "type_path",
             "events",
@@ -60,3 +63,14 @@ def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
             sf.when(sf.lit(first < last), sf.try_divide("later", earlier) - 1).alias("growth"),
         )
     )
+
+
+def first_top(found: DataFrame) -> DataFrame:
+    """Those of :func:`find_top` that :func:`top` has."""
+    largest = sf.desc(sf.greatest("events_share", "bytes_share"))
+    return found.orderBy(largest, "type_path").limit(limits.REPORT_TOP_TYPES)
+
+
+def totals(found: DataFrame) -> DataFrame:
+    """All of :func:`find_top` in figures: a row."""
+    return found.agg(sf.count("*").alias("rows"))

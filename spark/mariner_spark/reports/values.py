@@ -1,8 +1,9 @@
 """Report ``values``: what the numbers of the payloads did."""
 
 from datetime import timedelta
+from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
@@ -10,6 +11,7 @@ from mariner_spark.reports.events import (
     ORDER,
     Span,
     bucket,
+    bucket_us,
     bucket_width,
     id_order,
     prepare,
@@ -17,6 +19,12 @@ from mariner_spark.reports.events import (
     to_us,
     us,
 )
+
+_TINY: Final = 2.0**-64
+"""Times the sum of any numbers, however many an event count can count, it is a double."""
+
+_QUARTER: Final = 0.25
+"""Times numbers, so that rounding what they add up to does not lead beyond all doubles."""
 
 
 def values(
@@ -53,13 +61,18 @@ def values(
     )
     in_order = Window.partitionBy("type_path").orderBy(*ORDER)
     width_us = to_us(width)
-    # weights are parts of a bucket, so that what is added up does not grow with them
-    begin, end = us("bucket"), us("bucket") + width_us
+    begin, end = sf.col("bucket_us"), sf.col("bucket_us") + width_us
     held = sf.least(us("next"), end) - us("timestamp")
     before = sf.when(us("previous") < begin, us("timestamp") - begin)
     weighted = (
         numbers.join(sf.broadcast(largest), on="type_path", how="left_semi")
-        .select("type_path", "value", *ORDER, bucket(width).alias("bucket"))
+        .select(
+            "type_path",
+            "value",
+            *ORDER,
+            bucket(width).alias("bucket"),
+            bucket_us(width).alias("bucket_us"),
+        )
         .select(
             "*",
             sf.lead("timestamp").over(in_order).alias("next"),
@@ -72,22 +85,28 @@ def values(
             sf.coalesce(before / width_us, sf.lit(0.0)).alias("before"),
         )
     )
-    total = sf.sum(
-        sf.col("value") * sf.col("held")
-        + sf.coalesce(sf.col("previous_value"), sf.lit(0.0)) * sf.col("before")
+    # weights are parts of a bucket: what is added up is at most as large as the numbers
+    held, held_before = (
+        sf.coalesce(sf.col(number) * _QUARTER, sf.lit(0.0)) * sf.col(weight)
+        for number, weight in (("value", "held"), ("previous_value", "before"))
     )
     weight = sf.sum(sf.col("held") + sf.col("before"))
+    taken_over = sf.when(sf.col("before") > 0, sf.col("previous_value"))
     return (
         weighted.groupBy("type_path", "bucket")
         .agg(
             sf.count("*").alias("count"),
             sf.min("value").alias("min"),
             sf.max("value").alias("max"),
-            sf.avg("value").alias("mean"),
+            sf.avg("value").alias("plain_mean"),
+            (sf.avg(sf.col("value") * _TINY) / _TINY).alias("safe_mean"),
             sf.min_by("value", id_order()).alias("first"),
             sf.max_by("value", id_order()).alias("last"),
-            sf.try_divide(total, weight).alias("weighted"),
+            (sf.try_divide(sf.sum(held + held_before), weight) / _QUARTER).alias("weighted"),
+            sf.min(sf.least("value", taken_over)).alias("low"),
+            sf.max(sf.greatest("value", taken_over)).alias("high"),
         )
+        .select("*", _mean().alias("mean"))
         .orderBy("type_path", "bucket")
         .select(
             "type_path",
@@ -99,6 +118,28 @@ def values(
             "mean",
             "first",
             "last",
-            sf.coalesce("weighted", "mean").alias("time_mean"),
+            sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
         )
+    )
+
+
+def _mean() -> Column:
+    """Mean of numbers, which is a number even where their sum is beyond all doubles."""
+    plain = sf.col("plain_mean")
+    is_finite = sf.abs(plain) < float("inf")  # NaN is larger
+    return sf.when(is_finite, plain).otherwise(_within("safe_mean", "min", "max"))
+
+
+def _within(number: str, low: str, high: str) -> Column:
+    """A mean of what is between two numbers is there, too, also where it was rounded out of it."""
+    inside = sf.least(sf.greatest(number, low), high)
+    return sf.when(sf.isnotnull(number), inside)
+
+
+def totals(events: DataFrame) -> DataFrame:
+    """Numbers of all types in figures, also of those that :func:`values` leaves out: a row."""
+    has_number = sf.isnotnull("value")
+    return events.agg(
+        sf.count("value").alias("numbers"),
+        sf.count_distinct(sf.when(has_number, sf.col("type_path"))).alias("types"),
     )

@@ -49,7 +49,7 @@ def _width(rows: Sequence[Row]) -> str:
     return formats.duration(rows[0]["bucket_s"])
 
 
-def activity(rows: Sequence[Row]) -> View:
+def activity(rows: Sequence[Row], _totals: Row) -> View:
     """Stacked bars over time."""
     others = "all others"
     prefixes = _labels_of("prefix", rows)
@@ -91,16 +91,17 @@ def activity(rows: Sequence[Row]) -> View:
     return View(finding, [Chart(f"Events in {_width(rows)}", spec, legend=tuple(colours.items()))])
 
 
-def latest(rows: Sequence[Row]) -> View:
+def latest(rows: Sequence[Row], totals: Row) -> View:
     """Nothing but the table."""
     last = rows[0]
+    n_types = _plural(totals["rows"], "type")
     return View(
-        f"{_plural(len(rows), 'type')}; the last event is of {formats.name(last['type_path'])}, at"
+        f"{n_types}; the last event is of {formats.name(last['type_path'])}, at"
         f" {formats.moment(last['timestamp'])}."
     )
 
 
-def gaps(rows: Sequence[Row]) -> View:
+def gaps(rows: Sequence[Row], totals: Row) -> View:
     """When the types with the worst gaps were silent."""
     names = _labels_of("type_path", rows)
     shown = dict(list(names.items())[:N_BARS])
@@ -120,26 +121,27 @@ def gaps(rows: Sequence[Row]) -> View:
         if row["type_path"] in shown
     ]
     tips = charts.tooltip(type="name", silent="shown", expected="expected", from_to="when")
-    longest = max(rows, key=lambda row: row["silence_s"])
-    n_open = sum(row["is_open"] for row in rows)
+    longest = totals["longest"]
     finding = (
-        f"{_plural(len(rows), 'gap')} of {_plural(len(names), 'type')}; the longest is of"
-        f" {formats.name(longest['type_path'])}, for {formats.duration(longest['silence_s'])}."
-        f" Silent until the end: {formats.count(n_open)}."
+        f"{_plural(totals['rows'], 'gap')} of {_plural(totals['types'], 'type')};"
+        f" the longest is of {formats.name(longest['type_path'])},"
+        f" for {formats.duration(longest['silence_s'])}."
+        f" Silent until the end: {formats.count(totals['open'])}."
     )
-    return View(finding, [_timeline("Silences", marks, names=shown, colours=colours, tips=tips)])
+    note = _part(len(shown), totals["types"], "type")
+    chart = _timeline("Silences", marks, names=shown, colours=colours, tips=tips)
+    return View(finding, [chart._replace(note=note)])
 
 
-def latency(rows: Sequence[Row]) -> View:
+def latency(rows: Sequence[Row], totals: Row) -> View:
     """Percentiles of each prefix on a line."""
     measured = [row for row in rows if row["p50_s"] is not None]
-    n_future = sum(row["future"] for row in rows)
-    n_late = sum(row["late"] for row in rows)
-    n_source = sum(row["with_source"] for row in rows)
-    n_events = sum(row["events"] for row in rows)
+    with_source, late, future = (
+        formats.count(totals[name]) for name in ("with_source", "late", "future")
+    )
     finding = (
-        f"{formats.count(n_source)} of {_plural(n_events, 'event')} have a source timestamp."
-        f" Late: {formats.count(n_late)}. From the future: {formats.count(n_future)}."
+        f"{with_source} of {_plural(totals['events'], 'event')} have a source timestamp."
+        f" Late: {late}. From the future: {future}."
     )
     if not measured:
         return View(finding)
@@ -171,10 +173,12 @@ def latency(rows: Sequence[Row]) -> View:
     spec = charts.chart(
         marks, charts.ROW_PX * len(names) + 40, encoding={"y": y, "x": x}, layer=layer
     )
-    return View(finding, [Chart("Latency (logarithmic)", spec, legend=tuple(colours.items()))])
+    note = _part(len(names), totals["rows"], "row")
+    legend = tuple(colours.items())
+    return View(finding, [Chart("Latency (logarithmic)", spec, note=note, legend=legend)])
 
 
-def values(rows: Sequence[Row]) -> View:
+def values(rows: Sequence[Row], totals: Row) -> View:
     """A small chart of each type: the mean of its numbers between minimum and maximum."""
     by_type: dict[str, list[Row]] = {}
     for row in rows:
@@ -182,10 +186,11 @@ def values(rows: Sequence[Row]) -> View:
     moments = [ms(row["bucket"]) for row in rows]
     domain = (min(moments), max(moments) + rows[0]["bucket_s"] * 1_000)
     finding = (
-        f"{_plural(sum(row['count'] for row in rows), 'number')} of"
-        f" {_plural(len(by_type), 'type')}: means in {_width(rows)}, between the least"
-        f" and the largest."
+        f"{_plural(totals['numbers'], 'number')} of {_plural(totals['types'], 'type')}: means in"
+        f" {_width(rows)}, between the least and the largest."
     )
+    if part := _part(len(by_type), totals["types"], "type"):
+        finding += f" Shown: {part}, those with most numbers."
     return View(finding, [_band(name, found, domain) for name, found in by_type.items()])
 
 
@@ -229,10 +234,10 @@ def _band(name: str, rows: Sequence[Row], domain: tuple[float, float]) -> Chart:
     return Chart(formats.name(name), spec, note=f"last {formats.number(last)}", is_small=True)
 
 
-def availability(rows: Sequence[Row]) -> View:
+def availability(rows: Sequence[Row], totals: Row) -> View:
     """Share of the time that each was up."""
     shown = rows[:N_BARS]
-    names = _labels_of_subjects(shown)
+    names = _labels_of_subjects(shown, totals)
     marks = [
         {
             "name": names[_subject(row)],
@@ -245,21 +250,17 @@ def availability(rows: Sequence[Row]) -> View:
         for row in shown
     ]
     tips = charts.tooltip(what="name", up="up", down="down", runs="runs")
-    n_killed = sum(row["killed"] for row in rows if row["kind"] == "engine")
-    n_engines = sum(row["kind"] == "engine" for row in rows)
-    n_clients = sum(row["name"] is not None for row in rows)
-    finding = (
-        f"{_plural(n_engines, 'engine')}, killed {_plural(n_killed, 'time')};"
-        f" {_plural(n_clients, 'client')}."
-    )
+    engines, clients = _plural(totals["engines"], "engine"), _plural(totals["clients"], "client")
+    finding = f"{engines}, killed {_plural(totals['killed'], 'time')}; {clients}."
+    note = _part(len(shown), totals["rows"], "row")
     spec = charts.bars(marks, list(names.values()), tips)
-    return View(finding, [Chart("Part of the time that it was up", spec)])
+    return View(finding, [Chart("Part of the time that it was up", spec, note=note)])
 
 
-def runs(rows: Sequence[Row]) -> View:
+def runs(rows: Sequence[Row], totals: Row) -> View:
     """When each was up."""
     engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
-    names = _labels_of_subjects(engines_first)
+    names = _labels_of_subjects(engines_first, totals)
     shown = dict(list(names.items())[:N_BARS])
     colours = {"up": "#3ca951", "ended by being killed": "#ff725c"}
     state = {True: "ended by being killed", False: "up"}
@@ -277,15 +278,17 @@ def runs(rows: Sequence[Row]) -> View:
         if _subject(row) in shown
     ]
     tips = charts.tooltip(what="name", up="shown", from_to="when", end="ended")
-    longest = max(rows, key=lambda row: row["up_s"])
+    longest = totals["longest"]
     finding = (
-        f"{_plural(len(rows), 'time')} up; the longest is of {names[_subject(longest)]},"
+        f"{_plural(totals['rows'], 'time')} up; the longest is of"
+        f" {formats.name(_name_of_subject(longest, totals))},"
         f" for {formats.duration(longest['up_s'])}."
     )
-    return View(finding, [_timeline("Times up", marks, names=shown, colours=colours, tips=tips)])
+    chart = _timeline("Times up", marks, names=shown, colours=colours, tips=tips)
+    return View(finding, [chart._replace(note=_part(len(shown), totals["subjects"], "row"))])
 
 
-def top(rows: Sequence[Row]) -> View:
+def top(rows: Sequence[Row], totals: Row) -> View:
     """The largest types by events and by bytes."""
     finding = (
         f"{formats.name(rows[0]['type_path'])} is the largest: {formats.count(rows[0]['events'])}"
@@ -294,7 +297,9 @@ def top(rows: Sequence[Row]) -> View:
         f" ({formats.show('share', rows[0]['bytes_share'])})."
     )
     kinds = (("events", "Events", "count"), ("bytes", "Bytes of payload", "size"))
-    return View(finding, [_largest(rows, field, title, kind) for field, title, kind in kinds])
+    found = [_largest(rows, field, title, kind) for field, title, kind in kinds]
+    note = _part(min(len(rows), N_BARS), totals["rows"], "type")
+    return View(finding, [chart._replace(note=note) for chart in found])
 
 
 def _largest(rows: Sequence[Row], field: str, title: str, kind: str) -> Chart:
@@ -343,15 +348,21 @@ def _subject(row: Row) -> tuple[int, str, str | None]:
     return row["server"], row["kind"], row["name"]
 
 
-def _labels_of_subjects(rows: Sequence[Row]) -> dict[tuple[int, str, str | None], str]:
-    """Labels of what was up; with its server, where there are several."""
-    has_many = len({row["server"] for row in rows}) > 1
+def _labels_of_subjects(rows: Sequence[Row], totals: Row) -> dict[tuple[int, str, str | None], str]:
+    """Labels of what was up."""
+    return labels({_subject(row): _name_of_subject(row, totals) for row in rows})
+
+
+def _name_of_subject(row: Row, totals: Row) -> str:
+    """What was up; with its server, where there are several."""
     words = {"engine": "engine", "clients": "any client"}
-    names = {}
-    for row in rows:
-        what = words[row["kind"]] if row["name"] is None else row["name"]
-        names[_subject(row)] = f"{what} of {row['server']}" if has_many else what
-    return labels(names)
+    what = words[row["kind"]] if row["name"] is None else str(row["name"])
+    return f"{what} of {row['server']}" if totals["servers"] > 1 else what
+
+
+def _part(n_shown: int, n_all: int, one: str) -> str:
+    """How many of all are shown, where these are not all."""
+    return f"{formats.count(n_shown)} of {_plural(n_all, one)}" if n_shown < n_all else ""
 
 
 def _plural(number: int, one: str) -> str:

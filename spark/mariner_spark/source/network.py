@@ -85,6 +85,19 @@ def read(
                 yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
 
 
+def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:
+    """Timestamp of the last event in some time, of any type that we may see; None: there is none.
+
+    Raises:
+        OptionError: the gateway cannot be reached, or declines us.
+        MarinerError: it did not answer as it should.
+    """
+    params = _params(Selection(time=time))
+    with Gateway(options) as gateway:
+        found = gateway.first(msgspec.structs.replace(params, order=Order.DESCENDING))
+    return None if found is None else found.timestamp
+
+
 def _params(selection: Selection) -> QueryTimeseriesParams:
     """Query of all that a selection asks for, but of any server."""
     t_from, t_to = selection.time.timestamps()

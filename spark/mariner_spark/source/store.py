@@ -17,8 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.errors import StorageError, StoreDamagedError
-from eventer_bridge.model import EventType
+from eventer_bridge.model import EventType, Order, QueryTimeseriesParams, Timestamp
 from mariner_spark import limits
 from mariner_spark.errors import OptionError
 from mariner_spark.source import slicing, snapshots
@@ -26,6 +27,7 @@ from mariner_spark.source.columns import make_batch
 from mariner_spark.source.owner import Owner
 from mariner_spark.source.selection import Selection
 from mariner_spark.source.store_rows import StoreRows
+from mariner_spark.times import Interval
 
 
 class TypeRun(NamedTuple):
@@ -162,6 +164,25 @@ class TypeNames:
                     )
                 self._known[type_id] = keys.decode_type(data)
         return [self._known[i] for i in type_ids]
+
+
+def last_timestamp(path: Path, owner: Owner, time: Interval) -> Timestamp | None:
+    """Timestamp of the last event in some time, of any type; None: there is none.
+
+    Raises:
+        OptionError: as :func:`plan`.
+    """
+    first, last = time.timestamps()
+    params = QueryTimeseriesParams(t_from=first, t_to=last, order=Order.DESCENDING)
+    try:
+        store = Store(snapshots.make(path, owner), read_only=True)
+        try:
+            found = Timeseries(store.snapshot(), len(store.ext_types()), params, None).find(1)
+        finally:
+            store.ext_close()
+    except StorageError as e:
+        raise OptionError("path", str(e)) from e
+    return keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
 
 
 def _scan(

@@ -133,6 +133,8 @@ LIVES: Final = {
             E("event/SERVER/engine", T0 + 2 * S, '"OTHER"'),
             E("event/SERVER/engine", T0 + 2 * S, b'"STOPPED"'),
             E("event/SERVER/engine/x", T0 + 2 * S, '"STOPPED"'),
+            E("event/SERVER/engine\n", T0 + 2 * S, '"STOPPED"'),
+            E("event/SERVER/eventer/a\n/b", T0 + 2 * S, '"CONNECTED"'),
             E("x/event/SERVER/engine", T0 + 2 * S, '"STOPPED"'),
             E("event/SERVER/eventer", T0 + 2 * S, '"CONNECTED"'),
             E("event/SERVER/eventer/a/b", T0 + 2 * S, '"CONNECTED"'),

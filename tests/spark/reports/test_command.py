@@ -4,6 +4,7 @@ import asyncio
 import csv
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from mariner_spark.reports.catalogue import REPORTS
 from tests.spark.lake.support import table as lake_table
 from tests.spark.reports.support import COLUMNS, N_EVENTS, Reported, run_report, shape, table
 from tests.spark.source.test_network import served
-from tests.spark.support import fill, plain_events
+from tests.spark.support import EPOCH, fill, plain_events
 
 
 def error_of(result: Result, code: int) -> str:
@@ -78,6 +79,23 @@ def test_some_reports_of_some_events(reported: Reported, tmp_path: Path) -> None
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<dd>site/0/*, site/?/d7</dd>" in page
     assert "<dd>2025-01-01T00:01:00.000000Z</dd>" in page
+
+
+def test_gaps_of_some_types_last_until_the_end_of_all(spark: SparkSession, tmp_path: Path) -> None:
+    steady, silent = (
+        [
+            Event(EventId(1, first + i, 1), (name,), Timestamp(-100 + first + i, 0), None, None)
+            for i in range(n_events)
+        ]
+        for name, first, n_events in (("silent", 1, 6), ("steady", 7, 60))
+    )
+    fill(tmp_path / "events", silent + steady)
+    source = ("--store", tmp_path / "events", "--types", "silent", "--out", tmp_path)
+    result = run_report("gaps", *source, "--to", "-60")
+    assert result.exit_code == 0, result
+    [row] = table(tmp_path, "gaps")
+    assert (row["type_path"], row["is_open"]) == ("silent", True)
+    assert row["end"] == EPOCH - timedelta(seconds=60)
 
 
 def test_no_events(reported: Reported, tmp_path: Path) -> None:
@@ -149,7 +167,7 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
             environment = {"MARINER_NAME": "app"}
 
             def run(*arguments: str | Path) -> Result:
-                return run_report("top", *arguments, **environment)
+                return run_report("top", "gaps", *arguments, **environment)
 
             return (
                 await asyncio.to_thread(run, *access, "--token-file", token, "--types", "site/*"),
@@ -160,6 +178,8 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
     made, wrong_token, no_tls = asyncio.run(make())
     assert made.exit_code == 0, made
     assert sum(row["events"] for row in table(tmp_path / "out", "top")) == N_EVENTS
+    # the gateway lives, they do not
+    assert [row["is_open"] for row in table(tmp_path / "out", "gaps")] == [True] * 10
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "secret" not in page
     assert "declined: invalid client name or token" in error_of(wrong_token, 1)
@@ -177,6 +197,16 @@ def make_lake(folder: Path, events: list[Event]) -> Path:
     return folder
 
 
+def test_a_lake_has_numbers_of_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make_lake(tmp_path / "lake", plain_events(1))
+    monkeypatch.setattr("mariner_spark.get_session", None)  # would not get on
+    result = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$.a")
+    text = "value_path: $.a: the numbers of this lake are those at $.value"
+    assert error_of(result, 2) == text
+    same = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$['value']")
+    assert isinstance(same.exception, TypeError)  # of the session that there is not
+
+
 def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(N_EVENTS))
     types = [f"--types={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
@@ -191,6 +221,8 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     )
     found = {row["type_path"]: row["value"] for row in table(tmp_path, "latest")}
     assert found["site/1/d7"] == -187
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<dt>Numbers</dt><dd>$.value</dd>" in page
     [run] = table(tmp_path, "runs")
     assert run["up_s"] == 180
 

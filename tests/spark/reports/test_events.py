@@ -20,17 +20,17 @@ def test_payloads_become_numbers(spark: SparkSession) -> None:
     prepared = events.prepare(raw)
     assert prepared.columns == [
         *("server", "session", "instance", "type_path", "timestamp", "source_timestamp"),
-        *("payload_kind", "payload", "payload_bytes", "value"),
+        *("payload_kind", "payload", "payload_bytes", "value", "value_unread"),
     ]
     assert rows(prepared) == [
-        (1, 1, 1, "a/b", at(T0), at(T0 - 1), "json", long[:200], 623, 2.5),
-        (1, 2, 1, "c", at(T0), None, "binary", None, 3, None),
-        (1, 3, 1, "d", at(T0), None, None, None, 0, None),
+        (1, 1, 1, "a/b", at(T0), at(T0 - 1), "json", long[:200], 623, 2.5, False),
+        (1, 2, 1, "c", at(T0), None, "binary", None, 3, None, False),
+        (1, 3, 1, "d", at(T0), None, None, None, 0, None, False),
     ]
     assert events.prepare(prepared) is prepared
     taken = events.prepare(with_value(raw, "$.nothing"))
-    assert [row[-1] for row in rows(taken)] == [None, None, None]
-    assert [row[-1] for row in rows(events.prepare(raw, "$.a"))] == [None, None, None]
+    assert [row[-2] for row in rows(taken)] == [None, None, None]
+    assert [row[-2] for row in rows(events.prepare(raw, "$.a"))] == [None, None, None]
 
 
 def test_span(spark: SparkSession) -> None:

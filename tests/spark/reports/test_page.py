@@ -68,9 +68,16 @@ def rows_of(name: str) -> list[dict[str, Any]]:
             row.setdefault(column.name, values[column.kind])
         row["end"] = _MOMENT + timedelta(minutes=9)
         rows.append(row)
-    # a mean can be more than a double holds, and then no number of JSON's
+    # a lake can hold what is no number of JSON's
     beyond = {"mean": float("inf"), "time_mean": float("inf")} if name == "values" else {}
     return [*rows, {**rows[-1], **beyond}]
+
+
+TOTALS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("rows", "types", "events", "with_source", "numbers", "subjects"), 4),
+    **dict.fromkeys(("open", "late", "future", "engines", "killed", "clients", "servers"), 2),
+    "longest": {**_BY_NAME, "type_path": HOSTILE[1], "name": HOSTILE[1], "silence_s": 1, "up_s": 1},
+}
 
 
 def render(sections: list[Section], facts: int = 1) -> str:
@@ -85,7 +92,7 @@ def render(sections: list[Section], facts: int = 1) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    return render([Section(report, rows_of(name)) for name, report in REPORTS.items()])
+    return render([Section(report, rows_of(name), TOTALS) for name, report in REPORTS.items()])
 
 
 class Elements(HTMLParser):
@@ -167,7 +174,7 @@ def test_every_chart_is_drawn_by_the_engine_for_pictures(hostile: str) -> None:
 
 
 def test_without_events_the_page_says_so() -> None:
-    text = render([Section(report, []) for report in REPORTS.values()], facts=0)
+    text = render([Section(report, [], {}) for report in REPORTS.values()], facts=0)
     elements = Elements(text)
     said = [text for _, text in elements.texts if text.strip()]
     assert "No events: nothing that was asked for is there." in said
@@ -192,7 +199,7 @@ def test_tables_show_the_first_rows() -> None:
         }
         for i in range(limits.PAGE_ROWS + 2)
     ]
-    text = render([Section(REPORTS["latest"], rows)])
+    text = render([Section(REPORTS["latest"], rows, {"rows": len(rows) + 1_000})])
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
     assert len(cells) == 7 * limits.PAGE_ROWS
     assert cells[:7] == [
@@ -206,8 +213,9 @@ def test_tables_show_the_first_rows() -> None:
             "1,000",
         )
     ]
-    assert f"Table: {limits.PAGE_ROWS} of {limits.PAGE_ROWS + 2} rows" in text
-    assert "latest.csv, latest.parquet" in text
+    assert "Table: 50 of 1,052 rows" in text
+    assert "52 of 1,052 rows, those heard of last: latest.csv, latest.parquet" in text
+    assert "1,052 types; the last event is of t/0, at" in text
     assert '<nav aria-label="Reports">' not in text
 
 
@@ -257,6 +265,6 @@ def test_moments_far_from_now_are_drawn() -> None:
     for row, year in zip(rows, (1, 1969, 2025, 9_999), strict=True):
         row["bucket"] = datetime(year, 1, 1, tzinfo=_MOMENT.tzinfo)
         row["bucket_s"] = 72_800 * 86_400.0
-    [spec] = charts_of(render([Section(REPORTS["activity"], rows)])).values()
+    [spec] = charts_of(render([Section(REPORTS["activity"], rows, {})])).values()
     svg = vl_convert.vegalite_to_svg({**spec, "width": 400}, vl_version=page.VEGA_LITE)
     assert svg.count('aria-roledescription="bar"') == 4

@@ -1,5 +1,6 @@
 """Which events reports are about: of a lake, by types; and of a store, read as often as needed."""
 
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -11,10 +12,12 @@ import mariner_spark
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
+from mariner_spark.reports import reading
 from mariner_spark.reports.catalogue import REPORTS, Settings
 from mariner_spark.reports.events import Span, prepare
-from mariner_spark.reports.reading import matches
-from tests.spark.reports.support import N_EVENTS, Reported, table
+from mariner_spark.reports.reading import Selection, Source, matches
+from tests.spark.lake.support import append
+from tests.spark.reports.support import N_EVENTS, Reported, S, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
 
 _segments: Final = st.sampled_from(("", "a", "b", "/", "~", "?"))
@@ -49,8 +52,22 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     """It reads its events several times, with filters of its own."""
     events = prepare(mariner_spark.read(spark, store=reported.store, partitions=1))
     stored = [times.exact_us(i.timestamp) for i in plain_events(N_EVENTS)]
-    settings = Settings(span=Span(stored[0], stored[-1]), depth=2, with_core=False)
+    span = Span(stored[0], stored[-1])
+    settings = Settings(span=span, end_us=span.last, depth=2, with_core=False)
     found = REPORTS[name].make(events, settings).toArrow().to_pylist()
     # the command keeps them
     assert found == table(reported.folder, name)
     assert found or name == "gaps"
+
+
+def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path: Path) -> None:
+    stored = plain_events(N_EVENTS)
+    append(tmp_path / "lake", stored)
+    last = times.to_us(stored[-1].timestamp)
+    for source in (
+        Source("", place={"store": reported.store}),
+        Source("", lake=str(tmp_path / "lake")),
+    ):
+        for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
+            selection = Selection(types=[("no", "such")], last=bound)
+            assert reading.last_us(spark, source, selection) == expected

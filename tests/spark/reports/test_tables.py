@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from tests.spark.reports.support import COLUMNS, HOUR, MINUTE, T0, E, S, at, fra
 def test_nothing_is_reported_of_no_events_in_the_same_columns(
     spark: SparkSession, name: str
 ) -> None:
-    settings = Settings(span=Span(), depth=2, with_core=False)
+    settings = Settings(span=Span(), end_us=0, depth=2, with_core=False)
     none = REPORTS[name].make(frame(spark, []), settings)
     assert rows(none) == []
     assert shape(none.schema) == COLUMNS[name]
@@ -97,9 +98,17 @@ def test_gaps_are_silences_of_three_medians(spark: SparkSession) -> None:
     ]
 
 
+def test_gaps_until_the_end_of_all_events(spark: SparkSession) -> None:
+    events = frame(spark, [E("a", T0 + i * S) for i in range(6)])
+    assert rows(gaps(events)) == []
+    assert rows(gaps(events, end_us=T0 + 9 * S)) == [
+        ("a", at(T0 + 5 * S), at(T0 + 9 * S), 4.0, 1.0, 4.0, True)
+    ]
+
+
 def test_gaps_without_what_servers_tell_of_themselves(spark: SparkSession) -> None:
     core = ["event/1/engine", "event/1/eventer/a", "event/communication/connected"]
-    other = ["event/1/engine/a", "event/communication", "a/event/1/engine"]
+    other = ["event/1/engine/a", "event/1/engine\n", "event/communication", "a/event/1/engine"]
     events = [E(name, T0 + i * S) for name in core + other for i in (0, 5)]
     interval = timedelta(seconds=2)
     assert len(rows(gaps(frame(spark, events), expected=interval))) == len(core + other)
@@ -185,10 +194,44 @@ def test_values_of_the_types_that_have_most(spark: SparkSession) -> None:
     assert [row[0] for row in found] == [f"t{i:02}" for i in range(n_types)]
 
 
-def test_values_as_large_as_doubles_get(spark: SparkSession) -> None:
-    events = frame(spark, [number(T0, 1.5e308), number(T0 + S, 1.5e308)])
-    [row] = rows(values(events, width=timedelta(seconds=10)))
-    assert row[-1] == pytest.approx(1.5e308)
+LARGEST = 1.7976931348623157e308
+
+
+def test_means_of_numbers_as_large_as_doubles_get(spark: SparkSession) -> None:
+    numbers = {
+        "a": [LARGEST, LARGEST, LARGEST],
+        "b": [1e308, 1e308, -1e308, -1e308, 5.0],
+        "c": [-1e308, -1e308, -1e308],
+        "d": [5e-324],
+        "e": [-LARGEST, -LARGEST, LARGEST],
+        "f": [1e-300, 3e-300],
+    }
+    events = [
+        E(name, T0 + i * S, f'{{"value": {number!r}}}')
+        for name, of_type in numbers.items()
+        for i, number in enumerate(of_type)
+    ]
+    found = {row[0]: row for row in rows(values(frame(spark, events), width=timedelta(seconds=9)))}
+    for name, of_type in numbers.items():
+        near = 1e-9 * max(map(abs, of_type))
+        mean = float(sum(map(Fraction, of_type)) / len(of_type))
+        held = of_type[:-1] or of_type
+        time_mean = float(sum(map(Fraction, held)) / len(held))
+        assert found[name][6] == pytest.approx(mean, abs=near), name
+        assert found[name][9] == pytest.approx(time_mean, abs=near), name
+    assert found["a"][3:] == (3, *[LARGEST] * 6)
+
+
+def test_buckets_at_the_first_moment_of_all_end_where_they_should(spark: SparkSession) -> None:
+    width = timedelta(days=364)
+    monday = 4 * 24 * HOUR
+    year = width // timedelta(microseconds=1)
+    end = monday + (times.MIN_US - monday) // year * year + year
+    days = 10 * 24 * HOUR
+    events = [number(times.MIN_US, 1), number(end - days, 3), number(end + days, 0)]
+    [first, second] = rows(values(frame(spark, events), width=width))
+    assert first[9] == pytest.approx(1 + 2 * days / (end - times.MIN_US))
+    assert second[9] == pytest.approx(3)
 
 
 def test_top(spark: SparkSession) -> None:
