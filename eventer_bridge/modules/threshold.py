@@ -8,6 +8,9 @@ an event to the session, and another when it is at or below ``limit - hysteresis
 * source timestamp: that of the cause;
 * payload: ``{"state": "RAISED" or "CLEARED", "value": …, "limit": …, "id": id of the cause}``.
 
+Numbers are compared as they are written, not as the nearest binary ones: with a limit of 0.3 and
+a hysteresis of 0.1, 0.2 clears. 1e999 is above any limit, and told as it was written.
+
 The alarm is stored together with its cause, or neither is. The truth about an alarm is its
 latest event in the store: that is what is continued after a restart. Payloads that have no
 number there are ignored. Alarms of the module itself are not looked at.
@@ -21,8 +24,10 @@ Configuration::
 
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from hat import aio, json
@@ -48,6 +53,23 @@ from eventer_bridge.subscription import Subscription
 mlog = logging.getLogger(__name__)
 
 DEFAULT_ALARM_PREFIX: Final = ("alarm",)
+
+
+class _Fraction(str):
+    """A number with a fraction or an exponent, as it is written."""
+
+    __slots__ = ()
+
+
+_Number: TypeAlias = int | _Fraction
+
+_decode: Final = msgspec.json.Decoder(float_hook=_Fraction).decode
+
+_EXACT: Final = Context(prec=1_000)
+"""Any two floats as they are written differ by fewer digits."""
+
+_TINY: Final = "1E-999999999999999999"
+"""What is nearest to zero among decimals."""
 
 json_schema: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -128,7 +150,8 @@ class Threshold(Module):
     ) -> None:
         self._path: list[json.Path] = list(conf.get("path", ()))
         self._limit: float = conf["limit"]
-        self._hysteresis: float = conf.get("hysteresis", 0)
+        self._raised_above = _setting(conf, "limit")
+        self._cleared_up_to = _EXACT.subtract(self._raised_above, _setting(conf, "hysteresis"))
         self._prefix: EventType = tuple(conf.get("alarm_prefix", DEFAULT_ALARM_PREFIX))
         self._subscription = Subscription(map(tuple, conf["subscriptions"]))
         self._engine = engine
@@ -159,16 +182,16 @@ class Threshold(Module):
         """Type of the alarm that an event may raise."""
         return (*self._prefix, *event.type)
 
-    def value(self, event: ProcessEvent) -> int | float | None:
+    def value(self, event: ProcessEvent) -> _Number | None:
         """The number that an event brings; None: it brings none."""
         if not isinstance(event.payload, JsonPayload):
             return None
         try:
-            value = json.get(event.payload.value(), self._path)
+            value = json.get(_decode(event.payload.data), self._path)
         except (msgspec.DecodeError, RecursionError) as e:
             reason = str(e)
         else:
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | _Fraction) and not isinstance(value, bool):
                 return value
             reason = "no number at the path"
         mlog.debug(
@@ -177,15 +200,15 @@ class Threshold(Module):
         )
         return None
 
-    def is_raised(self, value: float, was_raised: bool) -> bool:
+    def is_raised(self, value: _Number, was_raised: bool) -> bool:
         """State of the alarm after a number."""
-        return value > (self._limit - self._hysteresis if was_raised else self._limit)
+        return _decimal(value) > (self._cleared_up_to if was_raised else self._raised_above)
 
-    def alarm(self, cause: ProcessEvent, value: float, is_raised: bool) -> ProcessEvent:
+    def alarm(self, cause: ProcessEvent, value: _Number, is_raised: bool) -> ProcessEvent:
         """The event that tells of a new state."""
         payload = {
             "state": "RAISED" if is_raised else "CLEARED",
-            "value": value,
+            "value": msgspec.Raw(str(value)),
             "limit": self._limit,
             "id": cause.id,
         }
@@ -193,6 +216,24 @@ class Threshold(Module):
             self.source,
             RegisterEvent(self.alarm_type(cause), cause.source_timestamp, JsonPayload.of(payload)),
         )
+
+
+def _setting(conf: ModuleConf, key: str) -> Decimal:
+    value = conf.get(key, 0)
+    if not math.isfinite(value):
+        raise ModuleError(f"{key} {value}: expected a finite number")
+    return Decimal(str(value))
+
+
+def _decimal(number: _Number) -> Decimal:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # its exponent has 19 digits or more
+        mantissa, _, exponent = number.lower().partition("e")  # type: ignore[union-attr]
+        sign = "-" if mantissa.startswith("-") else ""
+        if not mantissa.strip("-0."):
+            return Decimal(0)
+        return Decimal(sign + (_TINY if exponent.startswith("-") else "Infinity"))
 
 
 class _Session(ModuleSession):

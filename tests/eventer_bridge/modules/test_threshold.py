@@ -1,5 +1,6 @@
 """Thresholds: raised, cleared, hysteresis, what is ignored, restarts, failed sessions."""
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.modules.threshold import _says_raised
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
     register,
@@ -51,7 +53,8 @@ def reading(value: object, unit: str = "u1") -> RegisterEvent:
 
 def state(alarm: Event) -> Any:
     assert isinstance(alarm.payload, JsonPayload)
-    return alarm.payload.value()["state"]
+    # its value may be more than a float holds
+    return json.loads(bytes(alarm.payload.data))["state"]
 
 
 async def states(core: Engine, *readings: RegisterEvent) -> list[Any]:
@@ -95,6 +98,53 @@ async def test_limit_and_hysteresis() -> None:
         assert await states(core, reading(10**30)) == ["RAISED"]
 
 
+def written(number: str) -> RegisterEvent:
+    payload = JsonPayload(msgspec.Raw(f'{{"values": [{number}]}}'))
+    return RegisterEvent(("plant", "u1", "temperature"), None, payload)
+
+
+@pytest.mark.parametrize(
+    ("limit", "hysteresis", "above", "cleared"),
+    [
+        (0.3, 0.1, "0.3000000000000000000001", "0.2"),
+        (0.3, 0.1, "0.31", "2E-1"),
+        (0.3, 0.1, "1", "0.20000000000000000000"),
+        (1.1, 2.2, "1.10000001", "-1.1"),
+        (80, 2, "1e999", "78"),
+        (80, 2, "1e" + "9" * 30, "-1e" + "9" * 30),
+        (1e308, 1e-300, "1e309", "99e306"),
+        (0, 0, "1e-" + "9" * 30, "-0e" + "9" * 30),
+        (0, 0, "0.1e-400", "-1e-" + "9" * 30),
+        (10**17, 1, "100000000000000001", "99999999999999999"),
+        (2**53, 0, "9007199254740993", "9007199254740992"),
+    ],
+)
+async def test_decimals_are_compared_as_they_are_written(
+    limit: float, hysteresis: float, above: str, cleared: str
+) -> None:
+    threshold = {**TEMPERATURE, "limit": limit, "hysteresis": hysteresis}
+    async with running_engine(conf(threshold)) as core:
+        at_limit = written(msgspec.json.encode(limit).decode())
+        assert await states(core, at_limit) == []
+        _, raised = await register(core, written(above))
+        assert raised.payload is not None
+        assert f'"value":{above},'.encode() in bytes(raised.payload.data)
+        assert _says_raised(raised)  # as it is read after a restart
+        if hysteresis:  # between the two, it stays as it is
+            assert await states(core, at_limit) == []
+        assert await states(core, written(cleared)) == ["CLEARED"]
+        if hysteresis:
+            assert await states(core, at_limit) == []
+
+
+@pytest.mark.parametrize("key", ["limit", "hysteresis"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+async def test_settings_that_are_no_numbers(key: str, value: float) -> None:
+    with pytest.raises(ModuleError, match=f"{key} {value}: expected a finite number"):
+        async with running_engine(conf({**TEMPERATURE, key: value})):
+            pass
+
+
 async def test_each_event_type_has_its_own_alarm_in_one_session_too() -> None:
     async with running_engine(conf(TEMPERATURE)) as core:
         events = await register(
@@ -107,7 +157,7 @@ async def test_each_event_type_has_its_own_alarm_in_one_session_too() -> None:
 async def test_what_has_no_number_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "eventer_bridge.modules.threshold")
     event_type = ("plant", "u1", "temperature")
-    raw = [b"[", b'{"values": [1e400]}', b"[" * 5_000 + b"]" * 5_000, b'{"values": 1}']
+    raw = [b"[", b"[" * 5_000 + b"]" * 5_000, b'{"values": 1}', b'{"values": ["1e9"]}']
     values: list[object] = [None, True, "90", [90], {}]
     events = [reading(i) for i in values]
     events += [RegisterEvent(event_type, None, JsonPayload(msgspec.Raw(i))) for i in raw]
