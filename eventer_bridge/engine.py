@@ -29,6 +29,7 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Sequence
@@ -72,7 +73,7 @@ from eventer_bridge.numbering import Numbering
 from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, is_large, payload_bytes
-from eventer_bridge.slices import Line, Many, Steps, parts
+from eventer_bridge.slices import Line, Many, Steps, next_turn, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -254,6 +255,14 @@ class Engine(EventCore):
         self._pending.add(len(events), n_bytes)
         self._track(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
+
+    async def give_way(self) -> None:
+        """Let what is registered here go before what is replicated, for a while at the most."""
+        await next_turn()
+        if self._n_own:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.GIVE_WAY_S):
+                    await self._own_ended.wait()
 
     async def query(
         self,

@@ -260,9 +260,13 @@ STABLE_CONNECTION_S: Final = 1.0
 """A connection to a remote Event Server that held for so long was of use: when it is lost, the
 next one is tried at once. One that breaks off before counts as an attempt that failed."""
 
-MAX_FOLLOWED_EVENTS: Final = 1_024
+GIVE_WAY_S: Final = 0.010
+"""What a replication that catches up waits, between two slices of its work, for what is registered
+here to be stored: two commits. So it has a sixth of the time at the least."""
+
+MAX_FOLLOWED_EVENTS: Final = 512
 """Events of a remote Event Server that wait for their commit while it is caught up with. What is
-registered here is committed behind them, some 5 ms later; more would be hardly faster."""
+registered here is committed behind them, some 3 ms later; more would be hardly faster."""
 
 LAG_PERIOD_S: Final = 1.0
 """Between two questions to a remote Event Server, for what a replication lacks; each costs it one

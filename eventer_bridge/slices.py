@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -26,8 +26,18 @@ Steps: TypeAlias = Generator[None, None, T]
 """Work that yields after each step; what it returns is the result."""
 
 
-async def run(steps: Steps[T]) -> T:
-    """Do work in slices of ``limits.SLICE_S``; raises what it raises."""
+async def next_turn() -> None:
+    """Wait until all others that work in slices, and all that has come, had their turn."""
+    await _next_turn()
+
+
+async def run(steps: Steps[T], give_way: Callable[[], Awaitable[None]] = next_turn) -> T:
+    """Do work in slices of ``limits.SLICE_S``; raises what it raises.
+
+    Args:
+        steps: the work.
+        give_way: what is done between two slices.
+    """
     end = time.perf_counter() + limits.SLICE_S
     while True:
         try:
@@ -36,7 +46,7 @@ async def run(steps: Steps[T]) -> T:
             result: T = e.value
             return result
         if time.perf_counter() >= end:
-            await _next_turn()
+            await give_way()
             end = time.perf_counter() + limits.SLICE_S
 
 

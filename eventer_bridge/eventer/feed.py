@@ -72,6 +72,7 @@ class Feed(aio.Resource):
         on_client: called with each new connection, and with None when it is lost.
         on_state: called with the state and, when SYNCED, the number of events that were
             caught up with.
+        give_way: awaited now and then while it catches up; see ``slices.run``.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Feed(aio.Resource):
         server_id: int | None = None,
         on_client: Callable[[EventerClient | None], None] = lambda client: None,
         on_state: Callable[[FeedState, int | None], None] = lambda state, count: None,
+        give_way: Callable[[], Awaitable[None]] = slices.next_turn,
     ) -> None:
         self._name = name
         self._connect = connect
@@ -92,6 +94,7 @@ class Feed(aio.Resource):
         self._server_id = server_id
         self._on_client = on_client
         self._on_state = on_state
+        self._give_way = give_way
         self._loop = asyncio.get_running_loop()
         self._client: EventerClient | None = None
         self._positions: dict[int, EventId | None] = {}
@@ -203,7 +206,7 @@ class Feed(aio.Resource):
                 count += await self._pull(client, server_id, is_first=not count)
             assert self._backlog is not None
             while self._backlog and not self._dropped:
-                await slices.run(self._deliver_backlog())
+                await slices.run(self._deliver_backlog(), self._give_way)
                 await self._settle(limits.MAX_FOLLOWED_EVENTS)
                 self._raise_failure()
             if not self._dropped:
@@ -223,7 +226,9 @@ class Feed(aio.Resource):
             count += len(result.events)
             page = deque(result.events)
             while page:
-                begun = await slices.run(self._deliver_page(page, server_id, last, begun))
+                begun = await slices.run(
+                    self._deliver_page(page, server_id, last, begun), self._give_way
+                )
                 await self._settle(limits.MAX_FOLLOWED_EVENTS)
                 self._raise_failure()
             if result.events:
