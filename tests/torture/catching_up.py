@@ -20,8 +20,10 @@ N_EVENTS: int = 300_000
 """Events to catch up with: some seconds of it."""
 
 MAX_P99_S: float | None = 0.020
-"""What the honest client's registrations may take meanwhile, on a machine that does nothing else;
-None: that is not judged."""
+"""What the honest client's registrations may take meanwhile, or twice what they took before: on a
+machine that is busy, that is more. None: it is not judged."""
+
+BASELINE_FACTOR: Final = 2
 
 SESSION_EVENTS: Final = (1, 1, 1, 10, 100)
 """Events of the sessions to catch up with, in turn."""
@@ -110,11 +112,13 @@ async def _catch_up(path: Path, source: Gateway, last: EventId) -> str:
                 await asyncio.sleep(LOOK_PERIOD_S)
             took_s = loop.time() - began_s
     times, before = _times(times_s), _times(baseline_s)
-    if MAX_P99_S is not None and times.p99_ms > 1_000 * MAX_P99_S:
-        raise ViolationError(
-            f"registrations take {times} meanwhile, at most {1_000 * MAX_P99_S:.0f} ms at p99"
-            f" (before: {before})"
-        )
+    if MAX_P99_S is not None:
+        allowed_ms = max(1_000 * MAX_P99_S, BASELINE_FACTOR * before.p99_ms)
+        if times.p99_ms > allowed_ms:
+            raise ViolationError(
+                f"registrations take {times} meanwhile, at most {allowed_ms:.0f} ms at p99"
+                f" (before: {before})"
+            )
     return (
         f"{N_EVENTS / took_s:,.0f} events/s, registrations meanwhile {times} (median/p99/most;"
         f" before {before})"
