@@ -55,6 +55,14 @@ class PatientObserver(Observer, Protocol):
         """As :meth:`on_session`, in steps. No other session is told of meanwhile."""
 
 
+@runtime_checkable
+class HistoryObserver(Observer, Protocol):
+    """One whose clients are not to hear of two histories of a server."""
+
+    def on_other_history(self) -> None:
+        """What is told of from now on does not go on from what was told of before."""
+
+
 class EventCore(aio.Resource, abc.ABC):
     """See the module.
 
@@ -182,6 +190,12 @@ class EventCore(aio.Resource, abc.ABC):
                     yield
             except Exception:
                 mlog.exception("an observer failed")
+
+    def _tell_other_history(self) -> None:
+        """Tell observers that what they were told of is not what is gone on from."""
+        for observer in tuple(self._observers):
+            if isinstance(observer, HistoryObserver):
+                observer.on_other_history()
 
     def _tell_status(self) -> None:
         """Tell observers of the status, if it is another than they were told last."""

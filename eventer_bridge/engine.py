@@ -15,12 +15,12 @@ waiting for the commit of the one before. A large session is handed over, and to
 slices; what comes meanwhile waits for it, so that the order stays.
 
 Life cycle: STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers
-the event ``event/<server id>/engine`` STARTED and makes it OPERATIONAL; :meth:`Engine.stop`
-makes it STOPPING, ends the sessions under way, registers STOPPED, closes the modules and
-makes it STANDBY again, each with a bound. While the backend cannot write
-(``Backend.failure``), it is STANDBY meanwhile, and so it is while its events are ahead of the
-clock by too much (``clock``). Registrations fail unless it is OPERATIONAL; queries do not mind. An
-engine whose modules cannot go on closes by itself.
+the event ``event/<server id>/engine`` STARTED (with the store's ``history``, unless that was told
+before) and makes it OPERATIONAL; :meth:`Engine.stop` makes it STOPPING, ends the sessions under
+way, registers STOPPED, closes the modules and makes it STANDBY again, each with a bound. While the
+backend cannot write (``Backend.failure``), it is STANDBY meanwhile, and so it is while its events
+are ahead of the clock by too much (``clock``). Registrations fail unless it is OPERATIONAL; queries
+do not mind. An engine whose modules cannot go on closes by itself.
 
 Where a commit failed and its outcome is not known (``OutcomeUnknownError``), nobody is told of its
 sessions until the backend knows: then observers are, if they are stored.
@@ -38,7 +38,7 @@ from typing import Final
 
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import history, limits
 from eventer_bridge.announcements import announcement
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
@@ -54,11 +54,13 @@ from eventer_bridge.errors import (
     StorageError,
 )
 from eventer_bridge.excerpts import cut
+from eventer_bridge.history import History
 from eventer_bridge.model import (
     Event,
     EventType,
     JsonPayload,
     ProcessEvent,
+    QueryLatestParams,
     QueryParams,
     QueryResult,
     RegisterEvent,
@@ -214,7 +216,7 @@ class Engine(EventCore):
         return self._clock.ahead_s
 
     def replicated(self, server_id: int) -> ServerMark:
-        """How far another server's events are kept; ``timestamp`` is None where none are.
+        """The last session of another server that is kept; ``timestamp`` is None where none is.
 
         Raises:
             StorageError: that is not known: what failed to be stored may be found all the same.
@@ -222,7 +224,7 @@ class Engine(EventCore):
         """
         if self._backend.failure is not None:
             raise StorageError(self._backend.failure)
-        return self._backend.server_mark(server_id)
+        return self._backend.last_session(server_id)
 
     def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
         """Keep a session of another server as it is, and tell of it. Whatever the status is.
@@ -300,7 +302,7 @@ class Engine(EventCore):
                 )
                 engine = EngineOfModules(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
-            await self._register_status("STARTED")
+            await self._register_status("STARTED", await self._new_history())
             self._is_started = True
             if self._runner is not None and self._runner.is_abandoned:
                 raise ModuleError("modules cannot go on")
@@ -385,9 +387,12 @@ class Engine(EventCore):
     def _check_new_types(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
         for event_type in new_types:
             check_type(event_type)
+            if history.is_history(event_type) and self._phase is not Status.STARTING:
+                raise InvalidEventError("event/?/history is for servers, which tell of their own")
         self._backend.check_types(new_types, quota)
         for event_type in new_types:
-            self._checked_types.remember(event_type, None, type_bytes(event_type))
+            if not history.is_history(event_type):  # to be refused each time
+                self._checked_types.remember(event_type, None, type_bytes(event_type))
 
     async def _close(self) -> None:
         await self.stop()
@@ -399,10 +404,30 @@ class Engine(EventCore):
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
 
-    async def _register_status(self, status: str) -> None:
+    async def told_history(self, server_id: int) -> History | None:
+        """The history that the events of a server are of which are stored; None: not known.
+
+        Raises:
+            EventerBridgeError: as :meth:`query`.
+        """
+        params = QueryLatestParams([history.type_of(server_id)])
+        result = await self._backend.query(params)
+        return history.read_all(result.events).get(server_id)
+
+    async def _new_history(self) -> list[RegisterEvent]:
+        """What this server is to tell of its history, unless it has told that already."""
+        told = await self.told_history(self._server_id)
+        history_id = self._backend.history_id
+        if told is not None and told.id == history_id:
+            return []
+        last = self._backend.last_session(self._server_id)
+        last_session = None if last.timestamp is None else last.session
+        return [history.begin(self._server_id, history_id, told, last_session)]
+
+    async def _register_status(self, status: str, others: Sequence[RegisterEvent] = ()) -> None:
         event_type = ("event", str(self._server_id), "engine")
         event = RegisterEvent(event_type, None, JsonPayload.of(status))
-        session = self._register(ENGINE_SOURCE, [event])
+        session = self._register(ENGINE_SOURCE, [event, *others])
         await asyncio.wait([session.committed])
         session.committed.result()
 

@@ -285,6 +285,26 @@ LEFT_OUT_TOLD_S: Final = 10.0
 MAX_REMOTE_SERVERS: Final = 1_024
 """Servers whose events one remote Event Server tells of, each with a position of its own."""
 
+COMPARED_SESSIONS: Final = 100
+"""Of a remote Event Server's sessions that are kept, the last ones, whose types are compared with
+what is there where the very last one is not."""
+
+COMPARED_TYPES: Final = 50
+"""Types of those sessions that are asked for, in one query."""
+
+MAX_HISTORY_SPANS: Final = 100
+"""Histories that one goes on from: a store that was restored more often has forgotten the oldest,
+and who followed those begins anew."""
+
+MAX_HISTORY_ID_CHARACTERS: Final = 64
+"""Name of a history; ours have 36 characters."""
+
+RESTORED_SESSIONS: Final = 10**12
+"""How far a restore raises the mark of session ids at least. By right it is the number of
+microseconds since 1970, which no server comes to that gives less than a million ids a second, and
+which is another one for each restore of the same backup; this holds where the clock is behind. Up
+to 2**53, which JSON numbers have exactly everywhere, there is room until the year 2255."""
+
 MAX_REFUSED_PAGES: Final = 1_000
 """Answers in a row, to one query, in which a remote Event Server tells of nothing but events
 that cannot be ones here: four millions of them, if it answers as we do."""

@@ -3,7 +3,8 @@
 Mariner clients are served as by the embedded engine; nothing is acknowledged to them that
 the remote server did not acknowledge. While it is away, the status is STANDBY and
 registrations are refused; of those that it did not answer before it was lost, the outcome is
-unknown. Notifications that were missed are caught up with (see ``feed``).
+unknown. Notifications that were missed are caught up with (see ``feed``). If it comes back with
+another history of a server (``history``), clients are disconnected: none hears of both.
 
 The gateway is one client of the remote server, with three connections. Two are feeds:
 clients that ask for persisted events hear of other moments than the rest. The third is for
@@ -17,14 +18,15 @@ Belongs to the event loop's thread.
 
 import asyncio
 import functools
+import logging
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
 from hat import aio
 
-from eventer_bridge import limits, relay_positions
-from eventer_bridge.backends.common import visible_types
+from eventer_bridge import history, limits, relay_positions
+from eventer_bridge.backends.common import failed, visible_types
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     ClosedError,
@@ -35,6 +37,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed
 from eventer_bridge.fair_gate import FairGate
+from eventer_bridge.history import History
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -53,6 +56,8 @@ from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
+
+mlog = logging.getLogger(__name__)
 
 
 def create(name: str, connect: ConnectCb) -> "RelayCore":
@@ -79,6 +84,8 @@ class RelayCore(EventCore):
         self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
         self._baseline: Mapping[int, Position] | None = None
         self._finding_baseline = asyncio.Lock()
+        self._positions: list[dict[int, Position]] = []  # of each feed
+        self._histories: dict[int, History] = {}  # by server, what clients were told of
         self._async_group = aio.Group()
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
         self._async_group.spawn(aio.call_on_cancel, self._stop)
@@ -214,12 +221,18 @@ class RelayCore(EventCore):
             )
 
         async def known(client: EventerClient) -> Mapping[int, EventId | None]:
+            told = await relay_positions.histories(client)
+            if reason := relay_positions.refusal(positions, self._histories, told):
+                self._begin_anew(reason)
+            self._histories.update(told)
             for server_id, position in (await self._find_baseline(client)).items():
                 positions.setdefault(server_id, position)
             return await relay_positions.resume(client, positions)
 
         def deliver(events: Sequence[Event]) -> asyncio.Future[None]:
             delivered: asyncio.Future[None] = self._loop.create_future()
+            if reason := self._other_history(events, positions):
+                return failed(delivered, ClosedError(f"another history: {reason}"))
             delivered.set_result(None)
             positions[events[-1].id.server] = Position.of(events[-1])
             session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
@@ -227,6 +240,7 @@ class RelayCore(EventCore):
             return delivered
 
         positions: dict[int, Position] = {}
+        self._positions.append(positions)
         return Feed(
             f"{self._name} (persisted)" if persisted else self._name,
             connect_feed,
@@ -234,6 +248,38 @@ class RelayCore(EventCore):
             deliver,
             on_client=(lambda client: None) if persisted else self._set_client,
         )
+
+    def _other_history(
+        self, session: Sequence[Event], positions: Mapping[int, Position]
+    ) -> str | None:
+        """Whether a session tells that its server went another way than what was told of.
+
+        Who only hands on the events of a server may come to another history of it at any time.
+        """
+        told = history.of_session(session)
+        if told is None:
+            return None
+        server_id = session[0].id.server
+        held = self._histories.get(server_id)
+        if held is not None and told.id in held.ids:
+            return None
+        reason = relay_positions.refusal(positions, self._histories, {server_id: told})
+        if reason is None:
+            self._histories[server_id] = told
+        return reason
+
+    def _begin_anew(self, reason: str) -> None:
+        """Tell nobody of another history who was told of the one before."""
+        mlog.error(
+            "event server does not go on where it was: clients are disconnected, and those that"
+            " connect anew hear of its events from now on",
+            extra={"server": self._name, "reason": reason},
+        )
+        self._baseline = None
+        self._histories.clear()
+        for positions in self._positions:
+            positions.clear()
+        self._tell_other_history()
 
     async def _find_baseline(self, client: EventerClient) -> Mapping[int, Position]:
         """What is too old to be told as new: the same for both feeds."""

@@ -17,13 +17,15 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from eventer_bridge import limits
+from eventer_bridge import history, limits
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient
+from eventer_bridge.history import History
 from eventer_bridge.model import (
     INT64_MAX,
     Event,
     EventId,
+    EventType,
     Order,
     QueryLatestParams,
     QueryTimeseriesParams,
@@ -58,10 +60,37 @@ async def baseline(client: EventerClient) -> dict[int, Position]:
     newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
     for event in (await client.query(newest)).events:
         positions[event.id.server] = Position.of(event)
-    for event in await _engine_events(client):
+    for event in await _latest(client, _ENGINES):
         if event.id.server not in positions:
             positions[event.id.server] = await _last_of_server(client, event)
     return positions
+
+
+async def histories(client: EventerClient) -> dict[int, History]:
+    """What servers tell of their histories, whose events are there.
+
+    Raises:
+        EventerBridgeError: as :func:`baseline`.
+    """
+    return history.read_all(await _latest(client, history.ANY_TYPE))
+
+
+def refusal(
+    positions: Mapping[int, Position], held: Mapping[int, History], told: Mapping[int, History]
+) -> str | None:
+    """Why what servers tell does not go on from what clients were told of; None: it does.
+
+    Args:
+        positions: what they were told of.
+        held: histories of these events, as far as they are known.
+        told: histories of the events that are there.
+    """
+    for server_id in positions.keys() & told.keys():
+        held_id = held[server_id].id if server_id in held else None
+        session = positions[server_id].id.session
+        if reason := history.refusal(held_id, told[server_id], session):
+            return f"server {server_id}: {reason}"
+    return None
 
 
 async def resume(
@@ -81,15 +110,15 @@ async def resume(
         EventerBridgeError: as :func:`baseline`.
     """
     found: dict[int, EventId | None] = {}
-    for event in await _engine_events(client):
+    for event in await _latest(client, _ENGINES):
         found[event.id.server] = None
     for server_id, position in positions.items():
         found[server_id] = await _still_there(client, position)
     return found
 
 
-async def _engine_events(client: EventerClient) -> list[Event]:
-    pages = query_all(client.query, QueryLatestParams([_ENGINES]), limits.MAX_REMOTE_SERVERS + 1)
+async def _latest(client: EventerClient, query_type: EventType) -> list[Event]:
+    pages = query_all(client.query, QueryLatestParams([query_type]), limits.MAX_REMOTE_SERVERS + 1)
     events = [event async for event in pages]
     if len(events) > limits.MAX_REMOTE_SERVERS:
         raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")

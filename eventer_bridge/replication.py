@@ -12,8 +12,8 @@ servers do: ``{"state": "CONNECTED"}``, ``SYNCING`` when there is something to c
 the time. It is SYNCING again when it falls behind (``lag``). Of events that were left out, since
 it started, SYNCED tells as ``left_out``; it is told anew when they are more.
 
-A server whose store was deleted, or is an older copy, gives ids anew that events have here.
-It is not replicated until it has its store again, or another identifier; the log says so.
+A server whose store was restored from a backup, or made anew, has another history than the one
+that was followed (``following``), and is not replicated; the log says why, and what to do.
 
 Belongs to the event loop's thread.
 """
@@ -22,15 +22,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hat import aio, util
 
 from eventer_bridge import clock, limits
+from eventer_bridge.backends.common import failed
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
 from eventer_bridge.eventer.feed import Feed, FeedState
+from eventer_bridge.following import Following
+from eventer_bridge.history import is_history, type_of
 from eventer_bridge.lag import Lag
 from eventer_bridge.model import (
     INT64_MAX,
@@ -46,6 +49,13 @@ from eventer_bridge.model import (
 from eventer_bridge.registrable import check_type
 
 mlog = logging.getLogger(__name__)
+
+_REFUSED: Final = (
+    "server is not replicated: its store is not the one whose events are kept here. Start it with"
+    " that one; or give it another server_id, list that here, and have it replicate its old id from"
+    " here, so that nothing is lost; or begin here with a store from before, or an empty one"
+)
+"""What to do, besides why."""
 
 
 def create(engine: Engine, remote_id: int, connect: ConnectCb) -> "Replication":
@@ -78,6 +88,7 @@ class Replication(aio.Resource):
         self._timestamp: Timestamp | None = None  # of the last session
         self._is_ahead_told = False
         self._refused_events = 0
+        self._following = Following(engine, remote_id)
         self._feed = Feed(
             self.name,
             self._connect_feed,
@@ -152,19 +163,21 @@ class Replication(aio.Resource):
 
     async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
+        reason = await self._following.begin(client, session_id, self._timestamp)
+        if reason is not None:
+            self._on_client(client)
+            extra = {
+                "server": self.remote_id,
+                "peer": client.peer,
+                "last_session": session_id,
+                "reason": reason,
+            }
+            mlog.error(_REFUSED, extra=extra)
+            await client.wait_closing()  # its status counts all the same
+            raise ClosedError(f"connection lost: {client.close_reason}")
         if self._timestamp is None:
             await self._warn_if_unknown(client)
             return {self.remote_id: None}
-        if not await self._is_same_store(client, session_id, self._timestamp):
-            self._on_client(client)
-            extra = {"server": self.remote_id, "peer": client.peer, "last_session": session_id}
-            mlog.error(
-                "server is not replicated: its store is not the one whose events are kept here;"
-                " restore that one, or give it another server_id",
-                extra=extra,
-            )
-            await client.wait_closing()  # its status counts all the same
-            raise ClosedError(f"connection lost: {client.close_reason}")
         return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
 
     async def _warn_if_unknown(self, client: EventerClient) -> None:
@@ -177,23 +190,11 @@ class Replication(aio.Resource):
             extra = {"server": self.remote_id, "known": known[: limits.MAX_GROUP_SERVERS]}
             mlog.warning(f"server {self.remote_id} is not known at {client.peer}", extra=extra)
 
-    async def _is_same_store(
-        self, client: EventerClient, session_id: int, timestamp: Timestamp
-    ) -> bool:
-        """Whether what the server has goes with the last session of it that is kept here."""
-        event = await client.first_event(self.remote_id, session_id)
-        if event is not None:
-            if event.id.session == session_id:
-                return event.timestamp == timestamp
-            return event.timestamp >= timestamp  # that session was deleted there
-        # Nothing so new is there: also that can be deleted, where other servers' events of its
-        # types are newer. But not the last one of this type; each start registers one.
-        engine = ("event", str(self.remote_id), "engine")
-        started = (await client.query(QueryLatestParams([engine]))).events
-        return bool(started) and started[0].timestamp <= timestamp
-
     def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
         """Keep what can be kept of a session."""
+        if reason := self._following.goes_on(session):
+            error = ClosedError(f"server {self.remote_id} goes on with another history: {reason}")
+            return failed(asyncio.get_running_loop().create_future(), error)
         checked: dict[EventType, str | None] = {}
         reasons = [self._refusal(event, session[0], checked) for event in session]
         events = [event for event, reason in zip(session, reasons, strict=True) if reason is None]
@@ -234,8 +235,17 @@ class Replication(aio.Resource):
         if self._timestamp is not None and event.timestamp < self._timestamp:
             return "its timestamp is before that of an earlier session"
         if event.type not in checked:
-            checked[event.type] = _type_refusal(event.type)
+            checked[event.type] = self._type_refusal(event.type)
         return checked[event.type]
+
+    def _type_refusal(self, event_type: EventType) -> str | None:
+        if is_history(event_type) and event_type != type_of(self.remote_id):
+            return "it tells of the history of another server"
+        try:
+            check_type(event_type)
+        except InvalidEventError as e:
+            return str(e)
+        return None
 
     def _on_client(self, client: EventerClient | None) -> None:
         self._client = client
@@ -305,11 +315,3 @@ class Replication(aio.Resource):
         except EventerBridgeError as e:
             extra = {"server": self.remote_id, "reason": str(e)}
             mlog.debug("remote server is not told of the replication", extra=extra)
-
-
-def _type_refusal(event_type: EventType) -> str | None:
-    try:
-        check_type(event_type)
-    except InvalidEventError as e:
-        return str(e)
-    return None

@@ -98,6 +98,20 @@ class Backend(aio.Resource, abc.ABC):
             StorageError: it cannot be read.
         """
 
+    @property
+    @abc.abstractmethod
+    def history_id(self) -> str:
+        """Name of the store's history (see ``history``)."""
+
+    @abc.abstractmethod
+    def last_session(self, server_id: int) -> ServerMark:
+        """The last session of a server that was stored, whatever is reserved or was deleted.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+
     @abc.abstractmethod
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """Note on disk that ids of sessions up to and including ``session`` may be given.

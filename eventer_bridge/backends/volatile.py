@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hat import aio, util
 
+from eventer_bridge import history
 from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.errors import ClosedError
@@ -24,6 +25,7 @@ class VolatileBackend(Backend):
         self._async_group = aio.Group()
         self._marks: dict[int, ServerMark] = {}
         self._reserved: dict[int, int] = {}
+        self._history_id = history.new_id()
 
     @abc.abstractmethod
     def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
@@ -45,9 +47,18 @@ class VolatileBackend(Backend):
 
     def server_mark(self, server_id: int) -> ServerMark:
         """See :class:`Backend`."""
-        self._check_open()
-        session, timestamp = self._marks.get(server_id, ServerMark(0, None))
+        session, timestamp = self.last_session(server_id)
         return ServerMark(max(session, self._reserved.get(server_id, 0)), timestamp)
+
+    @property
+    def history_id(self) -> str:
+        """See :class:`Backend`; nothing outlives it."""
+        return self._history_id
+
+    def last_session(self, server_id: int) -> ServerMark:
+        """See :class:`Backend`."""
+        self._check_open()
+        return self._marks.get(server_id, ServerMark(0, None))
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""

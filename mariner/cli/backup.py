@@ -9,8 +9,8 @@ import click
 from eventer_bridge import moments
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.info import ext_info
+from eventer_bridge.backends.rocksdb.restoring import Restored, ext_go_on
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
-from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
@@ -19,6 +19,17 @@ from mariner.cli.values import value_option
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
+
+_FOLLOWERS: Final = """\
+Who followed the server of this store further than that has events which are gone here:
+- replicas refuse to go on, and say so in their log. So that nothing is lost: start this store with
+  another server_id, have it replicate its old one from the replica, and list the new one there. Or
+  restore replicas, too, from backups that are older than this one.
+- relays disconnect their clients once, and go on.
+- streams of Spark and lakes refuse to go on: begin new ones, with a new checkpoint or folder.
+- cursors that clients keep (the last id they have seen) stay right: no id is given twice.
+Who has not come so far notices nothing."""
+"""Printed by a restore."""
 
 
 @click.command()
@@ -55,9 +66,9 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
 
     STORE must not exist, or be an empty directory; run this as the gateway's user. BACKUP may
     also be the store of a running gateway, of which a checkpoint is copied then.
-    Restoring goes back in time: events that were registered after the backup are gone, and
-    their ids will be given again, to others. Whoever has seen them (replicas, exports) has to
-    go back, too.
+    Restoring goes back in time: events that were registered after the backup are gone. Their ids
+    are not given again, and the store has another history from now on, by which replicas, relays,
+    streams and lakes that have seen such events notice it. What that means is printed.
 
     Exit code 0: restored; 1: it failed, and nothing is left of it; 2: wrong usage.
     """
@@ -74,10 +85,11 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
                 except OSError as e:
                     raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
             n_left_out = 0 if until is None else ext_rewind(path, until)
-            Store(path, read_only=True).ext_close()
+            restored = ext_go_on(path)
     _tell("restored", source, store, started)
     if until is not None:
         output.write_text(f"{n_left_out} events after {until.to_iso()} are left out")
+    output.write_text(_consequences(restored))
 
 
 def _tell(what: str, source: Path, target: Path, started: float) -> None:
@@ -88,3 +100,14 @@ def _tell(what: str, source: Path, target: Path, started: float) -> None:
         f"{what} {source}: {target}: about {info.events} events,"
         f" {info.disk_bytes} bytes, {seconds:.1f} s"
     )
+
+
+def _consequences(restored: Restored) -> str:
+    """What it means for those who have seen more than was restored."""
+    lines = [f"history {restored.history_id} begins: of what was registered after the backup,"]
+    lines += (
+        f"  server {i.server_id} has nothing behind session {i.last_session or 0};"
+        f" new ids have sessions above {i.mark}"
+        for i in restored.servers
+    )
+    return "\n".join([*lines, _FOLLOWERS])

@@ -162,6 +162,7 @@ def _write_info(path: Path, found: StoreInfo) -> None:
     rows: list[tuple[str, str]] = [
         ("store", str(path)),
         ("format", str(found.format)),
+        ("history", found.history or "none yet"),
         ("events", f"about {found.events}"),
         ("event types", str(found.event_types)),
     ]

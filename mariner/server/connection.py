@@ -267,6 +267,11 @@ class ClientConnection(asyncio.Protocol):
         if self._protocol.state is State.OPEN and self._close_reason is None:
             self._write(self._protocol.send(StatusMsg(status)))
 
+    def end(self, reason: str) -> None:
+        """Close the connection of a client that was accepted."""
+        if self._protocol.state is State.OPEN:
+            self._close(reason, level=logging.INFO)
+
     def sweep(self, now: float) -> None:
         """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
         if self._unread_bytes:

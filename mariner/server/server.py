@@ -122,6 +122,11 @@ class MarinerServer(aio.Resource):
             except Exception as e:
                 connection.on_failed(e)
 
+    def on_other_history(self) -> None:
+        """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
+        for connection in tuple(self._context.connections):
+            connection.end("another history")
+
     async def _listen(
         self,
         host: str,

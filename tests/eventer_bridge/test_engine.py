@@ -157,7 +157,7 @@ async def test_refusals_store_nothing(core: Engine) -> None:
     with pytest.raises(LimitError, match="65537 events in one request, at most 65536"):
         core.register(SOURCE, [register_event("a")] * 65_537)
     result = await core.query(QueryServerParams(7))
-    assert [e.type for e in result.events] == [("event", "7", "engine")]
+    assert [e.type[-1] for e in result.events] == ["engine", "history"]
 
 
 async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> None:
@@ -265,13 +265,14 @@ async def test_it_stops_and_starts_again(core: Engine) -> None:
     assert recorder.statuses == [Status.STOPPING, Status.STANDBY]
     with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
         core.register(SOURCE, [register_event("a")])
-    assert len((await core.query(QueryServerParams(7))).events) == 2
+    assert len((await core.query(QueryServerParams(7))).events) == 3  # with the history
     await core.start()
     await core.start()
     await register(core, register_event("a"))
     assert recorder.statuses[2:] == [Status.STARTING, Status.OPERATIONAL]
-    events = (await core.query(QueryServerParams(7))).events
-    assert [e.type[-1] for e in events] == ["engine", "engine", "engine", "a"]
+    events = [*(await core.query(QueryServerParams(7))).events]
+    assert [e.type[-1] for e in events] == ["engine", "history", "engine", "engine", "a"]
+    del events[1]
     states = [e.payload.value() for e in events if isinstance(e.payload, JsonPayload)]
     assert states == ["STARTED", "STOPPED", "STARTED", 1]
 
@@ -402,7 +403,7 @@ async def test_a_large_replicated_session_can_fail(
     names = [f"t{n}" for n in range(limits.LARGE_SESSION_EVENTS + 1)]
     async with await rocksdb.create(tmp_path / "store") as backend:
         core = await engine.create(backend, 1)
-        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", len(names))
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", len(names) + 1)
         with pytest.raises(LimitError):
             await core.replicate(of_server(2, 1, names))
         assert core.pending_events == 0
@@ -448,7 +449,7 @@ async def test_a_session_of_large_payloads_is_dealt_with_in_steps(tmp_path: Path
         )
         assert (large.is_large, large.events, small.is_large) == (True, (), False)
         await asyncio.wait([large.committed, small.committed, replicated])
-        stored = (await core.query(QueryServerParams(1))).events[1:]
+        stored = (await core.query(QueryServerParams(1))).events[2:]
         assert stored == [*large.events, *small.events]
         assert (core.replicated(2).session, core.pending_events) == (1, 0)
         await core.async_close()
@@ -519,7 +520,7 @@ async def test_types_that_are_too_many_are_not_replicated(
 async def test_connections_are_announced(core: Engine, backend: Backend) -> None:
     core.announce(SOURCE, "gui", is_connected=True)
     core.announce(SOURCE, "gui", is_connected=False)
-    events = (await core.query(QueryServerParams(7))).events[1:]
+    events = (await core.query(QueryServerParams(7))).events[2:]
     assert [(e.id.session, "/".join(e.type), e.payload) for e in events] == [
         (2, "event/communication/connected", None),
         (2, "event/7/eventer/gui", JsonPayload.of("CONNECTED")),
@@ -539,7 +540,7 @@ async def test_a_connection_that_cannot_be_announced_leaves_a_line(
     assert "at most 1024 are allowed" in long["reason"]
     assert wildcard["client"] == "*"
     assert "'?' and '*' are for queries only" in wildcard["reason"]
-    assert len((await core.query(QueryServerParams(7))).events) == 1
+    assert len((await core.query(QueryServerParams(7))).events) == 2
 
 
 async def test_names_that_are_announced_have_a_quota(
@@ -550,5 +551,5 @@ async def test_names_that_are_announced_have_a_quota(
     for name in "abc":  # the first brings event/communication/connected, too
         core.announce(SOURCE, name, is_connected=True)
     events = (await core.query(QueryServerParams(7))).events
-    assert [e.type[-1] for e in events[2::2]] == ["a", "b"]
+    assert [e.type[-1] for e in events[3::2]] == ["a", "b"]
     assert "max_event_types: 3" in vars(caplog.records[-1])["reason"]

@@ -284,15 +284,36 @@ async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptu
                 await hear(watcher, list(range(20)))
         assert (await receive(peer, "status"))["status"] == "STANDBY"
         async with remote_server(kind, tmp_path, remote_port):
-            while (await receive(peer, "status"))["status"] != "OPERATIONAL":
-                pass
             await until_live(2)
+            if kind != "hat dummy":  # it tells of another history: nobody hears of both
+                for connected in (peer, *watchers):
+                    await receive_end(connected)
+                    connected.writer.close()
+                [told] = [i for i in caplog.records if "does not go on where it was" in i.message]
+                assert told.levelno == logging.ERROR
+                assert "was followed up to session" in told.__dict__["reason"]
+                watchers = [
+                    await RawPeer.init(port, subscriptions=[["a"]], persisted=persisted)
+                    for persisted in (False, True)
+                ]
+                peer = await stack.enter_async_context(await RawPeer.init(port))
+            else:
+                while (await receive(peer, "status"))["status"] != "OPERATIONAL":
+                    pass
             for i in range(20, 40):
                 assert (await peer.request(register_req(i, event("a", value=i))))["success"]
             for watcher in watchers:
                 await hear(watcher, list(range(20, 40)))
                 watcher.writer.close()
-    assert [i for i in caplog.records if "no longer has the last events" in i.message]
+    if kind == "hat dummy":
+        assert [i for i in caplog.records if "no longer has the last events" in i.message]
+
+
+async def receive_end(peer: RawPeer) -> None:
+    """Wait until a connection is closed, with no event on it before."""
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        while True:
+            assert (await peer.receive())["msg_type"] != "events"
 
 
 async def hear(watcher: RawPeer, values: list[int]) -> None:

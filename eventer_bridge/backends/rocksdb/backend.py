@@ -155,6 +155,7 @@ class RocksDbBackend(Backend):
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
+        self._history_id = self._store.history_id() or ""
         self._stats = StoreStats(0, 0, 0)
         self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
@@ -205,6 +206,17 @@ class RocksDbBackend(Backend):
         self._check_open()
         with self._store.in_use():
             return self._store.mark(server_id)
+
+    @property
+    def history_id(self) -> str:
+        """See :class:`Backend`."""
+        return self._history_id
+
+    def last_session(self, server_id: int) -> ServerMark:
+        """See :class:`Backend`. A short read on the loop's thread."""
+        self._check_open()
+        with self._store.in_use():
+            return self._store.last_session(server_id)
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""

@@ -330,10 +330,11 @@ def _begin_log(db: Rdict) -> None:
     batch = WriteBatch(raw_mode=True)
     batch.put(LOG_KEY, secrets.token_bytes(16))
     batch.put(FORMAT_KEY, str(FORMAT).encode())
-    db.write(batch, _synced())
+    db.write(batch, synced())
 
 
-def _synced() -> WriteOptions:
+def synced() -> WriteOptions:
+    """Of a write that is durable when it is done."""
     options = WriteOptions()
     options.sync = True
     return options

@@ -38,6 +38,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
 
     Attributes:
         format: version of the layout.
+        history: name of the history (``history``), None for a store of before.
         events: stored events, an estimate (``verify`` counts them).
         event_types: known event types, exactly.
         spent: what those cost that each client brought (``type_budget``).
@@ -50,6 +51,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
     """
 
     format: int
+    history: str | None
     events: int
     event_types: int
     spent: dict[str, int]
@@ -73,6 +75,7 @@ def ext_info(store: Store) -> StoreInfo:
     last = snapshot.seek_last(sessions, b"")
     return StoreInfo(
         format=FORMAT,
+        history=store.history_id(),
         events=store.n_events(),
         event_types=len(store.ext_types()),
         spent=store.ext_spent(),

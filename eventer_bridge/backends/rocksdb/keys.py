@@ -18,6 +18,7 @@ decoded at once (``numpy`` over the joined keys)::
               "types of " · who                         → what the types cost that who
                                                           brought (8)
               "log"                                     → random, see ``acknowledged``
+              "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``unfinished``
 
 The order of places is the natural order of events (001, "Event ordering"), ties between
@@ -75,6 +76,9 @@ server never go back by it."""
 LOG_KEY: Final = b"log"
 """What is written first to a new log, so that it is like no other (``acknowledged``). Of no
 meaning later."""
+
+HISTORY_KEY: Final = b"history"
+"""Which history the store is of (``history``). Versions that know of none leave it as it is."""
 
 UNFINISHED_KEY: Final = b"unfinished"
 """Which session is being written in parts (``unfinished``)."""

@@ -2,7 +2,8 @@
 
 The log is kept up to where it can be used; what follows is set aside, under a name that RocksDB
 does not look at. What was in sorted files already stays, so that rows of the same session may be
-missing in one index and not in another: ``verify`` tells.
+missing in one index and not in another: ``verify`` tells. Somebody may have seen what was lost, as
+after a restore (``restoring``).
 
 Runs on a thread that may block.
 """
@@ -10,15 +11,12 @@ Runs on a thread that may block.
 import logging
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import acknowledged, database, directories
-from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs, log_number
-from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.restoring import ext_go_on
 from eventer_bridge.errors import StorageError, StoreLossError
 
 mlog = logging.getLogger(__name__)
@@ -55,21 +53,7 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
     finally:
         os.close(lock)
     if is_lost:
-        _raise_ids(path, server_id)
-
-
-def _raise_ids(path: Path, server_id: int) -> None:
-    store = Store(path)
-    try:
-        commit = Commit()
-        now_us = time.time_ns() // 1_000  # more than a server comes to
-        mark = store.mark(server_id).session
-        raised = now_us if now_us > mark else mark + limits.RESERVED_SESSIONS
-        store.stage_reservation(commit, server_id, raised)
-        store.write(commit)
-        store.ext_sync()
-    finally:
-        store.ext_close()
+        ext_go_on(path, (server_id,))
 
 
 def _find_loss(path: Path) -> StoreLossError | None:

@@ -6,8 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from eventer_bridge import limits
+from eventer_bridge import history, limits
 from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.loss import ext_accept_loss
 from eventer_bridge.backends.rocksdb.store import Store
@@ -28,7 +29,7 @@ class Opened(NamedTuple):
 
 
 def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
-    """Open a store; raises as :class:`Store` does.
+    """Open a store to write, and give it a history where it has none; raises as :class:`Store`.
 
     Args:
         path: its directory.
@@ -40,6 +41,10 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
     store = Store(path)
     try:
         ext_remove_scratch(path)
+        if store.history_id() is None:
+            commit = Commit()
+            store.stage_history(commit, history.new_id())
+            store.ext_write_synced(commit)
         return ext_call(ext_load, store)
     except BaseException:
         store.ext_close()

@@ -30,7 +30,7 @@ from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, read_spent, read_types
-from eventer_bridge.backends.rocksdb.database import COMMIT
+from eventer_bridge.backends.rocksdb.database import COMMIT, synced
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
@@ -218,6 +218,10 @@ class Store(Database):
         """Add to a commit what stands where the format does (``contents``)."""
         commit.batch.put(keys.FORMAT_KEY, value)
 
+    def stage_history(self, commit: Commit, history_id: str) -> None:
+        """Add to a commit which history the store is of."""
+        commit.batch.put(keys.HISTORY_KEY, history_id.encode())
+
     def stage_spent(self, commit: Commit, owner: str, price: int) -> None:
         """Add to a commit what the types of an owner cost, those that it stores included."""
         commit.batch.put(keys.encode_owner(owner), keys.encode_int(price))
@@ -240,6 +244,15 @@ class Store(Database):
                 commit.is_written = True
                 self.undecided = commit.sessions
                 self._db.write(commit.batch)
+
+    def ext_write_synced(self, commit: Commit) -> None:
+        """Write a small commit and sync it, while nobody else uses the store.
+
+        Raises:
+            StorageError: as :meth:`write`.
+        """
+        with self.errors(COMMIT):
+            self._db.write(commit.batch, synced())
 
     def ext_sync(self) -> None:
         """Sync what was written: the slow part of a commit, which leaves the lock free.
@@ -373,18 +386,29 @@ class Store(Database):
 
     def mark(self, server_id: int) -> ServerMark:
         """See ``Backend.server_mark``."""
-        server = keys.encode_int(server_id)
         with self.errors():
-            reserved = self._db.get(keys.RESERVED_KEY + server)
+            reserved = self._db.get(keys.RESERVED_KEY + keys.encode_int(server_id))
         session = 0 if reserved is None else keys.decode_int(reserved)
+        last, timestamp = self.last_session(server_id)
+        return ServerMark(session if timestamp is None else max(session, last), timestamp)
+
+    def last_session(self, server_id: int) -> ServerMark:
+        """See ``Backend.last_session``."""
+        server = keys.encode_int(server_id)
         snapshot = self.snapshot()
         last = snapshot.seek_last(snapshot.iterator("server"), server)
         stored = b"" if last is None else last[len(server) :] + snapshot.timestamp(last)
         position = max(stored, self.deleted_position(server))  # the later session
         if not position:
-            return ServerMark(session, None)
-        session = max(session, keys.decode_int(position[: keys.INT_BYTES]))
+            return ServerMark(0, None)
+        session = keys.decode_int(position[: keys.INT_BYTES])
         return ServerMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
+
+    def history_id(self) -> str | None:
+        """Name of the history (``history``); None: the store is of before, or was just made."""
+        with self.errors():
+            found: bytes | None = self._db.get(keys.HISTORY_KEY)
+        return None if found is None else found.decode()
 
     def n_events(self) -> int:
         """Estimate of the number of stored events; does not read them."""

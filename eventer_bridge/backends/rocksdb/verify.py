@@ -175,6 +175,8 @@ class _Verification:
         for key, session in self._rows("default"):
             if key.startswith(keys.DELETED_KEY):
                 self._check_deleted(key, session)
+            if key == keys.HISTORY_KEY and not session.isascii():
+                self._tell("default", _key(key), "not the name of a history")
             if key.startswith(keys.SPENT_KEY) and len(session) != keys.INT_BYTES:
                 self._tell("default", _key(key), "not what the types of a client cost")
             if not key.startswith(keys.RESERVED_KEY):

@@ -76,7 +76,7 @@ async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = [i for i, _ in progress]
     assert done == sorted(done)
     assert done
-    assert {total for _, total in progress} == {8 + 8 + 4 + 4 + 3 + 3}
+    assert {total for _, total in progress} == {8 + 8 + 4 + 4 + 3 + 4}
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from eventer_bridge.subscription import EVERYTHING, Subscription
 NAME = "tests.eventer_bridge.modules.scripted"
 CONNECTION = Source(SourceType.CONNECTION, 1_000_000)
 STARTED = ("event", "1", "engine")
+HISTORY = ("event", "1", "history")
 
 json_schema: dict[str, Any] = {}
 
@@ -171,9 +172,9 @@ async def register(
 
 
 async def stored(core: Engine) -> list[Event]:
-    """Everything that is stored but STARTED."""
+    """Everything that is stored but STARTED, and the history that it tells of."""
     result = await core.query(QueryServerParams(1))
-    return [i for i in result.events if i.type != STARTED]
+    return [i for i in result.events if i.type not in {STARTED, HISTORY}]
 
 
 def types(events: Sequence[Event | ProcessEvent]) -> list[str]:

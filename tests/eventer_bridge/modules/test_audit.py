@@ -9,6 +9,7 @@ from eventer_bridge.engine import Engine
 from eventer_bridge.model import Event, JsonPayload, RegisterEvent, Source, SourceType
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
+    HISTORY,
     NAME,
     STARTED,
     Scripted,
@@ -103,8 +104,8 @@ async def test_engine_and_modules_are_sources_too() -> None:
             "source_type": "ENGINE",
             "source_id": 0,
             "client": None,
-            "events": 1,
-            "types": [{"type": list(STARTED), "events": 1}],
+            "events": 2,
+            "types": [{"type": list(i), "events": 1} for i in (STARTED, HISTORY)],
             "other_events": 0,
         }
         # what a module adds is not what was asked for; what it registers itself is

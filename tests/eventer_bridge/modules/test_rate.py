@@ -73,7 +73,7 @@ async def test_its_own_events_are_not_counted() -> None:
     async with running_engine({**CONF, "subscriptions": [["*"]], "prefix": ["n", "per"]}) as core:
         await register(core, register_event("x"))
         await rates(core, "per", "x", total=1, prefix="n")
-        expected = {"x", "n/per/x", "n/per/event/1/engine"}
+        expected = {"x", "n/per/x", "n/per/event/1/engine", "n/per/event/1/history"}
         assert set(types(await stored(core))) == expected
 
 

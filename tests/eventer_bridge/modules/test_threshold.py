@@ -28,6 +28,7 @@ from eventer_bridge.model import (
 from eventer_bridge.modules.threshold import _says_raised
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
+    HISTORY,
     register,
     register_event,
     running_engine,
@@ -290,4 +291,5 @@ async def test_the_store_is_not_asked_where_memory_knows(monkeypatch: pytest.Mon
     async with running_engine(conf(TEMPERATURE)) as core:
         for i in range(20):
             await register(core, reading(60 + 2 * i, f"u{i}"))
-    assert asked == [QueryLatestParams([("alarm", "plant", "?", "temperature")])]
+    wanted = ("alarm", "plant", "?", "temperature"), HISTORY  # which the engine asks for
+    assert asked == [QueryLatestParams([i]) for i in wanted]

@@ -133,6 +133,7 @@ async def running(backend: SlowBackend, **arguments: Any) -> AsyncIterator[Engin
     """Server 7; in the end everything is committed."""
     core = await engine.create(backend, 7, **arguments)
     backend.asked.clear()  # STARTED
+    backend.queries.clear()
     try:
         yield core
     finally:

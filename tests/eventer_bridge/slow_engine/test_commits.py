@@ -76,13 +76,13 @@ async def test_a_query_finds_what_it_has_to_wait_for(core: Engine, backend: Slow
         asyncio.ensure_future(core.query(QueryServerParams(7), after=after))
         for after in ([session.committed], [session.committed, later], [])
     ]
-    assert len((await waiting[2]).events) == 2
+    assert len((await waiting[2]).events) == 3  # with STARTED, and the history
     assert not waiting[0].done()
     backend.commits[0].set_result(None)
-    assert len((await waiting[0]).events) == 2
+    assert len((await waiting[0]).events) == 3
     assert not waiting[1].done()
     later.set_exception(StorageError("full"))  # which is not its business
-    assert len((await waiting[1]).events) == 2
+    assert len((await waiting[1]).events) == 3
 
 
 async def test_queries_are_the_backends(core: Engine, backend: SlowBackend) -> None:

@@ -324,4 +324,5 @@ async def test_conditions_hold_for_every_session(backend: SlowBackend) -> None:
         errors = await done(large, behind, fine)
         assert [type(i) for i in errors] == [ConditionError, ConditionError, type(None)]
         assert core.pending_events == 0
-        assert len((await core.query(QueryServerParams(7))).events) == 2  # STARTED, and this
+        # STARTED, the history, and this
+        assert len((await core.query(QueryServerParams(7))).events) == 3

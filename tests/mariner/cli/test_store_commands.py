@@ -138,6 +138,18 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
     result = await run("restore", backup, restored)
     assert (result.code, result.stderr) == (0, "")
     assert re.match(rf"restored {backup}: {restored}: about \d+ events, ", result.stdout)
+    info = json.loads((await run("store", "info", "--json", restored)).stdout)
+    assert f"\nhistory {info['history']} begins: " in result.stdout
+    assert (
+        info["history"]
+        != json.loads((await run("store", "info", "--json", backup)).stdout)["history"]
+    )
+    [server] = info["servers"]
+    assert (
+        f"server 1 has nothing behind session {server['last_session']}; new ids have sessions above"
+        f" {server['mark']}\n" in result.stdout
+    )
+    assert server["mark"] > 10**15
     async with gateway(restored.parent) as running:
         found = await stored(running.port)
         assert len(before) >= 1_000
