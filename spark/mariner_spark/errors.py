@@ -11,7 +11,8 @@
     ├── SchemaError              a schema that the user gave
     ├── SnapshotError            the snapshot of a read is not there any more
     └── SourceError              the gateway's answers cannot be used
-        └── DataLossError        events that a stream did not read are gone
+        ├── DataLossError        events that a stream did not read are gone
+        └── HistoryError         they do not go on from what a stream read
 
 What goes wrong in the store is a ``StorageError`` of ``eventer_bridge``, what goes wrong on
 the way to the gateway a ``MarinerError`` of ``mariner``. Spark wraps all of them in errors of
@@ -73,3 +74,7 @@ class SourceError(MarinerSparkError):
 
 class DataLossError(SourceError):
     """Events that a stream did not read were deleted; the text says what to do."""
+
+
+class HistoryError(SourceError):
+    """The gateway's store is of another history than what was read; the text says what to do."""

@@ -9,23 +9,25 @@ import datetime
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
+from eventer_bridge import history
+from eventer_bridge.history import History
 from eventer_bridge.model import EventId
 from mariner_spark import limits, times, values
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Manifest, Position
-from mariner_spark.lake.writer import FORMAT, LakeSink
-from mariner_spark.source import offsets, options
+from mariner_spark.lake.writer import FORMAT, OTHER_STORE, LakeSink
+from mariner_spark.source import histories, offsets, options
 from mariner_spark.source.gateway import Gateway
 from mariner_spark.source.gateways import Gateways
-from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import ANY_TYPE, find_servers, session_time
 from mariner_spark.values import DEFAULT_PATH, with_value
@@ -66,8 +68,7 @@ def ingest(
     before = _rows(files)
     reader = spark.readStream.format("mariner").options(**source)
     if starting := _find_start(files, options.parse(source)):
-        encoded = msgspec.json.encode(offsets.encode(starting)).decode()
-        reader = reader.option("startingOffsets", encoded)
+        reader = reader.option("startingOffsets", msgspec.json.encode(starting).decode())
     with tempfile.TemporaryDirectory(prefix="mariner-lake-") as checkpoint:
         query = start(
             reader.load(), path, Path(checkpoint), value_path=value_path, interval_s=interval_s
@@ -146,8 +147,8 @@ def _activate(spark: SparkSession) -> None:
         java_class.setActiveSession(spark._jsparkSession)
 
 
-def _find_start(files: Files, parsed: Options) -> Offsets:
-    """How far those servers are that the stream is to read.
+def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
+    """How far those servers are that the stream is to read, as ``offsets``.
 
     The lake may have others, from other gateways: these would be missed here.
 
@@ -161,8 +162,10 @@ def _find_start(files: Files, parsed: Options) -> Offsets:
     def ask(gateway: Gateway) -> set[int]:
         servers = parsed.selection.servers or find_servers(gateway, event_types=[ANY_TYPE])
         known = servers & found.positions.keys()
+        told = histories.find(gateway)
         for server in known:
-            _check_history(files, gateway, server, found.positions[server])
+            last = found.positions[server]
+            _check_history(files, gateway, server, last, told.get(server))
         return set(known)
 
     gateways = Gateways(parsed.gateways)
@@ -171,27 +174,38 @@ def _find_start(files: Files, parsed: Options) -> Offsets:
     finally:
         gateways.close()
     servers |= parsed.selection.servers or set()  # also where a gateway is away
-    return {
-        server: EventId(server, *last.place)
-        for server, last in found.positions.items()
-        if server in servers
-    }
+    started = {i: j for i, j in found.positions.items() if i in servers}
+    return offsets.encode(
+        {i: EventId(i, *j.place) for i, j in started.items()},
+        {i: j.history.id for i, j in started.items() if j.history is not None},
+    )
 
 
-def _check_history(files: Files, gateway: Gateway, server: int, last: Position) -> None:
-    """Refuse a store that was made anew, or set back, and has come past the lake's last event.
+def _check_history(
+    files: Files, gateway: Gateway, server: int, last: Position, told: History | None
+) -> None:
+    """Refuse a store that was made anew, or set back.
+
+    Args:
+        files: the lake.
+        gateway: who has the store.
+        server: the server.
+        last: the last event of it that the lake has.
+        told: what the gateway tells of its history.
 
     Raises:
-        LakeError: the session of that event is another one there.
+        LakeError: it has another history, or the session of that event is another one there.
     """
+    reason = None if told is None else history.refusal(last.history_id, told, last.session)
+    if reason is not None:
+        raise LakeError(f"{files}: {gateway}: server {server}: {reason}. {OTHER_STORE}")
     moment = session_time(gateway, server, last.session)
     if moment is None or last.timestamp is None or times.to_us(moment) == last.timestamp:
         return
     raise LakeError(
         f"{files}: {gateway} has other events of server {server} than the lake: its session"
         f" {last.session} is of {_text(times.to_us(moment))}, in the lake of"
-        f" {_text(last.timestamp)}. It is another store, or one that was set back: ingest it into"
-        " a new lake"
+        f" {_text(last.timestamp)}. {OTHER_STORE}"
     )
 
 

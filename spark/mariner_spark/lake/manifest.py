@@ -27,6 +27,18 @@ SegmentPath: TypeAlias = Annotated[
 ]
 
 
+class Begun(msgspec.Struct, frozen=True, order=True):
+    """A history of a server (``eventer_bridge.history``).
+
+    Attributes:
+        first: session that it begins with.
+        id: its name.
+    """
+
+    first: int
+    id: str
+
+
 class Position(msgspec.Struct, frozen=True):
     """An event of a server.
 
@@ -35,16 +47,23 @@ class Position(msgspec.Struct, frozen=True):
         instance: of its id.
         timestamp: of it, microseconds since 1970, by which another store of a server with the
             same id is known; None: a manifest of an earlier version does not tell.
+        history: that it is of, as far as that was told.
     """
 
     session: int
     instance: int
     timestamp: int | None = None
+    history: Begun | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """What positions of a server are ordered by."""
         return self.session, self.instance
+
+    @property
+    def history_id(self) -> str | None:
+        """Name of the history."""
+        return None if self.history is None else self.history.id
 
 
 class Segment(msgspec.Struct, frozen=True):

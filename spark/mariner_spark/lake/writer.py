@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,15 +28,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from eventer_bridge import history
+from eventer_bridge.history import History
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError, SchemaError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
-from mariner_spark.lake.manifest import Manifest, Position, Segment
+from mariner_spark.lake.manifest import Begun, Manifest, Position, Segment
 
 FORMAT: Final = "mariner_lake"
 
 _QUERY_ID: Final = "sql.streaming.queryId"
+
+OTHER_STORE: Final = (
+    "It is another store than the one that was ingested, or one that was set back: ingest it into"
+    " a new lake"
+)
+"""What to do."""
 
 
 class LakeSink(DataSource):
@@ -164,7 +173,7 @@ def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) ->
     """Write the events of some batches that are not in the lake.
 
     Raises:
-        LakeError: the lake cannot be read or written.
+        LakeError: the lake cannot be read or written, or has another history of a server.
     """
     positions = (manifest.find(files) or Manifest()).positions
     reached: dict[int, Position] = {}
@@ -172,6 +181,7 @@ def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) ->
     try:
         for batch in batches:
             new = behind(batch, positions)
+            _check_histories(files, positions, new)
             advance(reached, new)
             writer.add(new)
         writer.flush()
@@ -219,20 +229,53 @@ def advance(reached: dict[int, Position], batch: pa.RecordBatch) -> None:
     """Note the last events of a batch, by server."""
     servers, sessions, instances = _ids(batch)
     moments = batch.column("timestamp").cast(pa.int64()).to_numpy()
+    told = _histories(batch)
     for server in _distinct(batch):
         [rows] = np.nonzero(servers == server)
         rows = rows[sessions[rows] == sessions[rows].max()]
         last = rows[instances[rows].argmax()]
-        numbers = (int(column[last]) for column in (sessions, instances, moments))
-        merge(reached, {server: Position(*numbers)})
+        session, instance, moment = (int(i[last]) for i in (sessions, instances, moments))
+        begun = Begun(told[server].first, told[server].id) if server in told else None
+        merge(reached, {server: Position(session, instance, moment, begun)})
 
 
 def merge(positions: dict[int, Position], others: Mapping[int, Position]) -> None:
-    """Note positions that are further."""
+    """Note positions that are further. A history lasts until another one begins."""
     for server, position in others.items():
-        known = positions.get(server)
-        if known is None or known.place < position.place:
-            positions[server] = position
+        known = positions.get(server, position)
+        last = max(known, position, key=lambda i: i.place)
+        told = [i.history for i in (known, position) if i.history is not None]
+        positions[server] = msgspec.structs.replace(last, history=max(told, default=None))
+
+
+def _check_histories(
+    files: Files, positions: Mapping[int, Position], batch: pa.RecordBatch
+) -> None:
+    """Refuse events that do not go on from those that are in the lake.
+
+    Raises:
+        LakeError: a server has another history.
+    """
+    for server, told in _histories(batch).items():
+        last = positions.get(server)
+        if last is None:
+            continue
+        if reason := history.refusal(last.history_id, told, last.session):
+            raise LakeError(f"{files}: server {server}: {reason}. {OTHER_STORE}")
+
+
+def _histories(batch: pa.RecordBatch) -> dict[int, History]:
+    """Histories that servers tell of in a batch, the last one of each."""
+    paths = batch.column("type_path")
+    found: dict[int, History] = {}
+    for row in batch.filter(pc.ends_with(paths, "/history")).to_pylist():
+        server, session, text = row["server"], row["session"], row["payload_json"]
+        if text is None or row["type"] != list(history.type_of(server)):
+            continue
+        told = history.decode(text.encode(), session)
+        if told is not None and (server not in found or found[server].first < session):
+            found[server] = told
+    return found
 
 
 def _discard(files: Files, written: list[Written]) -> None:

@@ -19,7 +19,8 @@ ORDER: Final = ("timestamp", *ID)
 SECOND_US: Final = 1_000_000
 
 _CORE_TYPE: Final = (
-    r"^event/(communication/(connected|disconnected)|[^/]+/(engine|(eventer|mariner)/[^/]+))\z"
+    r"^event/(communication/(connected|disconnected)"
+    r"|[^/]+/(engine|history|(eventer|mariner)/[^/]+))\z"
 )
 
 

@@ -2,10 +2,11 @@
 
 As JSON, in the checkpoint of a query and in the option ``startingOffsets``::
 
-    {"1": {"session": 1207, "instance": 3}, "2": {"session": 77, "instance": 1}}
+    {"1": {"session": 1207, "instance": 3, "history": "6f1c…"}, "2": {"session": 77, "instance": 1}}
 
 Events of a server are read in the order of their ids, which is the order in which they were
-registered. A server that is not named is read from its first event on.
+registered. A server that is not named is read from its first event on. The history is the one that
+the gateways told when it was read (``histories``), as far as they did.
 """
 
 from collections.abc import Mapping
@@ -25,33 +26,36 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 class _Place(msgspec.Struct, forbid_unknown_fields=True):
     session: _Number
     instance: _Number
+    history: str | None = None
 
 
-def encode(offsets: Offsets) -> dict[str, dict[str, int]]:
+def encode(offsets: Offsets, histories: Mapping[int, str]) -> dict[str, dict[str, Any]]:
     """As Spark keeps them. The same offsets always look the same, as Spark compares texts."""
-    return {
-        str(server): {"session": offsets[server].session, "instance": offsets[server].instance}
-        for server in sorted(offsets)
-    }
+    encoded: dict[str, dict[str, Any]] = {}
+    for server in sorted(offsets):
+        event_id = offsets[server]
+        place = encoded[str(server)] = {"session": event_id.session, "instance": event_id.instance}
+        if server in histories:
+            place["history"] = histories[server]
+    return encoded
 
 
 def decode(data: Mapping[str, Any]) -> dict[int, EventId]:
-    """The opposite of :func:`encode`.
+    """The opposite of :func:`encode`, without histories.
 
     Raises:
         ValueError: it is something else.
     """
-    try:
-        places = msgspec.convert(data, dict[str, _Place])
-        return {int(i): EventId(int(i), j.session, j.instance) for i, j in places.items()}
-    except ValueError as e:  # also what msgspec raises
-        raise ValueError(
-            f'expected offsets: {{"SERVER": {{"session": S, "instance": I}}, ...}}: {e}'
-        ) from None
+    return {i: EventId(i, j.session, j.instance) for i, j in _places(data).items()}
 
 
-def parse(text: str) -> dict[int, EventId]:
-    """Offsets as people write them.
+def decode_histories(data: Mapping[str, Any]) -> dict[int, str]:
+    """Histories by server, as far as they are known; raises as :func:`decode`."""
+    return {i: j.history for i, j in _places(data).items() if j.history is not None}
+
+
+def parse(text: str) -> dict[str, dict[str, Any]]:
+    """Offsets as people write them, as Spark keeps them.
 
     Raises:
         ValueError: it is none.
@@ -60,4 +64,13 @@ def parse(text: str) -> dict[int, EventId]:
         data = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError) as e:
         raise ValueError(f"expected earliest, latest or offsets as JSON: {e}") from None
-    return decode(data)
+    return encode(decode(data), decode_histories(data))
+
+
+def _places(data: Mapping[str, Any]) -> dict[int, _Place]:
+    try:
+        return {int(i): j for i, j in msgspec.convert(data, dict[str, _Place]).items()}
+    except ValueError as e:  # also what msgspec raises
+        raise ValueError(
+            f'expected offsets: {{"SERVER": {{"session": S, "instance": I}}, ...}}: {e}'
+        ) from None

@@ -49,7 +49,6 @@ from mariner_spark import limits, times, type_path
 from mariner_spark.errors import OptionError
 from mariner_spark.local_path import local_path
 from mariner_spark.source import offsets
-from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 
@@ -106,13 +105,13 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """What only a stream has.
 
     Attributes:
-        starting: last events that a new query does not read, by server; None: it begins
+        starting: last events that a new query does not read, as ``offsets``; None: it begins
             behind the newest that there are.
         max_events: events of a batch.
         fails_on_loss: whether deleted events end the query.
     """
 
-    starting: Offsets | None
+    starting: Mapping[str, Any] | None
     max_events: int | None
     fails_on_loss: bool
 
@@ -315,7 +314,7 @@ def _servers(text: str) -> frozenset[int]:
     return servers
 
 
-def _starting(text: str) -> Offsets | None:
+def _starting(text: str) -> Mapping[str, Any] | None:
     if text == "latest":
         return None
     return {} if text == "earliest" else offsets.parse(text)

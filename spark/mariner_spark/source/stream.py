@@ -16,7 +16,7 @@ reading makes some itself; until then they wait for other events.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -29,14 +29,16 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from eventer_bridge.history import History
 from eventer_bridge.model import Event, EventId, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
 from mariner_spark import schema as schemas
 from mariner_spark.errors import DataLossError, GatewayAwayError, OptionError
-from mariner_spark.source import offsets, stream_batches
+from mariner_spark.source import histories, offsets, stream_batches
 from mariner_spark.source.gateway import Gateway
 from mariner_spark.source.gateways import Gateways, Patience
+from mariner_spark.source.histories import Told
 from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import (
@@ -51,6 +53,14 @@ from mariner_spark.source.server_events import (
 _ANNOUNCEMENTS: Final = Subscription(
     [("event", "communication", "*"), ("event", "?", "eventer", "*")]
 )
+
+
+class _Surveyed(NamedTuple):
+    """What a gateway has: its name, histories and last events by server."""
+
+    gateway: str
+    told: Mapping[int, History]
+    ends: Mapping[int, EventId | None]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
         self._turn = -1  # which server comes first in a limited batch
         self._is_idle = False
+        self._told: dict[int, Told] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
         """Where a new query begins.
@@ -80,7 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         newest = self._survey_now()
         starting = self._options.stream.starting
-        return offsets.encode(newest if starting is None else starting)
+        return self._encode(newest, {}) if starting is None else dict(starting)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
         """Have the query end at the newest events that there are now.
@@ -113,11 +124,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: a gateway declines us, or two have different events of a server.
             DataLossError: the gateways do not have what was read before.
+            HistoryError: they do not go on from it.
         """
         if self._is_idle:
             time.sleep(limits.POLL_PERIOD_S)
         begin = offsets.decode(start)
         newest = self._survey(begin) if self._target is None else self._target
+        held = offsets.decode_histories(start)
+        self._check_histories(begin, held)
         self._check_known(begin, newest)
         if self._target is None and self._is_noise(begin, newest):
             newest = begin
@@ -125,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             newest = self._limit(begin, newest, limit.max_rows)
         end = {**begin, **dict(_pending(begin, newest))}
         self._is_idle = end == begin
-        return start if end == begin else offsets.encode(end)
+        return start if end == begin else self._encode(end, held)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch; waits for a gateway that has all of it.
@@ -133,13 +147,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: a gateway declines us.
             DataLossError: some of it was deleted.
+            HistoryError: a gateway has another history than the batch is of.
         """
-        begin = offsets.decode(start)
+        begin, held = offsets.decode(start), offsets.decode_histories(end)
         return [
             partition
             for server, last in _pending(begin, offsets.decode(end))
             for partition in stream_batches.plan(
-                self._gateways, self._options, server, begin.get(server), last
+                self._gateways,
+                self._options,
+                server,
+                begin.get(server),
+                last,
+                held=held.get(server),
             )
         ]
 
@@ -180,19 +200,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Last events of all servers, as far as the gateways can be reached."""
         named = self._options.selection.servers
 
-        def find(gateway: Gateway) -> Mapping[int, EventId | None]:
+        def find(gateway: Gateway) -> _Surveyed:
             if named is None:
                 self._servers |= find_servers(gateway) | begin.keys()
-            return {i: find_last(gateway, i, begin.get(i)) for i in sorted(self._servers)}
+            told = histories.find(gateway)
+            ends = {i: find_last(gateway, i, begin.get(i)) for i in sorted(self._servers)}
+            return _Surveyed(repr(gateway), told, ends)
 
         ends: dict[int, list[EventId]] = {}
+        self._told = {}
         for found in self._gateways.ask(find):
-            for server, last in found.items():
+            for server, last in found.ends.items():
                 if last is not None:
                     ends.setdefault(server, []).append(last)
+                if server in found.told:
+                    session = 0 if last is None else last.session
+                    told = Told(found.gateway, found.told[server], session)
+                    histories.merge(self._told, server, told)
         for server, lasts in ends.items():
             self._compare(server, lasts)
         return {server: max(lasts) for server, lasts in ends.items()}
+
+    def _check_histories(self, begin: Offsets, held: Mapping[int, str]) -> None:
+        """Refuse what does not go on from what was read before."""
+        for server in begin.keys() & self._told.keys():
+            told = self._told[server]
+            session = begin[server].session
+            histories.check(told.gateway, server, held.get(server), told.history, session)
+
+    def _encode(self, events: Offsets, held: Mapping[int, str]) -> dict[str, Any]:
+        """Offsets as Spark keeps them, with the histories that are told now, or else held."""
+        return offsets.encode(events, {**held, **histories.ids(self._told)})
 
     def _compare(self, server: int, lasts: Sequence[EventId]) -> None:
         """Refuse gateways with different events of a server, once for as many of them.

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import InputPartition
 from eventer_bridge.model import INT64_MAX, Event, EventId, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
-from mariner_spark.errors import DataLossError
-from mariner_spark.source import loss
+from mariner_spark.errors import DataLossError, HistoryError
+from mariner_spark.source import histories, loss
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import Gateway
@@ -35,13 +35,17 @@ class StreamPartition(InputPartition):
         server: the server.
         start: event behind which it begins; None: with the first one.
         end: where it ends; there are events from here on.
+        held: history that they are of; None: not known.
     """
 
-    def __init__(self, server: int, start: EventId | None, end: EventId) -> None:
+    def __init__(
+        self, server: int, start: EventId | None, end: EventId, held: str | None = None
+    ) -> None:
         super().__init__(None)
         self.server = server
         self.start = start
         self.end = end
+        self.held = held
 
 
 class _Place(NamedTuple):
@@ -52,7 +56,13 @@ class _Place(NamedTuple):
 
 
 def plan(
-    gateways: Gateways, options: Options, server: int, start: EventId | None, end: EventId
+    gateways: Gateways,
+    options: Options,
+    server: int,
+    start: EventId | None,
+    end: EventId,
+    *,
+    held: str | None,
 ) -> Sequence[StreamPartition]:
     """Plan what is read of a server; waits for a gateway that has it.
 
@@ -62,13 +72,21 @@ def plan(
         server: the server.
         start: event behind which it begins; None: with the first one.
         end: its last event.
+        held: history that it is of; None: not known.
 
     Raises:
         OptionError: a gateway declines us.
         DataLossError: events were deleted.
+        HistoryError: a gateway has another history.
     """
+    refused: list[HistoryError] = []
 
     def look(gateway: Gateway) -> _Place | None:
+        try:
+            histories.check_gateway(gateway, server, held, end.session)
+        except HistoryError as e:
+            refused.append(e)  # another one may have it
+            return None
         if gateway.first(from_event(end)) is None:
             return None  # it does not have them yet
         if start is not None:
@@ -79,6 +97,8 @@ def plan(
     patience = Patience()
     while not (places := _until_complete(gateways.ask(look))):
         if not gateways.is_anyone_away:
+            if refused:
+                raise refused[0]
             _report(options, f"server {server}: the events up to {_text(end)} are not there")
             return []
         patience.wait(gateways.reasons)
@@ -94,7 +114,7 @@ def plan(
     edges = cut(place.first_session, end.session, n_slices)
     inner = [EventId(server, last_session, INT64_MAX) for _, last_session in edges[:-1]]
     return [
-        StreamPartition(server, low, high)
+        StreamPartition(server, low, high, held)
         for low, high in zip([start, *inner], [*inner, end], strict=True)
     ]
 
@@ -106,7 +126,7 @@ def read(
 
     Raises:
         OptionError: a gateway declines us.
-        MarinerError, SourceError: an answer cannot be right.
+        MarinerError, SourceError: an answer cannot be right, or the gateway has another history.
     """
     gateways = Gateways(options.gateways)
     reading = _Reading(partition)
@@ -115,6 +135,8 @@ def read(
     while not reading.is_done:
         page = next(gateways.ask(reading.next_page), None)
         if page is None:
+            if reading.refused is not None and not gateways.is_anyone_away:
+                raise reading.refused
             patience.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
             continue
         patience = Patience()
@@ -128,12 +150,16 @@ class _Reading:
 
     Args:
         partition: the partition.
+
+    Attributes:
+        refused: a gateway that has another history.
     """
 
     def __init__(self, partition: StreamPartition) -> None:
         self._partition = partition
         self._reached = partition.start
         self._gateway: Gateway | None = None
+        self.refused: HistoryError | None = None
         self._pages: Iterator[Sequence[Event]] = iter(())
 
     @property
@@ -144,6 +170,13 @@ class _Reading:
     def next_page(self, gateway: Gateway) -> Sequence[Event] | None:
         """What follows, of this gateway; None: it has no more."""
         if gateway is not self._gateway:
+            partition = self._partition
+            try:
+                end = partition.end.session
+                histories.check_gateway(gateway, partition.server, partition.held, end)
+            except HistoryError as e:
+                self.refused = e  # another one may have it
+                return None
             params = after(self._partition.server, self._reached)
             self._pages = gateway.pages(params, lambda last: last.id >= self._partition.end)
             self._gateway = gateway

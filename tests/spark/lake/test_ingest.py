@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,8 @@ from eventer_bridge.model import Event
 from mariner.cli.spark import reason
 from mariner_spark import times
 from mariner_spark.errors import LakeError
+from mariner_spark.lake import manifest
+from mariner_spark.lake.files import Files
 from mariner_spark.lake.info import info
 from mariner_spark.lake.ingest import ingest
 from tests.spark.lake.support import draw_events, stored
@@ -23,6 +26,7 @@ from tests.spark.source.test_network import served
 from tests.spark.support import rows_of
 from tests.support.gateway import gateway
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.restoring import back_up, restore
 
 SERVERS = {"servers": ",".join(str(i) for i in (2, 3, -5, (1 << 63) - 1))}
 
@@ -111,6 +115,29 @@ def test_gateways_of_different_servers(spark: SparkSession, tmp_path: Path) -> N
     assert info(str(root)).positions.keys() == {5, 6}
 
 
+def test_a_store_that_was_restored_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Where the lake has more than was restored; a lake that has not goes on."""
+    root, shorter, backup = (str(tmp_path / i) for i in ("lake", "shorter", "backup"))
+    with registering(tmp_path) as (source, register):
+        register(1)
+        ingest(spark, shorter, source)
+        asyncio.run(back_up(tmp_path / "events", Path(backup)))
+        register(2)
+        ingest(spark, root, source)
+    first = info(root).positions[1].history_id
+    assert first == info(shorter).positions[1].history_id is not None
+    restore(Path(backup), tmp_path / "events")
+    before = stored(Path(root))
+    with registering(tmp_path) as (source, register):
+        register(3)
+        with pytest.raises(LakeError, match=rf"that of before, {first}, up to session.*a new lake"):
+            ingest(spark, root, source)
+        assert ingest(spark, shorter, source) > 0
+        assert values(Path(shorter)) == {"1", "3"}
+    assert stored(Path(root)) == before
+    assert info(shorter).positions[1].history_id not in {None, first}
+
+
 def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Also when it has come past the last event that the lake has."""
     root = tmp_path / "lake"
@@ -121,11 +148,19 @@ def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path)
     before = stored(root)
     assert position.timestamp == max(times.from_datetime(i["timestamp"]) for i in before)
     shutil.rmtree(tmp_path / "events")
-    message = rf"has other events of server 1 than the lake: its session {position.session} is of"
+    message = rf"server 1: its history is .*, and {position.history_id} was followed"
     with registering(tmp_path) as (source, register):
         for value in range(10):
             register(value)
         for more in ({}, {"failOnDataLoss": "false"}, {"servers": "1"}):
             with pytest.raises(LakeError, match=message):
                 ingest(spark, str(root), {**source, **more})
+        # a lake of before, which does not know
+        known = replace(position, history=None)
+        manifest.update(Files(str(root)), lambda old: old.changed(positions={1: known}))
+        message = (
+            rf"has other events of server 1 than the lake: its session {position.session} is of"
+        )
+        with pytest.raises(LakeError, match=message):
+            ingest(spark, str(root), source)
     assert stored(root) == before

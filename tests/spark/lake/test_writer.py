@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from eventer_bridge.model import Event
+from eventer_bridge import history
+from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import limits, type_path
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import compact, ingest, manifest, writer
@@ -206,3 +208,44 @@ def test_the_manifest_remembers_the_last_queries_only(tmp_path: Path) -> None:
     assert len(found.queries) == limits.LAKE_QUERIES
     assert found.queries[str(limits.LAKE_QUERIES + 4)] == 3
     assert stored(tmp_path) == rows_of(plain_events(1))
+
+
+def told(session: int, history_id: str, *before: history.Span) -> Event:
+    """What server 1 tells of its history."""
+    payload = JsonPayload.of({"id": history_id, "before": before})
+    event_id = EventId(1, session, 2)
+    return Event(event_id, history.type_of(1), Timestamp(session, 0), None, payload)
+
+
+def some(session: int) -> Event:
+    return Event(EventId(1, session, 1), ("a",), Timestamp(session, 0), None, None)
+
+
+def test_a_stream_of_another_history_is_refused(tmp_path: Path) -> None:
+    """However the stream was begun."""
+    lake = manifest.update(Files(str(tmp_path)), lambda old: old)
+    for number, part in enumerate(
+        ([some(1)], [told(2, "a", history.Span(None, 0, 1)), some(3)], [some(4)])
+    ):
+        commit(tmp_path, number, write(tmp_path, "q", part))
+        lake = manifest.load(Files(str(tmp_path)))
+        assert lake.positions[1].history_id == (None, "a", "a")[number]
+    for before in ((), (history.Span("b", 2, 9),), (history.Span("a", 2, 3),)):
+        with pytest.raises(LakeError, match=r"server 1: .* session 4.* into a new lake"):
+            write(tmp_path, "other", [told(100, "c", *before), some(101)])
+    assert manifest.load(Files(str(tmp_path))) == lake
+    commit(tmp_path, 3, write(tmp_path, "q", [told(100, "c", history.Span("a", 2, 4)), some(101)]))
+    assert manifest.load(Files(str(tmp_path))).positions[1].history_id == "c"
+
+
+def test_the_history_of_a_task_lasts_until_another_one_is_told(tmp_path: Path) -> None:
+    parts = [
+        [told(2, "a"), some(3)],
+        [some(4)],
+        [told(9, "b", history.Span("a", 2, 4))],
+        [some(12)],
+    ]
+    for order in permutations(parts):
+        root = tmp_path / str(len(list(tmp_path.iterdir())))
+        commit(root, 0, *(write(root, "q", part) for part in order))
+        assert manifest.load(Files(str(root))).positions[1].history_id == "b"

@@ -32,7 +32,7 @@ _NAMELESS: Final = {
     ("event", "communication", state.lower()): change for state, change in _CHANGES.items()
 }
 _CORE: Final = re.compile(
-    r"event/(communication/(connected|disconnected)|[^/]+/(engine|(eventer|mariner)/[^/]+))"
+    r"event/(communication/(connected|disconnected)|[^/]+/(engine|history|(eventer|mariner)/[^/]+))"
 )
 
 

@@ -107,7 +107,12 @@ def test_gaps_until_the_end_of_all_events(spark: SparkSession) -> None:
 
 
 def test_gaps_without_what_servers_tell_of_themselves(spark: SparkSession) -> None:
-    core = ["event/1/engine", "event/1/eventer/a", "event/communication/connected"]
+    core = [
+        "event/1/engine",
+        "event/1/history",
+        "event/1/eventer/a",
+        "event/communication/connected",
+    ]
     other = ["event/1/engine/a", "event/1/engine\n", "event/communication", "a/event/1/engine"]
     events = [E(name, T0 + i * S) for name in core + other for i in (0, 5)]
     interval = timedelta(seconds=2)

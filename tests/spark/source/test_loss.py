@@ -13,7 +13,7 @@ import pytest
 
 from eventer_bridge.model import EventId, Order, QueryTimeseriesParams
 from mariner_spark import limits
-from mariner_spark.errors import DataLossError
+from mariner_spark.errors import DataLossError, HistoryError
 from mariner_spark.source import options
 from mariner_spark.source.gateway import Gateway as Connection
 from mariner_spark.source.offsets import decode
@@ -196,6 +196,11 @@ async def test_another_store_is_told(tmp_path: Path) -> None:
         port = running.port
     shutil.rmtree(tmp_path / "events")
     async with gateway(tmp_path, port=port) as running:
+        careless = make_reader(gateway_options(running), failOnDataLoss="false")
+        with pytest.raises(HistoryError, match=r"^server 1: .*its history is .* was followed"):
+            next_offset(careless, place)
+        careless.stop()
+        del place["1"]["history"]  # a checkpoint of before
         for changed in (reader, make_reader(gateway_options(running))):
             with pytest.raises(DataLossError, match=r"^server 1: event \d+/\d+, which was read"):
                 poll(changed, place)

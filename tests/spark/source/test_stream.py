@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,9 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from eventer_bridge.model import Event
 from mariner_spark import limits
-from mariner_spark.errors import GatewayAwayError, OptionError
+from mariner_spark.errors import GatewayAwayError, HistoryError, OptionError
 from tests.spark.source.streams import (
     gateway_options,
+    make_like,
     make_reader,
     next_offset,
     read_all,
@@ -29,7 +31,9 @@ from tests.spark.source.streams import (
 )
 from tests.spark.support import few, fill, in_order, many_events, plain_events, rows_of
 from tests.support.gateway import Gateway, gateway
+from tests.support.hat_peers import CLIENTS
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.restoring import back_up, restore
 
 
 @pytest.fixture(autouse=True)
@@ -255,17 +259,28 @@ async def test_events_that_two_gateways_have_are_read_once(tmp_path: Path) -> No
         reader.stop()
 
 
-async def test_gateways_with_different_events_of_a_server_are_refused(tmp_path: Path) -> None:
-    """Not only when a query begins: one may have been away."""
+@pytest.mark.parametrize("subscription", ["*", "?"])
+async def test_gateways_with_different_events_of_a_server_are_refused(
+    tmp_path: Path, subscription: str
+) -> None:
+    """Not only when a query begins: one may have been away. Who may see histories is told by
+    them; who may not (`?`), by the times of events."""
+    seen = {**CLIENTS[0], "subscriptions": [[subscription]]}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    async with gateway(tmp_path / "one") as one, gateway(tmp_path / "two") as two:
+    async with (
+        gateway(tmp_path / "one", clients=[seen]) as one,
+        gateway(tmp_path / "two", clients=[seen]) as two,
+    ):
         for value in range(3):
             await register(one, event("a", value=value))
             await register(two, event("a", value=value), event("b", value=value))
         await register(two, event("a", value=3))
         reader = make_reader(gateway_options(one, two))
-        message = r"^host: 127.* and 127.* have different events of server 1 \(session \d+\): "
+        different = (
+            r"histories of server 1, " if subscription == "*" else r"events of server 1 \(sess"
+        )
+        message = rf"^host: 127.* and 127.* have different {different}"
         for run in (reader.initialOffset, reader.prepareForTriggerAvailableNow):
             with pytest.raises(OptionError, match=message):
                 run()
@@ -314,4 +329,83 @@ async def test_a_new_query_needs_a_gateway(tmp_path: Path) -> None:
         assert reader.initialOffset() == {}
         await register(running, event("a", value=1))
         assert values(read_all(reader, {})[1]) == ["1"]
+        reader.stop()
+
+
+async def test_a_store_that_was_restored(tmp_path: Path) -> None:
+    """Who has read more than was restored is told; who has not goes on."""
+    store, backup = tmp_path / "events", tmp_path / "backup"
+    async with gateway(tmp_path) as running:
+        port = running.port
+        reader = make_reader(gateway_options(running))
+        await register(running, event("a", value=1))
+        shared, rows = read_all(reader)
+        assert values(rows) == ["1"]
+        await back_up(store, backup)
+        await register(running, event("a", value=2))
+        end, rows = read_all(reader, shared)
+        assert values(rows) == ["2"]
+        assert shared["1"]["history"] == end["1"]["history"]
+        reader.stop()
+    restore(backup, store)
+    async with gateway(tmp_path, port=port) as running:
+        await register(running, event("a", value=3))
+        again = make_reader(gateway_options(running))
+        of_before = {"1": {i: end["1"][i] for i in ("session", "instance")}}
+        for place in (end, of_before):
+            with pytest.raises(HistoryError, match="does not go on from the events that were read"):
+                next_offset(again, place)
+            # the batch that was under way
+            with pytest.raises(HistoryError, match="Begin a new query, with a new checkpoint"):
+                again.partitions(shared, place)
+        at_once = make_like(again)
+        at_once.prepareForTriggerAvailableNow()
+        with pytest.raises(HistoryError):
+            next_offset(at_once, end)
+        for place in (shared, {}):
+            last, rows = read_all(make_like(again), place)
+            assert values(rows)[-1] == "3"
+            assert "2" not in values(rows)
+            assert last["1"]["history"] != end["1"]["history"]
+        again.stop()
+
+
+async def test_a_store_that_was_restored_while_a_batch_is_read(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as running:
+        port = running.port
+        reader = make_reader(gateway_options(running))
+        await back_up(tmp_path / "events", tmp_path / "backup")
+        await register(running, event("a", value=1))
+        begin = reader.initialOffset()
+        end = next_offset(reader, begin)
+        [partition] = reader.partitions(begin, end)
+        reader.stop()
+    restore(tmp_path / "backup", tmp_path / "events")
+    async with gateway(tmp_path, port=port):
+        with pytest.raises(HistoryError):
+            list(make_like(reader).read(partition))
+
+
+async def test_gateways_of_which_one_was_restored(tmp_path: Path) -> None:
+    """One that is behind is no other one; one that has gone another way is refused."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    async with gateway(tmp_path / "one"):
+        pass
+    shutil.copytree(tmp_path / "one" / "events", tmp_path / "backup")
+    shutil.copytree(tmp_path / "backup", tmp_path / "two" / "events")
+    restore(tmp_path / "backup", tmp_path / "one" / "events")
+    # the second one only keeps the events of the first one
+    other = {"server_id": 2}
+    async with gateway(tmp_path / "one") as one, gateway(tmp_path / "two", core=other) as two:
+        await register(one, event("a", value=1))
+        reader = make_reader(gateway_options(one, two), servers="1")
+        assert values(read_all(reader)[1]) == ["1"]
+        reader.stop()
+    async with gateway(tmp_path / "two") as two:
+        await register(two, event("a", value=2))
+    async with gateway(tmp_path / "one") as one, gateway(tmp_path / "two", core=other) as two:
+        reader = make_reader(gateway_options(one, two), servers="1")
+        with pytest.raises(OptionError, match="have different histories of server 1, "):
+            reader.initialOffset()
         reader.stop()
