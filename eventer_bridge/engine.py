@@ -290,7 +290,6 @@ class Engine(EventCore):
             if self._phase is not Status.STANDBY or not self.is_open:
                 return
             self._enter(Status.STARTING)
-            self._clock.look()
             await self._numbering.reserve()
             if self._module_confs:
                 self._runner = ModuleRunner(

@@ -1,14 +1,13 @@
 """A clock that jumps back an hour, and forth, while the gateway runs and while it does not; and
 one that jumps ten years ahead and back, with the way back of README."""
 
-import os
 import random
 import time
 from pathlib import Path
 from typing import Final
 
 from eventer_bridge.model import Event, EventId, Timestamp
-from tests.support import forked
+from tests.support import process as processes
 from tests.support.gateway import gateway
 from tests.torture.clients import connected, loaded
 from tests.torture.ledger import Ledger, ViolationError, read_store
@@ -63,7 +62,7 @@ async def run_years(directory: Path, rounds: int, chance: random.Random, progres
     """
     file = directory / "clock"
     environment = {CLOCK_FILE: str(file)}
-    n_later = n_refused = 0
+    n_kept = n_later = n_refused = 0
     for n in range(1, rounds + 1):
         here = directory / str(n)
         here.mkdir()
@@ -94,18 +93,22 @@ async def run_years(directory: Path, rounds: int, chance: random.Random, progres
             async with connected(running) as client:
                 stored = await read_store(client)
             ledger.check(stored)
+        n_kept += len(ledger.acknowledged)
         if stored[-1].timestamp > Timestamp.now():
             raise ViolationError(f"the clock is still ahead: {stored[-1].timestamp}")
         progress(n, rounds)
-    return f"{rounds} jumps of ten years: {n_later} events left out, {n_refused} refusals"
+    return (
+        f"{rounds} jumps of ten years: {n_kept} events acknowledged before and after, {n_later}"
+        f" left out that came with wrong timestamps, {n_refused} refusals"
+    )
 
 
 async def _restore(until: Timestamp, store: Path, restored: Path) -> None:
     arguments = ("restore", "--until", until.to_iso(), str(store), str(restored))
-    process = await forked.start("mariner", *arguments, environment=os.environ)
-    _, stderr = await process.communicate()
-    if process.returncode != 0:
-        raise ViolationError(f"not restored: {stderr.decode()}")
+    output = store.parent / "restore.txt"
+    async with processes.child("mariner", *arguments, output=output) as process:
+        if await process.wait() != 0:
+            raise ViolationError(f"not restored: {processes.tail(output)}")
 
 
 def _check(stored: list[Event], ahead_s: float) -> None:
