@@ -10,13 +10,14 @@ import abc
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.errors import NotOperationalError
 from eventer_bridge.model import (
     QueryParams,
     QueryResult,
@@ -28,6 +29,7 @@ from eventer_bridge.model import (
 from eventer_bridge.pending import Pending
 from eventer_bridge.session import Session
 from eventer_bridge.slices import Steps
+from eventer_bridge.stalls import Stalls, Work
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -80,11 +82,27 @@ class EventCore(aio.Resource, abc.ABC):
         self._observers: list[Observer] = []
         self._source_ids = itertools.count(1)
         self._told_status = Status.STANDBY
+        self._stalls = Stalls()
 
     @property
     @abc.abstractmethod
     def status(self) -> Status:
         """Current status; registrations succeed only while it is OPERATIONAL."""
+
+    async def check_ready(self) -> None:
+        """Look whether it could serve now. Nothing is registered or queried for that.
+
+        Raises:
+            EventerBridgeError: it could not; the text says why.
+        """
+        if self.status is not Status.OPERATIONAL:
+            raise NotOperationalError("registrations are refused")
+        if (stall := self._stalls.look(self._work())) is not None:
+            raise NotOperationalError(stall)
+
+    @abc.abstractmethod
+    def _work(self) -> Iterable[Work]:
+        """What waits and is to go on."""
 
     @property
     def pending_events(self) -> int:

@@ -76,6 +76,7 @@ from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, is_large, payload_bytes
 from eventer_bridge.slices import Line, Many, Steps, next_turn, parts
+from eventer_bridge.stalls import Work
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -278,6 +279,19 @@ class Engine(EventCore):
         if waiting := [commit for commit in after if not commit.done()]:
             await asyncio.wait(waiting)
         return await self._backend.query(params, subscription, client, holding)
+
+    async def check_ready(self) -> None:
+        """See :class:`EventCore`."""
+        for fault in (self._backend.failure, self._clock.fault):
+            if fault is not None:
+                raise NotOperationalError(fault)
+        await super().check_ready()
+        await self._backend.check()
+
+    def _work(self) -> Iterable[Work]:
+        backend = self._backend
+        yield Work("events wait for their commit", self.pending_events, self._pending.n_ended)
+        yield Work("queries wait for their answer", sum(backend.query_load), backend.query_turns)
 
     async def start(self) -> None:
         """Become OPERATIONAL, if it is STANDBY.

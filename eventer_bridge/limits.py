@@ -200,6 +200,17 @@ MARK_SYNC_PERIOD_S: Final = 10.0
 After a power cut it may be so far behind; a sync of the disk each time would double their number
 where one is made for each commit."""
 
+MAX_STALL_S: Final = 10.0
+"""While registrations or queries wait and none is done for so long, the server is not ready. A
+sync takes milliseconds, on a disk that is busy with other things up to some seconds."""
+
+LOOK_TIMEOUT_S: Final = 5.0
+"""For the storage thread to look at its disk: it comes behind a sync."""
+
+MIN_FREE_BYTES: Final = 16 << 20
+"""Free on the disk of the store, or the server is not ready: one large registration, and as much
+for the files that it is moved to."""
+
 STORE_RETRY_PERIOD_S: Final = 1.0
 """After a failed commit the store is opened again so often, until it works. Each try that
 gets as far as that costs about as much as a start."""

@@ -22,12 +22,14 @@ class Pending:
         large_events: those of them that are of large sessions, of which there are few
             (``limits.MAX_LARGE_SESSIONS``): they do not fill it. Kept by the core.
         n_bytes: bytes of their payloads.
+        n_ended: sessions that ended so far.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.events = 0
         self.n_bytes = 0
+        self.n_ended = 0
         self.large_events = 0
         self._drained_cbs: list[Callable[[], None]] = []
 
@@ -50,6 +52,7 @@ class Pending:
         """So much is done; :meth:`tell_drained` is to be called then."""
         self.events -= events
         self.n_bytes -= n_bytes
+        self.n_ended += 1
 
     def tell_drained(self) -> None:
         """Call those who wait, if it is no longer full."""

@@ -19,7 +19,7 @@ Belongs to the event loop's thread.
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
@@ -54,6 +54,7 @@ from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.relay_positions import Position
 from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
+from eventer_bridge.stalls import Work
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
@@ -81,6 +82,7 @@ class RelayCore(EventCore):
         self._client: EventerClient | None = None
         self._query_client: EventerClient | None = None
         self._connecting_query_client = asyncio.Lock()
+        self._n_asked = self._n_answered = 0
         self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
         self._baseline: Mapping[int, Position] | None = None
         self._finding_baseline = asyncio.Lock()
@@ -117,6 +119,12 @@ class RelayCore(EventCore):
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Nothing: the remote server announces who is connected to it."""
+
+    def _work(self) -> Iterable[Work]:
+        pending = self._pending
+        yield Work(f"events wait for {self._name}", pending.events, pending.n_ended)
+        n_asked = self._n_asked - self._n_answered
+        yield Work(f"queries wait for {self._name}", n_asked, self._n_answered)
 
     def register(
         self,
@@ -182,7 +190,11 @@ class RelayCore(EventCore):
                 connected = await self._connect_for_queries()
 
                 async def ask(page: QueryParams) -> QueryResult:
-                    return await self._query_gate.run(client, lambda: connected.query(page))
+                    self._n_asked += 1
+                    try:
+                        return await self._query_gate.run(client, lambda: connected.query(page))
+                    finally:
+                        self._n_answered += 1
 
                 return await _query(ask, params, subscription)
         except TimeoutError:

@@ -1,7 +1,9 @@
 """HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``.
 
 * ``/healthz``: 200 while the process lives and its event loop turns.
-* ``/readyz``: 200 while the status is OPERATIONAL, else 503; the body names the status.
+* ``/readyz``: 200 while the status is OPERATIONAL and nothing is stuck (see
+  ``EventCore.check_ready``), else 503; the body names the status, and why it is not ready.
+  Nothing is registered for that.
 * ``/metrics``: Prometheus text format.
 
 It tells how the gateway is, never what it stored; listen on loopback or an inner network. A
@@ -21,7 +23,7 @@ from prometheus_client.exposition import choose_encoder
 
 from eventer_bridge import net
 from eventer_bridge.core import EventCore
-from eventer_bridge.model import Status
+from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Place
 from eventer_bridge.server_stats import ServerStats
 from mariner import limits
@@ -111,9 +113,11 @@ class HttpServer(aio.Resource):
         return web.Response(text="ok\n")
 
     async def _on_readyz(self, request: web.Request) -> web.Response:
-        status = self._core.status
-        code = 200 if status is Status.OPERATIONAL else 503
-        return web.Response(text=f"{status.name}\n", status=code)
+        try:
+            await self._core.check_ready()
+        except EventerBridgeError as e:
+            return web.Response(text=f"{self._core.status.name}: {e}\n", status=503)
+        return web.Response(text=f"{self._core.status.name}\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -228,6 +228,18 @@ class Backend(aio.Resource, abc.ABC):
     def query_load(self) -> QueryLoad:
         """Queries that are under way, beyond what is answered at once."""
 
+    @property
+    def query_turns(self) -> int:
+        """Turns that queries had so far: while some are under way, it rises."""
+        return 0
+
+    async def check(self) -> None:
+        """Look whether something could be stored now; nothing is stored for that.
+
+        Raises:
+            StorageError: it could not; the text says why.
+        """
+
     @abc.abstractmethod
     async def flush(self) -> None:
         """Wait until everything that was handed to :meth:`register` is durable.

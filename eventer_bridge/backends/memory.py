@@ -98,6 +98,11 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         return self._readers.load
 
+    @property
+    def query_turns(self) -> int:
+        """See :class:`Backend`."""
+        return self._readers.n_turns
+
     def stats(self) -> StoreStats:
         """See :class:`Backend`."""
         self._check_open()

@@ -95,6 +95,9 @@ class Readers:
 
     Args:
         check: called on a query's thread when it pauses, to end it by what it raises.
+
+    Attributes:
+        n_turns: turns that ended so far.
     """
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
@@ -109,11 +112,17 @@ class Readers:
         self._n_idle = 0  # threads that wait for one
         self._threads: list[threading.Thread] = []
         self._is_closed = False
+        self.n_turns = 0
 
     @property
     def load(self) -> QueryLoad:
         """Queries that are under way, and those whose answers are held."""
         return QueryLoad(self._turns.n_begun, len(self._turns.new))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every thread that was started lives."""
+        return all(thread.is_alive() for thread in self._threads)
 
     async def run(
         self,
@@ -219,6 +228,7 @@ class Readers:
         self._turns.charge(seconds, is_first=query.is_first_turn)
         query.is_first_turn = False
         self._n_free += 1
+        self.n_turns += 1
 
     def _end(self, query: _Query) -> None:
         if query.state is _State.HAS_TURN:

@@ -5,13 +5,18 @@ left of it when the gateway ends, and no rights are needed where the system lets
 namespaces.
 """
 
+import contextlib
 import functools
 import os
 import random
+import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
+
+import aiohttp
 
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.model import Order, QueryTimeseriesParams
@@ -87,10 +92,12 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     copy = directory / "events"
     n_refused = 0
     wrapper = _on_tmpfs(mounted, DISK_BYTES)
-    async with gateway(directory, store=mounted / "events", wrapper=wrapper) as running:
+    async with gateway(directory, store=mounted / "events", wrapper=wrapper, http=True) as running:
         disk = _Disk(running, mounted)
         for n in range(1, rounds + 1):
+            await _check_ready(running, 200)
             disk.fill(chance.randrange(FREE_BYTES))
+            await _check_ready(running, 503)  # although nobody registers
             async with loaded(running, ledger) as load:
                 await load.until(lambda: len(load.refusals) > 100)  # is awaited
                 async with connected(running) as client:
@@ -104,13 +111,33 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
             progress(n, rounds)
         async with connected(running) as client:
             ledger.check(await read_store(client))
-        directories.copy(disk.path / "events", copy)  # as after kill -9: nothing is under way
+        with _stopped(running.pid):
+            directories.copy(disk.path / "events", copy)  # as after kill -9
     async with gateway(directory) as running, connected(running) as client:
         ledger.check(await read_store(client))
     return (
         f"filled and freed {rounds} times without a restart: {n_refused} requests refused,"
         f" {len(ledger.acknowledged)} events acknowledged, all of them stored"
     )
+
+
+@contextlib.contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    """A process that does nothing meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while " T " not in Path(f"/proc/{pid}/stat").read_text():
+            time.sleep(0.001)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def _check_ready(running: Gateway, expected: int) -> None:
+    url = f"http://{running.host}:{running.http_port}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        if response.status != expected:
+            raise ViolationError(f"/readyz is {response.status}, not {expected}")
 
 
 def _check_reasons(refusals: Sequence[str]) -> None:

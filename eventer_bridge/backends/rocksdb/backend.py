@@ -121,6 +121,7 @@ class _Job(enum.Enum):
     """What the storage thread is to do."""
 
     SYNC = enum.auto()
+    LOOK = enum.auto()
     REOPEN = enum.auto()
     STOP = enum.auto()
 
@@ -164,6 +165,8 @@ class RocksDbBackend(Backend):
         self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
+        self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
+        self._free_bytes: int | StorageError = 0
         self._ending = Line()
         self._started_s = 0.0
         self._failure: str | None = None
@@ -298,6 +301,40 @@ class RocksDbBackend(Backend):
             await self._settled()
             self._check_open()
         return await self._queries.run(params, subscription, client, holding)
+
+    @property
+    def query_turns(self) -> int:
+        """See :class:`Backend`."""
+        return self._queries.turns
+
+    async def check(self) -> None:
+        """See :class:`Backend`: threads, and the free bytes of the disk."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        path = self._store.path
+        is_retention_alive = self._retention is None or self._retention.is_alive
+        if not (self._thread.is_alive() and is_retention_alive and self._queries.is_whole):
+            raise StorageError(f"{path}: a thread of the event store ended")
+        looking = self._looking
+        if looking is None:  # else others ask, too
+            looking = self._looking = self._loop.create_future()
+            self._jobs.put(_Job.LOOK)
+        await asyncio.wait([looking], timeout=limits.LOOK_TIMEOUT_S)
+        if not looking.done():
+            raise StorageError(f"{path}: the storage thread does not answer")
+        if isinstance(self._free_bytes, StorageError):
+            raise self._free_bytes
+        if self._free_bytes < limits.MIN_FREE_BYTES:
+            raise StorageError(
+                f"{path}: the disk is full: {self._free_bytes} bytes are free,"
+                f" {limits.MIN_FREE_BYTES} are needed"
+            )
+
+    def _on_looked(self, free_bytes: int | StorageError) -> None:
+        self._free_bytes = free_bytes
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.set_result(None)
 
     @property
     def query_load(self) -> QueryLoad:
@@ -503,6 +540,8 @@ class RocksDbBackend(Backend):
                     case _Job.SYNC:
                         outcome = self._ext_try(self._store.ext_sync)
                         self._ext_tell(self._on_synced, outcome)
+                    case _Job.LOOK:
+                        self._ext_tell(self._on_looked, self._ext_try(self._store.ext_free_bytes))
                     case _Job.REOPEN:
                         reopened = self._ext_try(self._ext_reopen)
                         self._ext_tell(self._on_reopened, reopened)

@@ -49,6 +49,16 @@ class QueryRunner:
         """Queries that are under way."""
         return self._readers.load
 
+    @property
+    def turns(self) -> int:
+        """Turns that queries had so far."""
+        return self._readers.n_turns
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every thread that was started lives."""
+        return self._readers.is_whole
+
     def use(self, types: Types, latest: LatestCache) -> None:
         """The store was opened again: go on with these."""
         self._types, self._latest = types, latest

@@ -119,6 +119,11 @@ class Retention:
             self._before = None
             raise
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive()
+
     def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
         """Types that were not known before; call it before their events are staged."""
         for type_id, event_type in new:

@@ -326,6 +326,18 @@ class Store(Database):
                 Checkpoint(self._db).create_checkpoint(str(path))
             self._sync()
 
+    def ext_free_bytes(self) -> int:
+        """Bytes that are free on its disk.
+
+        Raises:
+            StorageError: it cannot be asked.
+        """
+        try:
+            disk = os.statvfs(self.path)
+        except OSError as e:
+            raise StorageError(f"{self.path}: the disk cannot be asked: {e.strerror}") from e
+        return disk.f_bavail * disk.f_frsize
+
     def ext_compact(self, family: str) -> None:
         """Rewrite the files of a column family, without what is no longer needed."""
         options = CompactOptions()
