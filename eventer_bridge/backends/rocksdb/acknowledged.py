@@ -18,7 +18,6 @@ gone.
 
 import contextlib
 import ctypes
-import mmap
 import os
 import time
 from collections.abc import Mapping
@@ -38,10 +37,14 @@ FILE: Final = "ACKNOWLEDGED"
 
 _POSITION: Final = Struct(">Q")
 
-_seek: Final = ctypes.PyDLL(None).lseek
-"""As ``os.lseek``, which gives the interpreter's lock away: to get it back takes longer than the
-call, with every commit."""
-_seek.argtypes, _seek.restype = (ctypes.c_int, ctypes.c_longlong, ctypes.c_int), ctypes.c_longlong
+_LIBC: Final = ctypes.PyDLL(None)
+"""For two calls with every commit: those of ``os`` give the interpreter's lock away, and to get it
+back takes longer than the call where the loop is busy."""
+_LIBC.lseek.restype = ctypes.c_longlong
+
+_BEGIN: Final = ctypes.c_longlong(0)
+_END: Final = ctypes.c_int(os.SEEK_END)
+_SIZE: Final = ctypes.c_size_t(_POSITION.size)
 
 _Rows: TypeAlias = list[tuple[int, int, str]]
 
@@ -79,36 +82,33 @@ class Mark:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._position: mmap.mmap | None = None
-        self._file = self._log = -1
+        self._file = self._log = ctypes.c_int(-1)
         self._n_bytes = 0
         self._synced_s = 0.0
         self._ext_note_logs()
 
     def ext_advance(self) -> None:
-        """Note that the log was synced up to where it ends now; about a microsecond.
+        """Note that the log was synced up to where it ends now; some 3 us.
 
         That it cannot be noted is no failure: the mark is behind then.
         """
-        n_bytes = _seek(self._log, 0, os.SEEK_END)
+        n_bytes: int = _LIBC.lseek(self._log, _BEGIN, _END)
         with contextlib.suppress(OSError):
-            # not if it was empty, or if RocksDB began another one
-            if self._position is not None and 0 < self._n_bytes < n_bytes:
-                self._position[: _POSITION.size] = _POSITION.pack(n_bytes)
-                self._n_bytes = n_bytes
-                if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
-                    os.fdatasync(self._file)
-                    self._synced_s = time.monotonic()
-            else:
+            if not 0 < self._n_bytes < n_bytes:  # it was empty, or RocksDB began another one
                 self._ext_note_logs()
+                return
+            _LIBC.pwrite(self._file, _POSITION.pack(n_bytes), _SIZE, _BEGIN)
+            self._n_bytes = n_bytes
+            if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
+                os.fdatasync(self._file.value)
+                self._synced_s = time.monotonic()
 
     def ext_close(self) -> None:
         """Give its files back; it stays in the store."""
-        if self._position is not None:
-            self._position.close()
-            os.close(self._file)
-            os.close(self._log)
-            self._position = None
+        for descriptor in (self._file, self._log):
+            if descriptor.value >= 0:
+                os.close(descriptor.value)
+        self._file = self._log = ctypes.c_int(-1)
 
     def _ext_note_logs(self) -> None:
         logs = _look_at(self._path)
@@ -121,15 +121,14 @@ class Mark:
             os.fsync(stream.fileno())
         temporary.replace(self._path / FILE)
         directories.sync(self._path)
-        with contextlib.ExitStack() as opened:
-            log = os.open(self._path / last.name, os.O_RDONLY | os.O_CLOEXEC)
-            opened.callback(os.close, log)
-            file = os.open(self._path / FILE, os.O_RDWR | os.O_CLOEXEC)
-            opened.callback(os.close, file)
-            position = mmap.mmap(file, _POSITION.size)
-            opened.pop_all()
+        log = os.open(self._path / last.name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            file = os.open(self._path / FILE, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(log)
+            raise
         self.ext_close()
-        self._position, self._file, self._log = position, file, log
+        self._file, self._log = ctypes.c_int(file), ctypes.c_int(log)
         self._n_bytes, self._synced_s = last.n_bytes, time.monotonic()
 
 
