@@ -66,7 +66,7 @@ class ClockWatch:
         if ahead > limits.MAX_CLOCK_AHEAD_S:
             self.fault = (
                 f"events up to {extra['newest']} are ahead of the clock of this machine by more"
-                f" than {limits.MAX_CLOCK_AHEAD_S:.0f} s: nothing is registered until it is there"
+                f" than {limits.MAX_CLOCK_AHEAD_S:.0f} s: nothing is registered until then"
             )
             mlog.error("registrations are refused", extra={"reason": self.fault})
         self._on_fault()

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge.model import Event, EventId, Timestamp
+from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
 from tests.support import process as processes
 from tests.support.gateway import gateway
 from tests.torture.clients import connected, loaded
@@ -83,22 +83,18 @@ async def run_years(directory: Path, rounds: int, chance: random.Random, progres
             n_later += len(later.acknowledged)
         restored = here / "restored"
         await _restore(until, here / "events", restored)
-        async with gateway(
-            here, store=restored, program=_PROGRAM, environment=environment
-        ) as running:
-            async with connected(running) as client:
-                ledger.check(await read_store(client))
-            async with loaded(running, ledger) as load:
-                await load.until_acknowledged(_EVENTS)
-            async with connected(running) as client:
-                stored = await read_store(client)
-            ledger.check(stored)
+        async with (
+            gateway(here, store=restored, program=_PROGRAM, environment=environment) as running,
+            connected(running) as client,
+        ):
+            ledger.check(await read_store(client))
+            [after] = await client.register([RegisterEvent(("after",), None, None)])
         n_kept += len(ledger.acknowledged)
-        if stored[-1].timestamp > Timestamp.now():
-            raise ViolationError(f"the clock is still ahead: {stored[-1].timestamp}")
+        if after.timestamp > Timestamp.now():
+            raise ViolationError(f"the clock is still ahead: {after.timestamp}")
         progress(n, rounds)
     return (
-        f"{rounds} jumps of ten years: {n_kept} events acknowledged before and after, {n_later}"
+        f"{rounds} jumps of ten years: {n_kept} events acknowledged before, {n_later}"
         f" left out that came with wrong timestamps, {n_refused} refusals"
     )
 
