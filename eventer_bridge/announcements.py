@@ -4,25 +4,85 @@ For each client that connects or disconnects, one session with
 
 * ``event/communication/connected`` or ``…/disconnected``, without payload (000);
 * ``event/<server id>/eventer/<client name>`` with the JSON payload ``"CONNECTED"`` or
-  ``"DISCONNECTED"``, which is what today's Hat components subscribe to.
+  ``"DISCONNECTED"``, which is what today's Hat components subscribe to. It is left out where the
+  name cannot be part of an event type (``*``, or too long), or is one too many.
+
+When the server ends, connections end with it: they are told of before it registers its own end,
+after which nothing could be registered. A kill leaves them without.
+
+Belongs to the event loop's thread.
 """
 
-from eventer_bridge.model import JsonPayload, RegisterEvent
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from eventer_bridge import limits
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError
+from eventer_bridge.excerpts import cut
+from eventer_bridge.model import JsonPayload, RegisterEvent, Source
+from eventer_bridge.type_budget import TypeQuota
+
+mlog = logging.getLogger(__name__)
+
+RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | None], object]
+"""Registers events of a source as one session; raises branches of ``EventerBridgeError``."""
+
+_TURN_CONNECTIONS: Final = 64
+"""Connections that are told of at a stretch when the server ends: about 2 ms."""
 
 
-def announcement(
-    server_id: int, client_name: str, *, is_connected: bool
-) -> tuple[RegisterEvent, RegisterEvent]:
-    """The events of a connection.
+class Announcer:
+    """See the module.
 
     Args:
         server_id: of this server.
-        client_name: as the client gave it.
-        is_connected: whether it connected or disconnected.
+        register: see :data:`RegisterCb`.
     """
-    state = "CONNECTED" if is_connected else "DISCONNECTED"
-    named_type = ("event", str(server_id), "eventer", client_name)
-    return (
-        RegisterEvent(("event", "communication", state.lower()), None, None),
-        RegisterEvent(named_type, None, JsonPayload.of(state)),
-    )
+
+    def __init__(self, server_id: int, register: RegisterCb) -> None:
+        self._server_id = server_id
+        self._register = register
+        self._quota = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
+        self._connected: dict[Source, str] = {}
+        self._is_ended = False
+
+    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        """Register the events of a connection; see ``EventCore.announce``."""
+        if self._is_ended:
+            return
+        if is_connected:
+            self._connected[source] = client_name
+        else:
+            self._connected.pop(source, None)
+        self._tell(source, client_name, is_connected=is_connected)
+
+    async def end(self) -> None:
+        """Register the end of every connection, and nothing from then on."""
+        n_told = 0
+        while self._connected:
+            source, client_name = self._connected.popitem()
+            self._tell(source, client_name, is_connected=False)
+            n_told += 1
+            if n_told % _TURN_CONNECTIONS == 0:
+                await asyncio.sleep(0)
+        self._is_ended = True
+
+    def _tell(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        state = "CONNECTED" if is_connected else "DISCONNECTED"
+        named_type = ("event", str(self._server_id), "eventer", client_name)
+        nameless = RegisterEvent(("event", "communication", state.lower()), None, None)
+        named = RegisterEvent(named_type, None, JsonPayload.of(state))
+        try:
+            try:
+                self._register(source, (nameless, named), self._quota)
+            except (InvalidEventError, LimitError) as e:
+                _log("name of a connection is not announced", client_name, e)
+                self._register(source, (nameless,), None)
+        except EventerBridgeError as e:
+            _log("connection is not announced", client_name, e)
+
+
+def _log(message: str, client_name: str, error: EventerBridgeError) -> None:
+    mlog.debug(message, extra={"client": cut(client_name), "reason": cut(str(error))})

@@ -39,7 +39,7 @@ from typing import Final
 from hat import aio
 
 from eventer_bridge import history, limits
-from eventer_bridge.announcements import announcement
+from eventer_bridge.announcements import Announcer
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.clock import ClockWatch
@@ -53,7 +53,6 @@ from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
 )
-from eventer_bridge.excerpts import cut
 from eventer_bridge.history import History
 from eventer_bridge.model import (
     Event,
@@ -81,8 +80,6 @@ from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
-
-_ANNOUNCED: Final = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
 
 STEP_NEW_TYPES: Final = 16
 """New types that are checked in one step: up to 0.5 ms, if they have many segments."""
@@ -147,6 +144,8 @@ class Engine(EventCore):
         self._async_group = aio.Group()
         self._phase = Status.STANDBY
         self._is_started = False  # STARTED is registered, and STOPPED is not
+        self._is_before_stop = False  # modules may register for the last time
+        self._announcer = Announcer(server_id, self._register_announced)
         self._numbering = Numbering(backend, server_id)
         self._clock = ClockWatch(lambda: self._numbering.newest, self._tell_status)
         self._checked_types: Remembered[EventType, None] = Remembered()
@@ -205,10 +204,9 @@ class Engine(EventCore):
             OutcomeUnknownError: it did, and nobody knows whether the events are stored.
             ClosedError: the store is closed.
         """
-        if self._phase is not Status.OPERATIONAL:
-            raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
-        if self._clock.fault is not None:
-            raise NotOperationalError(self._clock.fault)
+        if self._phase is not Status.OPERATIONAL or self._clock.fault is not None:
+            is_last_of_module = self._is_before_stop and source.type is SourceType.MODULE
+            self._check_ready(self._phase is Status.OPERATIONAL or is_last_of_module)
         return self._register(source, register_events, quota)
 
     @property
@@ -321,18 +319,23 @@ class Engine(EventCore):
                 raise ModuleError("modules cannot go on")
             self._enter(Status.OPERATIONAL)
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_last: bool = False) -> None:
         """Become STANDBY, whatever it is; each step of it is bounded.
 
         Queries are answered until it is closed.
+
+        Args:
+            is_last: whether connections end with it, and are told of so.
         """
         async with self._starting_or_stopping:
             if self._phase is Status.STANDBY:
                 return
             self._enter(Status.STOPPING)
-            if self._runner is not None and not await _in_time(self._own_ended.wait()):
+            if self._runner is not None and not await _in_time(self._end_modules(is_last)):
                 mlog.error("modules do not end their sessions, which fail now")
                 await self._runner.abandon()
+            if is_last:
+                await self._announcer.end()
             await self._register_stopped()
             if self._runner is not None:
                 if not await _in_time(self._runner.wait_ended()):
@@ -343,6 +346,19 @@ class Engine(EventCore):
                     mlog.error("modules do not end")
                 self._runner = None
             self._enter(Status.STANDBY)
+
+    async def _end_modules(self, is_last: bool) -> None:
+        """Let modules process what is under way, and then register what they still have."""
+        assert self._runner is not None
+        await self._own_ended.wait()
+        if is_last:
+            await self._announcer.end()
+        await self._runner.wait_ended()
+        self._is_before_stop = True
+        try:
+            await self._runner.before_stop()
+        finally:
+            self._is_before_stop = False
 
     async def _register_stopped(self) -> None:
         # not for replicated sessions, which go on coming
@@ -365,15 +381,21 @@ class Engine(EventCore):
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         """Register the events of ``announcements``.
 
-        While the server is not OPERATIONAL, or where the name cannot be part of an event
-        type or is one too many, there is nothing but a line in the log.
+        While the server is not OPERATIONAL, there is nothing but a line in the log.
         """
-        events = announcement(self._server_id, client_name, is_connected=is_connected)
-        try:
-            self.register(source, events, _ANNOUNCED)
-        except EventerBridgeError as e:
-            extra = {"client": cut(client_name), "reason": cut(str(e))}
-            mlog.debug("connection is not announced", extra=extra)
+        self._announcer.announce(source, client_name, is_connected=is_connected)
+
+    def _register_announced(
+        self, source: Source, events: Sequence[RegisterEvent], quota: TypeQuota | None
+    ) -> None:
+        self._check_ready(self._is_started)  # which it is until STOPPED
+        self._register(source, events, quota)
+
+    def _check_ready(self, is_ready: bool) -> None:
+        if not is_ready:
+            raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
+        if self._clock.fault is not None:
+            raise NotOperationalError(self._clock.fault)
 
     def check_types(
         self, events: Iterable[RegisterEvent | ProcessEvent], quota: TypeQuota | None = None
@@ -408,7 +430,7 @@ class Engine(EventCore):
                 self._checked_types.remember(event_type, None, type_bytes(event_type))
 
     async def _close(self) -> None:
-        await self.stop()
+        await self.stop(is_last=True)
         self._failure_handle.cancel()
         if not self._backend.is_open:
             return

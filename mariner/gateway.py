@@ -275,7 +275,7 @@ class Gateway(aio.Resource):
                         self._waits_for = "monitor"
                         await self._monitor.async_close()
                     self._waits_for = "engine"
-                    await self._engine.stop()
+                    await self._engine.stop(is_last=True)
             except TimeoutError:
                 mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
         for name, part in reversed(self._parts):

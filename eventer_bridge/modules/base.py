@@ -125,3 +125,12 @@ class Module(aio.Resource):
     @abc.abstractmethod
     async def create_session(self) -> ModuleSession:
         """A session began; also if none of its events will match."""
+
+    async def before_stop(self) -> None:
+        """The server stops: register what is not registered yet.
+
+        Called when all sessions have ended and nobody else can register any more. Until it
+        returns, ``ModuleEngine.register`` works; then STOPPED is stored and the module is closed.
+        It shares ``limits.STOP_TIMEOUT_S`` with the sessions before and the other modules.
+        """
+        return

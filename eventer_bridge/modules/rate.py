@@ -9,8 +9,10 @@ before and has none any more:
 * payload: ``{"count": …, "window_s": the window as it really was}``.
 
 Only what is stored counts; its own events do not. Windows that end while the server is not
-OPERATIONAL are skipped. Of two modules of this kind, neither should count the events of
-the other: they would count each other's counts.
+OPERATIONAL are skipped. When it stops, the window that is open ends early, without zeros, and
+registers what it counted so far. A kill costs the counts of the open window; the events are
+stored, and can be counted by a query. Of two modules of this kind, neither should count the
+events of the other: they would count each other's counts.
 
 Configuration::
 
@@ -92,6 +94,7 @@ class Rate(Module):
         self._counts: Counter[EventType] = Counter()
         self._n_left_out = 0
         self._silent: set[EventType] = set()  # had events in the window before
+        self._begin = asyncio.get_running_loop().time()
         self._async_group = aio.Group()
         self._async_group.spawn(self._window_loop)
 
@@ -117,15 +120,22 @@ class Rate(Module):
             else:
                 self._n_left_out += count
 
+    async def before_stop(self) -> None:
+        """Register the window that is open."""
+        self._silent.clear()  # for which it was too short, perhaps
+        await self._end_window()
+
     async def _window_loop(self) -> None:
         loop = asyncio.get_running_loop()
-        start = loop.time()
         while True:
-            await asyncio.sleep(max(0, start + self._window_s - loop.time()))
-            start, elapsed = loop.time(), loop.time() - start
-            await self._end_window(elapsed)
+            begin = self._begin
+            await asyncio.sleep(max(0, begin + self._window_s - loop.time()))
+            if begin == self._begin:  # else it ended before
+                await self._end_window()
 
-    async def _end_window(self, elapsed_s: float) -> None:
+    async def _end_window(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._begin, elapsed_s = now, now - self._begin
         counts, self._counts = self._counts, Counter()
         if self._n_left_out:
             mlog.warning(

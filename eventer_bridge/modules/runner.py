@@ -146,6 +146,11 @@ class ModuleRunner(aio.Resource):
             await self._queue.join()
             await self._ended.join()
 
+    async def before_stop(self) -> None:
+        """Have modules register what they still have, one after the other."""
+        for named in self._modules:
+            await self._guard(named, "module failed before the stop", named.module.before_stop)
+
     async def _keep(self, loop: Callable[[], Awaitable[None]]) -> None:
         """Run a loop as long as this is open."""
         try:
@@ -240,15 +245,22 @@ class ModuleRunner(aio.Resource):
     async def _close_modules(self) -> None:
         try:
             async with asyncio.timeout(limits.STOP_TIMEOUT_S):
-                await asyncio.gather(*map(self._close_module, self._modules))
+                await asyncio.gather(
+                    *(
+                        self._guard(i, "module failed to close", i.module.async_close)
+                        for i in self._modules
+                    )
+                )
         except TimeoutError:
             names = [i.name for i in self._modules if not i.module.is_closed]
             mlog.error("modules do not close", extra={"waiting_for": names})
 
-    async def _close_module(self, named: NamedModule) -> None:
+    async def _guard(
+        self, named: NamedModule, failure: str, function: Callable[[], Awaitable[None]]
+    ) -> None:
         try:
-            await named.module.async_close()
+            await function()
         except BaseException as e:
             if is_cancellation(e):
                 raise
-            mlog.error("module failed to close", extra={"module_name": named.name}, exc_info=e)
+            mlog.error(failure, extra={"module_name": named.name}, exc_info=e)

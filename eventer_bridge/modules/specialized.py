@@ -59,6 +59,11 @@ class SpecializedModule(Module):
         """A session of which no sub-module knows yet."""
         return _Session(self)
 
+    async def before_stop(self) -> None:
+        """Each sub-module registers what it still has."""
+        for sub_module in self._sub_modules:
+            await sub_module.before_stop()
+
     def name_of(self, index: int) -> str:
         """What to call a sub-module in errors."""
         return f"{self._kind}[{index}]"

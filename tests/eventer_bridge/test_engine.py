@@ -1,12 +1,14 @@
 """Engine: sessions, ids, the clock, refusals, observers, closing."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from eventer_bridge import engine, limits
+from eventer_bridge import announcements, engine, limits
+from eventer_bridge.announcements import Announcer
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend, ServerMark
 from eventer_bridge.engine import Engine
@@ -529,27 +531,58 @@ async def test_connections_are_announced(core: Engine, backend: Backend) -> None
     ]
 
 
-async def test_a_connection_that_cannot_be_announced_leaves_a_line(
+async def test_connections_end_with_the_last_stop(
     core: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", engine.mlog.name)
+    sources = [core.create_source(SourceType.CONNECTION) for _ in range(200)]
+    for source in sources:
+        core.announce(source, f"gui {source.id % 2}", is_connected=True)
+    core.announce(sources[0], f"gui {sources[0].id % 2}", is_connected=False)
+    await core.stop()  # as one of a pair does, whose clients stay
+    core.announce(sources[1], f"gui {sources[1].id % 2}", is_connected=False)
+    await core.start()
+    await core.stop(is_last=True)
+    for source in sources:  # their connections are closed then
+        core.announce(source, f"gui {source.id % 2}", is_connected=False)
+    events: list[Event] = []
+    while len(events) < 2 or events[-1].payload != JsonPayload.of("STOPPED"):
+        last = events[-1].id if events else None
+        events += (await core.query(QueryServerParams(7, last_event_id=last))).events
+    told = Counter(i.type[-1] for i in events)
+    # one was lost while nothing could be registered
+    assert (told["connected"], told["disconnected"]) == (200, 199)
+    assert told["gui 0"] + told["gui 1"] == 399
+    assert core.status is Status.STANDBY
+
+
+async def test_a_name_that_cannot_be_announced_leaves_a_line(
+    core: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", announcements.mlog.name)
     core.announce(SOURCE, "x" * 2_000, is_connected=True)
     core.announce(SOURCE, "*", is_connected=True)
-    long, wildcard = (vars(i) for i in caplog.records if i.msg == "connection is not announced")
+    message = "name of a connection is not announced"
+    long, wildcard = (vars(i) for i in caplog.records if i.msg == message)
     assert long["client"] == "x" * (limits.MAX_REASON_CHARACTERS - 1) + "…"
     assert "at most 1024 are allowed" in long["reason"]
     assert wildcard["client"] == "*"
     assert "'?' and '*' are for queries only" in wildcard["reason"]
-    assert len((await core.query(QueryServerParams(7))).events) == 2
+    core.announce(SOURCE, "?", is_connected=False)
+    events = (await core.query(QueryServerParams(7))).events[2:]
+    states = ["connected", "connected", "disconnected"]
+    assert [i.type for i in events] == [("event", "communication", i) for i in states]
 
 
 async def test_names_that_are_announced_have_a_quota(
     core: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", engine.mlog.name)
-    monkeypatch.setattr(engine, "_ANNOUNCED", TypeQuota("announced clients", 3))
+    caplog.set_level("DEBUG", announcements.mlog.name)
+    quota = TypeQuota("announced clients", 3)
+    monkeypatch.setattr(core, "_announcer", Announcer(7, core._register_announced))
+    monkeypatch.setattr(core._announcer, "_quota", quota)
     for name in "abc":  # the first brings event/communication/connected, too
         core.announce(SOURCE, name, is_connected=True)
     events = (await core.query(QueryServerParams(7))).events
     assert [e.type[-1] for e in events[3::2]] == ["a", "b"]
+    assert [e.type[-1] for e in events[2::2]] == ["connected"] * 3
     assert "max_event_types: 3" in vars(caplog.records[-1])["reason"]
