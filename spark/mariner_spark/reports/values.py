@@ -23,9 +23,6 @@ from mariner_spark.reports.events import (
 _TINY: Final = 2.0**-64
 """Times the sum of any numbers, however many an event count can count, it is a double."""
 
-_QUARTER: Final = 0.25
-"""Times numbers, so that rounding what they add up to does not lead beyond all doubles."""
-
 
 def values(
     events: DataFrame, *, width: timedelta | None = None, span: Span | None = None
@@ -85,10 +82,10 @@ def values(
             sf.coalesce(before / width_us, sf.lit(0.0)).alias("before"),
         )
     )
-    # weights are parts of a bucket: what is added up is at most as large as the numbers
-    held, held_before = (
-        sf.coalesce(sf.col(number) * _QUARTER, sf.lit(0.0)) * sf.col(weight)
-        for number, weight in (("value", "held"), ("previous_value", "before"))
+    # weights are parts of a bucket, so that what is added up does not grow with them
+    total = sf.sum(
+        sf.col("value") * sf.col("held")
+        + sf.coalesce(sf.col("previous_value"), sf.lit(0.0)) * sf.col("before")
     )
     weight = sf.sum(sf.col("held") + sf.col("before"))
     taken_over = sf.when(sf.col("before") > 0, sf.col("previous_value"))
@@ -102,7 +99,7 @@ def values(
             (sf.avg(sf.col("value") * _TINY) / _TINY).alias("safe_mean"),
             sf.min_by("value", id_order()).alias("first"),
             sf.max_by("value", id_order()).alias("last"),
-            (sf.try_divide(sf.sum(held + held_before), weight) / _QUARTER).alias("weighted"),
+            sf.try_divide(total, weight).alias("weighted"),
             sf.min(sf.least("value", taken_over)).alias("low"),
             sf.max(sf.greatest("value", taken_over)).alias("high"),
         )
@@ -131,7 +128,7 @@ def _mean() -> Column:
 
 
 def _within(number: str, low: str, high: str) -> Column:
-    """A mean of what is between two numbers is there, too, also where it was rounded out of it."""
+    """A mean of what is between two numbers is there, too, even where rounding led beyond."""
     inside = sf.least(sf.greatest(number, low), high)
     return sf.when(sf.isnotnull(number), inside)
 

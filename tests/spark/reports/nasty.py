@@ -50,6 +50,9 @@ _NUMBERS: Final = (
     *("0", "-0.0", "1", "2.5e-3", "-17", "5e-324", "1e308", "1.7976931348623157e308", "-1e308"),
     *("1e999", "-1e999", "9" * limits.MAX_NUMBER_DIGITS, "0." + "3" * limits.MAX_NUMBER_DIGITS),
     "12345678901234567890123456789012345678901234567890",
+    # as long as a number may be
+    f"-{'7' * limits.MAX_NUMBER_DIGITS}.{'5' * limits.MAX_NUMBER_DIGITS}"
+    f"e-{'900':0>{limits.MAX_NUMBER_DIGITS}}",
 )
 _LONG: Final = "y" * 300
 _OTHERS: Final = ("null", "true", '"12"', '"x"', "[1]", "{}", '{"value": 7}', '{"a": 1, "a": 2}')
@@ -60,7 +63,7 @@ _TEXTS: Final = (
     *('{"value": 1, "value": {"a": 1, "a": 2}}', '{"value": {"a": 1, "a": 2}, "value": 8}'),
     *('{"a": 5, "a": {"b": 6}}', '{"a": {"b": 7}, "a": 5}', '{"a": {"b": 1, "b": "x"}}'),
     *('{"a": {"b": 8, "b": 9}}', '{"a": "{\\"b\\": 1}"}', '{"a": {"b": 1}, "a": {}}'),
-    '{"other": ' + "8" * limits.MAX_NUMBER_DIGITS + ', "value": 9}',
+    f'{{"other": {_NUMBERS[-1]}, "value": 9}}',
     "[" * (limits.MAX_JSON_DEPTH - 1) + "]" * (limits.MAX_JSON_DEPTH - 1),
 )
 JSON_TEXTS: Final = (

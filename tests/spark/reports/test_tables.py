@@ -225,6 +225,10 @@ def test_means_of_numbers_as_large_as_doubles_get(spark: SparkSession) -> None:
         assert found[name][6] == pytest.approx(mean, abs=near), name
         assert found[name][9] == pytest.approx(time_mean, abs=near), name
     assert found["a"][3:] == (3, *[LARGEST] * 6)
+    # rounded, the weighted ones are more than a double holds
+    large = [E("a", T0 + i * S, f'{{"value": {LARGEST!r}}}') for i in (0, 1, 2, 3, 7, 9)]
+    [first, _] = rows(values(frame(spark, large), width=timedelta(seconds=9)))
+    assert first[9] == LARGEST
 
 
 def test_buckets_at_the_first_moment_of_all_end_where_they_should(spark: SparkSession) -> None:
