@@ -16,6 +16,9 @@ where :data:`KnownCb` then says.
 Notifications are acknowledged when they are delivered; while it catches up, at once: some
 servers (hat-event) write nothing to disk while they wait for that.
 
+Catching up is done in slices, and gives way between them. Of a session that is too large to be told
+of in one message (``limits.MAX_SESSION_BYTES``), the first events are delivered.
+
 Belongs to the event loop's thread.
 """
 
