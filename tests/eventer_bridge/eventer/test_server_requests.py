@@ -307,12 +307,12 @@ class SlowQueries:
 async def test_a_slow_query_holds_back_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = SlowQueries(monkeypatch)
     async with (
         serving(tmp_path / "store") as (server, _),
         initialised(server, [("a",)]) as peer,
         initialised(server) as other,
     ):
+        slow = SlowQueries(monkeypatch)  # not those of its start
         asked = peer.send(MsgQueryReq(ASCENDING), last=False)
         while not slow.n_waiting:
             await asyncio.sleep(0.005)
