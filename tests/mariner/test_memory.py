@@ -58,7 +58,7 @@ SERVE: Final = """
 import gc, sys
 from mariner.cli import serve
 
-async def create(conf):
+async def create(conf, **_):
     print(gc.get_freeze_count(), len(gc.get_objects()), int("aiohttp" in sys.modules))
     raise OSError("that is all")
 
