@@ -72,6 +72,10 @@ MAX_GROUP_BYTES: Final = 4 << 20
 """The same in bytes, where nobody joins any more: to write them takes 10 ms, in which nobody else
 can run."""
 
+MAX_GATHERING_S: Final = 0.005
+"""How long a group commit waits for more events while they come: the turns of two or three clients
+that send as much as they can. What is written at once costs one sync."""
+
 COMMIT_PART_ROWS: Final = 2_048
 """Rows of a large session that are written and synced at a time, as of 1,024 events: 0.7 ms in
 which nobody else can run, 5 ms where others use the processor's caches. Each part costs a sync."""
@@ -275,10 +279,9 @@ GIVE_WAY_S: Final = 0.010
 """What a replication that catches up waits, between two slices of its work, for what is registered
 here to be stored: two commits. So it has a sixth of the time at the least."""
 
-MAX_FOLLOWED_EVENTS: Final = 1_024
-"""Events of a remote Event Server that wait for their commit; with more, it is not read from. What
-is registered here is committed behind them, some 5 ms later, and finds a core that is not full of
-them (``MAX_PENDING_EVENTS``)."""
+MAX_FOLLOWED_EVENTS: Final = 512
+"""Events of a remote Event Server that wait for their commit while it is caught up with. What is
+registered here is committed behind them, some 3 ms later; more would be hardly faster."""
 
 LAG_PERIOD_S: Final = 1.0
 """Between two questions to a remote Event Server, for what a replication lacks; each costs it one
@@ -502,7 +505,7 @@ TURN_MESSAGES: Final = 128
 """Messages of one peer that are dealt with at a stretch, pings among them, before others get
 their turn: more than the 64 registrations that a quick client has in flight."""
 
-TURN_S: Final = 0.003
+TURN_S: Final = 0.006
 """The same in seconds, for messages that take longer."""
 
 MAX_PEER_CONVERSATIONS: Final = 1_024

@@ -55,7 +55,7 @@ TURN_MESSAGES: Final = 128
 """Messages of one connection that are dealt with at a stretch, at 20 us each, before others get
 their turn: more than the 64 registrations that a quick client has in flight."""
 
-TURN_S: Final = 0.003
+TURN_S: Final = 0.006
 """The same in seconds, for messages that take longer."""
 
 MAX_QUERIES_WAITING: Final = 64

@@ -417,6 +417,24 @@ class RocksDbBackend(Backend):
         self._started_s = time.perf_counter()
         self._write(self._groups[0].commit)
 
+    def _commit_grown(self, n_events: int, end_s: float) -> None:
+        """Commit the first group when it no longer grows, is full, or is waited for too long.
+
+        Those who sent much take turns in several iterations of the loop. A commit for each of
+        them would cost more than what they sent.
+
+        Args:
+            n_events: what it had in the iteration before.
+            end_s: by ``time.perf_counter()``.
+        """
+        is_alone = len(self._groups) == 1 and not self._is_committing
+        if is_alone and time.perf_counter() < end_s:
+            n_gathered = self._groups[0].commit.n_events
+            if n_gathered > n_events:
+                self._loop.call_soon(self._commit_grown, n_gathered, end_s)
+                return
+        self._commit_first()
+
     def _write(self, commit: Commit) -> None:
         """Write a commit, or the next part of it."""
         try:
@@ -452,7 +470,7 @@ class RocksDbBackend(Backend):
         self._store.undecided = frozenset()
         seconds = time.perf_counter() - self._started_s
         if self._groups:
-            self._commit_first()
+            self._commit_grown(0, self._started_s + seconds + limits.MAX_GATHERING_S)
         self._latest.update(group.commit.latest)
         if self._retention is not None:
             self._retention.on_commit(group.commit)

@@ -196,6 +196,29 @@ async def test_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.M
         assert (await backend.query(QueryServerParams(1))).events == writer.events
 
 
+@pytest.mark.parametrize("gathering_s", [3600.0, 0.0])
+async def test_a_group_that_grows_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathering_s: float
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GATHERING_S", gathering_s)
+    commits: list[int] = []
+    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+        writer = Writer(backend)
+
+        async def register() -> None:
+            backend.register(writer.make(*numbered("a")))
+            await asyncio.sleep(0)
+
+        while not commits:
+            await register()
+        for _ in range(20):
+            await register()
+        await backend.flush()
+        assert (len(commits) == 2) == (gathering_s > 0)
+        assert sum(commits) == len(writer.events)
+        assert (await backend.query(QueryServerParams(1))).events == writer.events
+
+
 async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) -> None:
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)
