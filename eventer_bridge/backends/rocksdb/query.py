@@ -19,9 +19,9 @@ What a query costs, besides what it returns:
 - server: nothing; with rights to some types only, as timeseries.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import NO_WAY_ON, result_limit, take
@@ -45,6 +45,9 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
 )
+
+ValueCb: TypeAlias = Callable[[bytes], bytes]
+"""Gives the value of a row of ``event``, by its key."""
 
 ROWS_AT_A_TIME: Final = 16
 """Rows that are read before it pauses: some 0.1 ms."""
@@ -84,7 +87,11 @@ class Reader:
                 return NO_WAY_ON
             first = keys.decode_type_id(key[: keys.TYPE_BYTES]) + 1
         type_ids = every_type(len(self._names), first) if wanted is None else wanted.since(first)
-        return self._take(self._latest_rows(type_ids), limits.MAX_LATEST_RESULTS)
+        iterator, seek_last = self._snapshot.iterator("event"), self._snapshot.seek_last
+        each = (seek_last(iterator, type_id) for type_id in self._pausing(type_ids))
+        found = (key for key in each if key is not None)
+        # it stands at the key that was found last
+        return self._take(found, lambda _: iterator.value(), limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(
         self, params: QueryTimeseriesParams, type_ids: Collection[TypeId] | None
@@ -97,7 +104,8 @@ class Reader:
         """
         max_results = result_limit(params.max_results)
         timeseries = Timeseries(self._snapshot, len(self._names), params, type_ids)
-        return self._take(self._rows(timeseries.find(max_results + 1)), max_results)
+        found = timeseries.find(max_results + 1)
+        return self._take(found, self._snapshot.value, max_results)
 
     def ext_server(
         self, params: QueryServerParams, type_ids: Collection[TypeId] | None
@@ -126,46 +134,38 @@ class Reader:
             limit=max_results + 1,
             accept=lambda key: low < key[-keys.ID_BYTES :] < stop,
         )
-        return self._take(self._rows(found), max_results)
+        return self._take(found, self._snapshot.value, max_results)
 
-    def _take(self, rows: Iterable[Row], max_events: int) -> QueryResult:
+    def _pausing(self, type_ids: Iterable[TypeId]) -> Iterator[TypeId]:
+        for n_types, type_id in enumerate(type_ids):
+            if n_types % ROWS_AT_A_TIME == 0:
+                self._snapshot.pause()
+            yield type_id
+
+    def _take(self, found: Iterable[bytes], value: ValueCb, max_events: int) -> QueryResult:
         try:
-            return take(decode_rows(self._in_memory(rows), self._names), max_events)
+            return take(self._events(found, value), max_events)
         except KeyError as e:
             raise StoreDamagedError(
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
 
-    def _in_memory(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The same rows; waits until there may be so many bytes of them."""
-        rows = iter(rows)
-        n_bytes = 0
-        for key, value in rows:
-            n_bytes += limits.ANSWER_EVENT_BYTES + len(value)
-            if n_bytes > limits.LARGE_ANSWER_BYTES:
-                break
-            yield key, value
-        else:
-            return
-        del value  # it may be large itself
-        self._become_large()
-        yield key, self._snapshot.value(key)
-        yield from rows
-
-    def _latest_rows(self, type_ids: Iterable[TypeId]) -> Iterator[Row]:
-        iterator = self._snapshot.iterator("event")
-        for n_types, type_id in enumerate(type_ids):
-            if n_types % ROWS_AT_A_TIME == 0:
-                self._snapshot.pause()
-            key = self._snapshot.seek_last(iterator, type_id)
-            if key is not None:
-                yield key, iterator.value()
-
-    def _rows(self, found: Iterable[bytes]) -> Iterator[Row]:
+    def _events(self, found: Iterable[bytes], value: ValueCb) -> Iterator[Event]:
+        """Read and decode events; waits until there may be so many bytes of them."""
+        # one function for all of it: what it does for each event is most of a query's time
+        pause, names, decode = self._snapshot.pause, self._names, keys.decode_event
+        n_free_bytes = limits.LARGE_ANSWER_BYTES
         for n_rows, key in enumerate(found):
             if n_rows % ROWS_AT_A_TIME == 0:
-                self._snapshot.pause()
-            yield key, self._snapshot.value(key)
+                pause()
+            data = value(key)
+            if n_free_bytes >= 0:
+                n_free_bytes -= limits.ANSWER_EVENT_BYTES + len(data)
+                if n_free_bytes < 0:
+                    del data  # it may be large itself
+                    self._become_large()
+                    data = value(key)
+            yield decode(key, data, names)
 
 
 def decode_rows(rows: Iterable[Row], names: Mapping[TypeId, EventType]) -> Iterator[Event]:
