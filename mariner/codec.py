@@ -238,6 +238,11 @@ def encode(message: Message) -> bytes:
     return _encode(_TO_WIRE[type(message)](message))
 
 
+def encode_ping_response(ping_id: int) -> bytes:
+    """Encode a ``ping_res``; as :func:`encode`, but faster."""
+    return b'{"msg_type":"ping_res","ping_id":%d}' % ping_id
+
+
 def encode_event(event: Event) -> bytes:
     """Encode an event, to be part of messages made by the functions below."""
     return _encode(event)

@@ -186,7 +186,8 @@ class ClientConnection(asyncio.Protocol):
             self._process()
         if len(data) >= core_limits.FULL_READ_BYTES:
             self._let_others()
-        self._count_buffered()
+        if self._protocol.buffered_bytes or self._place.buffer.n_bytes:
+            self._count_buffered()
 
     def eof_received(self) -> bool:
         """The peer sends no more; what it asked for before is still answered."""
@@ -229,7 +230,7 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is sent to."""
         self._last_buffer_bytes = self._unread_bytes = self._transport.get_write_buffer_size()
-        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
+        self._count_buffered()
         self._deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
         self._pause(_WRITE_BLOCKED)
 
@@ -308,11 +309,11 @@ class ClientConnection(asyncio.Protocol):
     # --- messages -----------------------------------------------------------------------
 
     def _process(self) -> None:
-        next_message = self._protocol.next_message
-        stats = self._context.stats
+        protocol, stats = self._protocol, self._context.stats
+        next_message, now_s = protocol.next_message, time.perf_counter
         self._corked = []
         n_left = limits.TURN_MESSAGES
-        end_s = time.perf_counter() + limits.TURN_S
+        end_s = now_s() + limits.TURN_S
         try:
             while not self._paused:
                 message = next_message()
@@ -320,9 +321,10 @@ class ClientConnection(asyncio.Protocol):
                     break
                 stats.frames_in += 1
                 self._handlers[type(message)](self, message)
+                if not protocol.buffered_bytes:
+                    break
                 n_left -= 1
-                is_over = not n_left or time.perf_counter() >= end_s
-                if is_over and self._protocol.buffered_bytes:
+                if not n_left or now_s() >= end_s:
                     self._let_others()
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
@@ -456,7 +458,8 @@ class ClientConnection(asyncio.Protocol):
             self._pause(_QUERIES_FULL)
 
     def _on_ping_req(self, message: PingReq) -> None:
-        self._write(self._protocol.send(PingRes(message.ping_id)))
+        response = codec.encode_ping_response(message.ping_id)
+        self._write(self._protocol.send_encoded(PingRes, response))
 
     def _on_ping_res(self, message: PingRes) -> None:
         pass  # that something came was noted already
@@ -646,12 +649,11 @@ class ClientConnection(asyncio.Protocol):
             self._transport.write(b"".join(frames))
 
     def _count_buffered(self) -> None:
-        if (n_bytes := self._protocol.buffered_bytes) or self._place.buffer.n_bytes:
-            self._place.buffer.set(n_bytes + self._unread_bytes)
+        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
 
     def _count_unread(self) -> None:
         self._unread_bytes = min(self._unread_bytes, self._transport.get_write_buffer_size())
-        self._place.buffer.set(self._protocol.buffered_bytes + self._unread_bytes)
+        self._count_buffered()
 
     def _pause(self, reason: int) -> None:
         if not self._paused and not self._transport.is_closing():

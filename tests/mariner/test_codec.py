@@ -138,6 +138,11 @@ def test_a_declined_connection_has_a_reason_whatever_is_known() -> None:
     assert json.loads(codec.encode(InitRes(False)))["error"] == ""
 
 
+@pytest.mark.parametrize("ping_id", [INT64_MIN, 0, INT64_MAX])
+def test_a_ping_is_answered_as_by_the_encoder(ping_id: int) -> None:
+    assert codec.encode_ping_response(ping_id) == codec.encode(PingRes(ping_id))
+
+
 def test_messages_of_events_that_are_encoded_already() -> None:
     sample = SAMPLES["events"]
     assert isinstance(sample, EventsMsg)

@@ -289,7 +289,7 @@ async def test_rights_bound_what_is_seen_and_registered(caplog: pytest.LogCaptur
 
 
 class SlowQueries:
-    """Queries of clients wait until they are released."""
+    """Queries of a store wait until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.release = threading.Event()
@@ -297,9 +297,8 @@ class SlowQueries:
         query_store = RocksDbBackend.query
 
         async def slow_query(backend: RocksDbBackend, *args: Any) -> QueryResult:
-            if len(args) > 1:  # not of the engine itself
-                self.n_waiting += 1
-                await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
+            self.n_waiting += 1
+            await asyncio.get_running_loop().run_in_executor(None, self.release.wait)
             return await query_store(backend, *args)
 
         monkeypatch.setattr(RocksDbBackend, "query", slow_query)
@@ -308,12 +307,12 @@ class SlowQueries:
 async def test_a_slow_query_holds_back_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slow = SlowQueries(monkeypatch)
     async with (
         serving(tmp_path / "store") as (server, _),
         initialised(server, [("a",)]) as peer,
         initialised(server) as other,
     ):
-        slow = SlowQueries(monkeypatch)  # not those of its start
         asked = peer.send(MsgQueryReq(ASCENDING), last=False)
         while not slow.n_waiting:
             await asyncio.sleep(0.005)
