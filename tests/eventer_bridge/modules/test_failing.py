@@ -13,6 +13,7 @@ from eventer_bridge.engine import Engine
 from eventer_bridge.errors import ModuleError, NotOperationalError
 from eventer_bridge.model import JsonPayload, ProcessEvent, QueryLatestParams, Status
 from eventer_bridge.modules.base import Module, ModuleEngine
+from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.modules.specialized import SpecializedModule
 from eventer_bridge.subscription import EVERYTHING
@@ -20,6 +21,7 @@ from tests.eventer_bridge.modules.scripted import (
     CONNECTION,
     NAME,
     STARTED,
+    OnClose,
     Scripted,
     register,
     register_event,
@@ -211,3 +213,59 @@ async def test_stopping_does_not_wait_for_a_module_that_never_gives_way(
         assert await stored(core) == []
         assert await last_state(core) == "STOPPED"
         assert core.pending_events == 0
+
+
+class LastWord(Scripted):
+    """Does what the test gives when the server stops."""
+
+    async def before_stop(self) -> None:
+        await self.on_close(self, False)
+
+
+def last_word(on_stop: OnClose, made: list[Scripted]) -> ModuleConf:
+    def make(module_engine: ModuleEngine) -> Module:
+        made.append(LastWord(module_engine))
+        made[-1].on_close = on_stop
+        return SpecializedModule("parts", made[-1:])
+
+    return {"module": NAME, "make": make}
+
+
+async def test_the_last_word_of_modules(caplog: pytest.LogCaptureFixture) -> None:
+    made: list[Scripted] = []
+    refused: list[Exception] = []
+
+    async def fail(module: Scripted, _: bool) -> None:
+        raise PanicError
+
+    async def register_last(module: Scripted, is_committed: bool) -> None:
+        if not is_committed:
+            await module.engine.register([module.event("last")])
+            try:  # clients can no more
+                core.register(CONNECTION, [register_event("too late")])
+            except NotOperationalError as e:
+                refused.append(e)
+
+    async with running_engine(last_word(fail, made), last_word(register_last, made)) as core:
+        await register(core, register_event("a"))
+        await core.stop()
+        assert types(await stored(core)) == ["a", "last"]
+        assert await last_state(core) == "STOPPED"
+        assert [len(i.seen) for i in made] == [2, 2]  # each was told of both
+    assert len(refused) == 1
+    assert "module failed before the stop" in [i.message for i in caplog.records]
+
+
+async def test_stopping_does_not_wait_for_a_last_word_that_has_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STOP_TIMEOUT_S", 0.02)
+    made: list[Scripted] = []
+
+    async def hang(module: Scripted, _: bool) -> None:
+        await asyncio.Event().wait()
+
+    async with running_engine(last_word(hang, made)) as core:
+        async with asyncio.timeout(30):
+            await core.stop()
+        assert await last_state(core) == "STOPPED"
