@@ -35,6 +35,9 @@ _PARSER_OPTIONS: Final = {
     "allowSingleQuotes": "false",
     "maxNumLen": str(limits.NUMBER_CHARACTERS),
 }
+_FOUND: Final = "__number_found"
+"""A column between two steps."""
+
 _UNREAD: Final = float("nan")
 """What stands for a number that could not be read, as infinity does, which is read of one that
 is too large."""
@@ -55,9 +58,9 @@ def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
     Raises:
         OptionError: the path is none.
     """
-    found = events.withColumn("found", _find(parse(path)))
-    value = sf.when(_is_finite("found"), sf.col("found"))
-    return found.withColumns({"value": value, "value_unread": _is_unread("found")}).drop("found")
+    found = events.withColumn(_FOUND, _find(parse(path)))
+    value = sf.when(_is_finite(_FOUND), sf.col(_FOUND))
+    return found.withColumns({"value": value, "value_unread": _is_unread(_FOUND)}).drop(_FOUND)
 
 
 def with_unread(events: DataFrame, path: str) -> DataFrame:
@@ -72,9 +75,7 @@ def with_unread(events: DataFrame, path: str) -> DataFrame:
     """
     found = sf.when(sf.isnull("value"), _find(parse(path)))
     return (
-        events.withColumn("found", found)
-        .withColumn("value_unread", _is_unread("found"))
-        .drop("found")
+        events.withColumn(_FOUND, found).withColumn("value_unread", _is_unread(_FOUND)).drop(_FOUND)
     )
 
 

@@ -26,6 +26,8 @@ TICKS: Final = "max(2, width / 85)"
 ROW_PX: Final = 26
 CHART_PX: Final = 260
 
+_LARGEST: Final = 1e307
+
 _DURATIONS_S: Final = (
     *(digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)),
     *(10, 20, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_000, 43_200),
@@ -62,6 +64,11 @@ class Chart(NamedTuple):
 def ms(moment: datetime) -> float:
     """Milliseconds of a moment."""
     return times.from_datetime(moment) / 1_000
+
+
+def drawable(number: float) -> float:
+    """A number that an axis can show: the length of one that has the largest doubles is none."""
+    return min(max(number, -_LARGEST), _LARGEST)
 
 
 def chart(rows: Rows, height_px: int, **parts: Any) -> Spec:

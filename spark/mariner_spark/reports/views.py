@@ -199,9 +199,9 @@ def _band(name: str, rows: Sequence[Row], domain: tuple[float, float]) -> Chart:
     marks = [
         {
             "time": ms(row["bucket"]) + middle / timedelta(milliseconds=1),
-            "least": row["min"],
-            "largest": row["max"],
-            "mean": row["mean"],
+            "least": charts.drawable(row["min"]),
+            "largest": charts.drawable(row["max"]),
+            "mean": charts.drawable(row["mean"]),
             "when": formats.moment(row["bucket"]),
             "shown": formats.number(row["mean"]),
             "range": f"{formats.number(row['min'])} to {formats.number(row['max'])}",

@@ -21,7 +21,7 @@ from mariner_spark.reports.catalogue import REPORTS
 from tests.spark.reports.nasty import nasty_store
 from tests.spark.reports.oracle import Asked, Oracle, Rows
 from tests.spark.reports.support import run_report, table
-from tests.spark.support import few, fill, not_simplest
+from tests.spark.support import EXAMPLES, few, fill, not_simplest
 
 _SMALL: Final = {
     "PAGE_ROWS": 5,
@@ -40,6 +40,7 @@ _asked = st.builds(
 )
 
 
+@pytest.mark.timeout(240 + 60 * EXAMPLES)
 @settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(not_simplest(st.integers(0, 2**32)), _asked)
 def test_reports_say_what_the_oracle_says(

@@ -69,8 +69,9 @@ def rows_of(name: str) -> list[dict[str, Any]]:
         row["end"] = _MOMENT + timedelta(minutes=9)
         rows.append(row)
     # a lake can hold what is no number of JSON's
-    beyond = {"mean": float("inf"), "time_mean": float("inf")} if name == "values" else {}
-    return [*rows, {**rows[-1], **beyond}]
+    beyond = {"mean": float("nan"), "time_mean": float("inf")} if name == "values" else {}
+    large = {"min": -1.7e308, "max": 1.7e308} if name == "values" else {}
+    return [*rows, {**rows[-1], **large, **beyond}]
 
 
 TOTALS: Final[dict[str, Any]] = {
