@@ -13,6 +13,7 @@ from rocksdict import Rdict
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
 from eventer_bridge.errors import StoreDamagedError, StoreFormatError
 from eventer_bridge.model import EventType
 
@@ -42,6 +43,7 @@ def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
     if is_known_format(path, db, names):
         read_types(path, db.get_column_family("type"))
         read_spent(path, db)
+        unfinished_session(db)
 
 
 def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ Runs on a thread that may block. What damage is noticed, and by whom:
   exactly between two records, nobody can notice.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -163,12 +164,17 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
     except StorageError:
-        db.close()
+        _give_up(db)
         raise
     except Exception as e:
-        db.close()
+        _give_up(db)
         raise explain(path, "cannot be opened", e) from None
     return db
+
+
+def _give_up(db: Rdict) -> None:
+    with contextlib.suppress(Exception):  # what failed before fails it again
+        db.close()
 
 
 def check(path: Path) -> Torn | None:
@@ -188,7 +194,7 @@ def check(path: Path) -> Torn | None:
     except Exception as e:
         raise explain(path, "cannot be opened", e) from None
     finally:
-        db.close()
+        _give_up(db)
     return torn
 
 
@@ -212,7 +218,7 @@ def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
         if torn is not None and db.latest_sequence_number() < torn.sequence:
             raise StoreDamagedError(f"{path}: the event store is damaged: a checksum of its log")
     except StorageError:
-        db.close()
+        _give_up(db)
         raise
     return db, names, torn
 
@@ -246,7 +252,7 @@ def open_for_reading(path: Path) -> Rdict:
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
     except StorageError:
-        db.close()
+        _give_up(db)
         raise
     return db
 
