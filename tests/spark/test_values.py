@@ -69,19 +69,21 @@ def test_only_numbers_count(spark: SparkSession) -> None:
     assert numbers_of(spark, texts) == [number for _, number in NUMBERS]
 
 
-@pytest.mark.parametrize(
-    ("path", "numbers"),
-    [
-        ("$", [None, None, None, 5.0]),
-        ("$.a", [4.0, None, None, 5.0]),
-        ("$.a.b", [None, 1.5, None, 5.0]),
-        ("$.a['b.c d']", [None, 3.0, None, 5.0]),
-        ('$["a"].x', [None, None, None, 5.0]),
-    ],
-)
-def test_the_path_says_where(spark: SparkSession, path: str, numbers: list[float | None]) -> None:
-    texts: list[str | None] = ['{"a": 4}', '{"a": {"b": 1.5, "b.c d": 3}}', '{"a": [1]}', "5"]
-    assert numbers_of(spark, texts, path) == numbers
+def test_the_path_says_where(spark: SparkSession) -> None:
+    expected: dict[str, list[float | None]] = {
+        "$": [None, None, None, 5.0],
+        "$.a": [4.0, None, None, 5.0],
+        "$.a.b": [None, 1.5, None, 5.0],
+        "$.a['b.c d']": [None, 3.0, None, 5.0],
+        '$["a"].x': [None, None, None, 5.0],
+    }
+    texts = ['{"a": 4}', '{"a": {"b": 1.5, "b.c d": 3}}', '{"a": [1]}', "5"]
+    frame = spark.createDataFrame(list(enumerate(texts)), "number int, payload_json string")
+    for column, path in enumerate(expected):
+        frame = with_value(frame, path).withColumnRenamed("value", f"value_{column}")
+    found = frame.coalesce(1).sort("number").toArrow()
+    numbers = [found.column(f"value_{i}").to_pylist() for i in range(len(expected))]
+    assert numbers == list(expected.values())
 
 
 @pytest.mark.parametrize("path", ["", "value", "$value", "$.", "$..a", "$.a[0]", "$.a ", "$['a'"])

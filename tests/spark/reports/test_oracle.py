@@ -133,7 +133,7 @@ def plain(text: str) -> str:
 
 def test_the_nasty_stores_have_what_they_are_for() -> None:
     """Of some stores: every report is cut, and most of what may go wrong is there."""
-    oracles = [Oracle(nasty_store(seed), Asked()) for seed in range(1, 20)]
+    oracles = [Oracle(nasty_store(seed), Asked()) for seed in range(1, 8)]
 
     def share(conditions: Iterable[Any]) -> float:
         found = list(map(bool, conditions))
