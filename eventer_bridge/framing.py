@@ -100,6 +100,11 @@ class FrameDecoder:
             self._position = 0
         self._buffer += data
 
+    def discard(self) -> None:
+        """Drop what was fed and not taken, which the decoder would hold as long as it exists."""
+        self._buffer.clear()
+        self._position = self._frame_end = 0
+
     def next_frame(self) -> bytes | None:
         """The next message; None if more bytes are needed for it.
 

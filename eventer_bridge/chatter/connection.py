@@ -368,6 +368,7 @@ class Connection(aio.Resource, asyncio.Protocol):
         assert self._close_reason is not None
         if self._connections is not None:
             self._connections.discard(self)
+        self._protocol.discard()  # the connection itself may stay until garbage is collected
         if self._place is not None:
             self._place.release()
         self._lost.set_result(None)

@@ -168,6 +168,10 @@ class Protocol:
         if not self._is_closed:
             self._decoder.feed(data)
 
+    def discard(self) -> None:
+        """Drop what came and was not taken: the connection is gone."""
+        self._decoder.discard()
+
     def receive_eof(self) -> None:
         """The peer sends no more.
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -71,6 +72,24 @@ async def test_a_violation_closes_with_the_reason(
         assert len(record.__dict__["detail"]) <= limits.MAX_LOG_CHARACTERS
         other.connection.send("T.B", b"")
         assert (await good.messages.get()).type == "T.B"
+
+
+async def test_nothing_is_kept_of_what_a_lost_connection_sent() -> None:
+    n_bytes = 1 << 20
+    half = wire(HELLO) + b"\x04" + (2 * n_bytes).to_bytes(4, "big") + bytes(n_bytes)
+    handlers = []
+    tracemalloc.start()
+    try:
+        async with listening() as there:
+            for _ in range(4):
+                async with await RawPeer.connect(there.address) as raw:
+                    raw.writer.write(half)
+                    await raw.writer.drain()
+                handlers.append(await there.handlers.get())
+                assert await handlers[-1].closed == "protocol error"
+        assert tracemalloc.get_traced_memory()[0] < n_bytes
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_connection_that_is_cut_in_a_message(caplog: pytest.LogCaptureFixture) -> None:
