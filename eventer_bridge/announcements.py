@@ -15,6 +15,7 @@ Belongs to the event loop's thread.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -29,8 +30,9 @@ mlog = logging.getLogger(__name__)
 RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | None], object]
 """Registers events of a source as one session; raises branches of ``EventerBridgeError``."""
 
-_TURN_CONNECTIONS: Final = 64
-"""Connections that are told of at a stretch when the server ends: about 2 ms."""
+_TURN_CONNECTIONS: Final = 32
+"""Connections that are told of in one iteration of the loop, about 2 ms: a network that fails ends
+thousands of them at once."""
 
 
 class Announcer:
@@ -46,28 +48,46 @@ class Announcer:
         self._register = register
         self._quota = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
         self._connected: dict[Source, str] = {}
+        self._waiting: deque[tuple[Source, str, bool]] = deque()
+        self._n_left = _TURN_CONNECTIONS
         self._is_ended = False
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
-        """Register the events of a connection; see ``EventCore.announce``."""
+        """Register the events of a connection, in their turn; see ``EventCore.announce``."""
         if self._is_ended:
             return
         if is_connected:
             self._connected[source] = client_name
         else:
             self._connected.pop(source, None)
-        self._tell(source, client_name, is_connected=is_connected)
+        self._waiting.append((source, client_name, is_connected))
+        self._tell_some()
+
+    async def settle(self) -> None:
+        """Wait until all that was to be told is registered."""
+        while self._waiting:
+            self._next_turn()
+            await asyncio.sleep(0)
 
     async def end(self) -> None:
         """Register the end of every connection, and nothing from then on."""
-        n_told = 0
         while self._connected:
             source, client_name = self._connected.popitem()
-            self._tell(source, client_name, is_connected=False)
-            n_told += 1
-            if n_told % _TURN_CONNECTIONS == 0:
-                await asyncio.sleep(0)
+            self.announce(source, client_name, is_connected=False)
+        await self.settle()
         self._is_ended = True
+
+    def _tell_some(self) -> None:
+        if self._waiting and self._n_left == _TURN_CONNECTIONS:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        while self._waiting and self._n_left:
+            source, client_name, is_connected = self._waiting.popleft()
+            self._n_left -= 1
+            self._tell(source, client_name, is_connected=is_connected)
+
+    def _next_turn(self) -> None:
+        self._n_left = _TURN_CONNECTIONS
+        self._tell_some()
 
     def _tell(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         state = "CONNECTED" if is_connected else "DISCONNECTED"

@@ -331,6 +331,7 @@ class Engine(EventCore):
             if self._phase is Status.STANDBY:
                 return
             self._enter(Status.STOPPING)
+            await self._announcer.settle()
             if self._runner is not None and not await _in_time(self._end_modules(is_last)):
                 mlog.error("modules do not end their sessions, which fail now")
                 await self._runner.abandon()

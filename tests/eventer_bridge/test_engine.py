@@ -531,6 +531,18 @@ async def test_connections_are_announced(core: Engine, backend: Backend) -> None
     ]
 
 
+async def test_thousands_that_end_at_once_are_told_of_in_turns(core: Engine) -> None:
+    sources = [core.create_source(SourceType.CONNECTION) for _ in range(100)]
+    for source in sources:
+        core.announce(source, "gui", is_connected=True)
+    assert core.pending_events < 100  # two of each connection
+    core.announce(sources[0], "gui", is_connected=False)  # not before the others
+    while core.pending_events:
+        await asyncio.sleep(0)
+    events = (await core.query(QueryServerParams(7))).events
+    assert [i.type[-1] for i in events[2::2]] == ["connected"] * 100 + ["disconnected"]
+
+
 async def test_connections_end_with_the_last_stop(
     core: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
