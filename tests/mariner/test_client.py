@@ -507,6 +507,19 @@ async def test_what_was_sent_is_told_from_what_was_not() -> None:
             await conn.register([event])
 
 
+async def test_nothing_is_sent_when_the_transport_closes_already() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.accept()
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as conn:
+        transport = conn._connection._transport
+        assert transport is not None
+        transport.close()  # of which nobody was told yet
+        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: connection lost"):
+            await conn.register([register_event("never")])
+
+
 @pytest.mark.parametrize(
     ("said", "error", "text"),
     [

@@ -185,6 +185,8 @@ def test_what_goes_on_or_begins_anew_is_no_stall(monkeypatch: pytest.MonkeyPatch
         (5, 1, True),
         (0, 6, False),
         (3, 6, False),
+        (0, 6, False),
+        (3, 6, False),
         (3, 6, True),
     ]
     for n_waiting, n_done, is_stall in looks:

@@ -10,8 +10,10 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
 from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint
+from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
+from eventer_bridge.backends.rocksdb.scan import Span
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
     Event,
@@ -242,3 +244,27 @@ async def test_a_backend_that_closes_decides_nothing(tmp_path: Path) -> None:
         assert caught.value.decided.cancelled()
     async with await rocksdb.create(tmp_path / "store") as again:
         assert (await again.query(UPWARDS)).events == writer.events
+
+
+async def test_what_was_under_way_when_old_events_were_chosen_is_not_deleted(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_RANGE_ROWS", 2)
+    writer = Writer(backend)
+    for time in (1, 3, 4):
+        await writer.session(draft("a"), time=time)
+    store = backend._store
+    with held_sync() as may_sync:
+        between = backend.register(writer.make(draft("a"), server=2, time=2))
+        await asyncio.sleep(0)  # it is written, and being synced
+        with store.in_use():
+            snapshot = store.ext_begin_deleting()
+            type_id = keys.encode_type_id(0)
+            events = ext_oldest(snapshot, [type_id], Span(b"", keys.PAST), 10)
+            assert len(events) == 3  # it is not seen
+            deletion = Deletion(store, snapshot, events[:2])
+            may_sync.release(2)
+            await between
+            assert not await backend._delete(deletion)
+            del snapshot
+    assert len((await backend.query(UPWARDS)).events) == len(writer.events)
