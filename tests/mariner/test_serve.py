@@ -131,7 +131,7 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
             'mariner_registrations_rejected_total{reason="InvalidEventError"} 1.0',
             "mariner_pending_events 0.0",
             "mariner_clock_ahead_seconds 0.0",
-            "mariner_store_event_types 5.0",
+            "mariner_store_event_types 6.0",
         ):
             assert expected in lines
         values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
