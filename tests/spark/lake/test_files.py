@@ -179,7 +179,7 @@ def test_a_manifest_is_a_plain_json_object(tmp_path: Path) -> None:
         "segments": [
             {"path": SEGMENT.path, "rows": 1, "bytes": 2, "first": 3, "last": 4, "raw_bytes": 5}
         ],
-        "positions": {"1": {"session": 2, "instance": 3, "timestamp": 4}},
+        "positions": {"1": {"session": 2, "instance": 3, "timestamp": 4, "history": None}},
         "queries": {},
         "replaced": [],
     }
