@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -94,10 +94,21 @@ async def _hearing(running: Gateway) -> AsyncIterator[Hearing]:
         async for events in client.events():
             hearing.hear(events)
 
-    async with connected(running, [OURS], persisted=True) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(hear(client))
+    async with connected(running, [OURS], persisted=True) as client, _task(hear(client)):
         yield hearing
+
+
+@contextlib.asynccontextmanager
+async def _task(coroutine: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Runs beside the body, until that ends; raises what it raised."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
         task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 class _Looks:
@@ -138,10 +149,8 @@ class _Looks:
 @contextlib.asynccontextmanager
 async def _looking(running: Gateway, load: Load) -> AsyncIterator[_Looks]:
     looks = _Looks()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(looks.look(running, load))
+    async with _task(looks.look(running, load)):
         yield looks
-        task.cancel()
     if not looks.count:
         raise ViolationError("nobody looked while the outcome was unknown")
 
