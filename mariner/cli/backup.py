@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from eventer_bridge import moments
+from eventer_bridge import limits, moments
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.restoring import Restored, ext_go_on
@@ -108,6 +108,6 @@ def _consequences(restored: Restored) -> str:
     lines += (
         f"  server {i.server_id} has nothing behind session {i.last_session or 0};"
         f" new ids have sessions above {i.mark}"
-        for i in restored.servers
+        for i in restored.servers[: limits.MAX_LISTED]
     )
     return "\n".join([*lines, _FOLLOWERS])
