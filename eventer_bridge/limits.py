@@ -279,9 +279,10 @@ GIVE_WAY_S: Final = 0.010
 """What a replication that catches up waits, between two slices of its work, for what is registered
 here to be stored: two commits. So it has a sixth of the time at the least."""
 
-MAX_FOLLOWED_EVENTS: Final = 512
-"""Events of a remote Event Server that wait for their commit while it is caught up with. What is
-registered here is committed behind them, some 3 ms later; more would be hardly faster."""
+MAX_FOLLOWED_EVENTS: Final = 1_024
+"""Events of a remote Event Server that wait for their commit; with more, it is not read from. What
+is registered here is committed behind them, some 5 ms later, and finds a core that is not full of
+them (``MAX_PENDING_EVENTS``)."""
 
 LAG_PERIOD_S: Final = 1.0
 """Between two questions to a remote Event Server, for what a replication lacks; each costs it one

@@ -399,7 +399,7 @@ class Feed(aio.Resource):
     def _add_undelivered(self, count: int) -> None:
         self._undelivered_events += count
         if self._client is not None:
-            self._client.set_reading(self._undelivered_events <= limits.MAX_PENDING_EVENTS)
+            self._client.set_reading(self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS)
 
     async def _settle(self, max_events: int = 0) -> None:
         """Wait until so few events are under way."""

@@ -428,17 +428,24 @@ def test_a_place_within_a_store(rows: HatRows, source: Path, tmp_path: Path) -> 
         hat_import.ext_import(source, store / "x", print)
 
 
-def test_a_page_of_zeros_is_told_as_what_it_is(rows: HatRows, source: Path, tmp_path: Path) -> None:
-    """LMDB ends the process that meets one in some places, and says so in others."""
+def page_ends(whole: bytes) -> dict[int, int]:
+    """Where the list of entries of each page ends that it begins with, by the page's offset."""
+    begins = range(0, len(whole), PAGE)
+    return {i: int.from_bytes(whole[i + 12 : i + 14], "little") for i in begins}
+
+
+def fill(rows: HatRows, source: Path) -> bytes:
     for session in range(1, 121):
         rows.event(1, session, 1, "a")
     rows.close()
-    whole = source.read_bytes()
-    # a page begins with its head, of which these are where the list of its entries ends
-    sizes = {
-        i: int.from_bytes(whole[i + 12 : i + 14], "little") for i in range(0, len(whole), PAGE)
-    }
-    fullest = sorted(sizes, key=lambda i: sizes[i])[-3:]  # lists of events, read page by page
+    return source.read_bytes()
+
+
+def test_a_page_of_zeros_is_told_as_what_it_is(rows: HatRows, source: Path, tmp_path: Path) -> None:
+    """LMDB ends the process that meets one in some places, and says so in others."""
+    whole = fill(rows, source)
+    ends = page_ends(whole)
+    fullest = sorted(ends, key=lambda i: ends[i])[-3:]  # lists of events, read page by page
     said: list[str] = []
     for begin in fullest:
         source.write_bytes(whole[:begin] + bytes(PAGE) + whole[begin + PAGE :])
@@ -449,3 +456,13 @@ def test_a_page_of_zeros_is_told_as_what_it_is(rows: HatRows, source: Path, tmp_
             assert not list(tmp_path.glob(f"store{begin}*"))
     assert all(i.startswith(f"{source}: damaged, or not a hat-event database: ") for i in said)
     assert any(i.endswith("the process that read it was ended by SIGABRT") for i in said), said
+
+
+def test_a_page_that_comes_twice(rows: HatRows, source: Path, tmp_path: Path) -> None:
+    whole = fill(rows, source)
+    first, second = (begin for begin, end in page_ends(whole).items() if end == 16 + 2 * 50)
+    page = whole[second : second + PAGE]
+    source.write_bytes(whole[:first] + page + whole[first + PAGE :])
+    with pytest.raises(StoreDamagedError, match="damaged: events are not in order"):
+        hat_import.ext_import(source, tmp_path / "store", print)
+    assert not list(tmp_path.glob("store*"))

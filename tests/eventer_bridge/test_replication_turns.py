@@ -105,3 +105,19 @@ async def test_what_is_registered_here_goes_first(
                 await asyncio.sleep(0)
         assert turns.n_events > 400
         assert max(n_meanwhile) <= 2 * 2
+
+
+async def test_live_events_do_not_fill_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_FOLLOWED_EVENTS", 20)
+    async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
+        async with replicate(first, core) as replicating:
+            while not replicating.is_synced:
+                await asyncio.sleep(0.01)
+            turns = Turns(core)
+            await register(first, 500)
+            while core.replicated(1).session < 500:
+                await asyncio.sleep(0.01)
+            turns.stop()
+        assert 2 <= turns.most_under_way <= 20 + 2

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import chatter, engine
+from eventer_bridge import chatter, limits
 from eventer_bridge.errors import RegistrationRefusedError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import EventType, JsonPayload, QueryLatestParams, RegisterEvent
-from eventer_bridge.type_budget import TypeQuota
 from mariner.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.eventer_bridge.rsb.peers import until
@@ -148,7 +147,7 @@ async def test_types_of_modules_are_not_the_clients(tmp_path: Path) -> None:
 async def test_made_up_names_are_announced_up_to_a_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_ANNOUNCED", TypeQuota("announced clients", 5))
+    monkeypatch.setattr(limits, "MAX_ANNOUNCED_NAMES", 5)
     server = {"host": "127.0.0.1", "port": 0}
 
     async def announced(gateway: Gateway) -> set[EventType]:

@@ -19,7 +19,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     RefusedReq,
 )
-from eventer_bridge.model import EventId
+from eventer_bridge.model import EventId, QueryLatestParams
 from eventer_bridge.sbs import encode_integer, encode_string
 from eventer_bridge.slices import at_once
 from tests.eventer_bridge.eventer.samples import SAMPLES
@@ -389,9 +389,11 @@ def test_every_cut_is_noticed(message: Message) -> None:
     name, data = codec.encode(message)
     for size in range(len(data)):
         assert malformed(name, data[:size]).startswith(f"{name}: ")
-    assert malformed(name, data + b"\x80") == (
-        f"{name}: ends at byte {len(data)}, but 1 bytes follow"
-    )
+    if isinstance(message, MsgQueryReq) and isinstance(message.params, QueryLatestParams):
+        reason = f"ends too early, at byte {len(data) + 1}"  # where it goes on may follow
+    else:
+        reason = f"ends at byte {len(data)}, but 1 bytes follow"
+    assert malformed(name, data + b"\x80") == f"{name}: {reason}"
 
 
 MEGABYTES: Final = 4 << 20

@@ -160,7 +160,7 @@ async def test_what_is_not_expected_closes_with_the_reason_in_the_log(
         ("x" * 1000, b"", "no message of the Eventer protocol"),
         ("HatEventer.MsgRegisterReq", b"\x81", "length or count 1 at byte 0"),
         ("HatEventer.MsgRegisterReq", b"", "MsgRegisterReq: ends too early, at byte 0"),
-        ("HatEventer.MsgQueryReq", b"\x80\x80\x80", "ends at byte 2, but 1 bytes follow"),
+        ("HatEventer.MsgRegisterReq", b"\x80\x80", "ends at byte 1, but 1 bytes follow"),
     ],
 )
 async def test_malformed_and_unknown_messages_close(

@@ -189,8 +189,8 @@ async def test_observers_are_told_who_asked(backend: SlowBackend) -> None:
     core.announce(SOURCE, "gui", is_connected=True)
     await core.replicate(remote(1))
     await core.async_close()
-    # STARTED, ours twice, another server's, STOPPED; of each, that it is durable too
-    expected = [ENGINE_SOURCE, SOURCE, SOURCE, REMOTE_SOURCE, ENGINE_SOURCE] * 2
+    # STARTED, ours twice, another server's, our end, STOPPED; of each, that it is durable too
+    expected = [ENGINE_SOURCE, SOURCE, SOURCE, REMOTE_SOURCE, SOURCE, ENGINE_SOURCE] * 2
     assert Counter(recorder.sources) == Counter(expected)
 
 
