@@ -36,6 +36,9 @@ _NOT_DELAYED: Final = 30
 _FAILS_EVERY: Final = 60
 """Every so many syncs of a thread, two fail: the commit's, and the first try to go on."""
 
+_MORE_ROUNDS: Final = 10
+"""At most, until somebody looked while an outcome was unknown."""
+
 _TRIED: Final = "the event store cannot be written"
 """What a client is told after the first try to go on failed."""
 
@@ -65,6 +68,9 @@ async def run_errors(
             for n in range(1, rounds + 1):
                 await _failed_and_went_on(load)
                 progress(n, rounds)
+            for _ in range(_MORE_ROUNDS):
+                if not looks.count:  # it went on before anybody had an answer
+                    await _failed_and_went_on(load)
         async with connected(running) as client:
             ledger.check(stored := await read_store(client))
         async with asyncio.timeout(AGREE_TIMEOUT_S):
