@@ -43,7 +43,7 @@ class FrameDecoder:
     Args:
         max_frame_bytes: the largest message that is accepted, in bytes.
         content: what a message is, for the text of errors ("a JSON message").
-        max_length_bytes: the largest m that is accepted: 8 (002) or 255 (003).
+        max_length_bytes: the largest m that is accepted: 8 (002) or 255 (003), at least 2.
 
     Attributes:
         max_frame_bytes: may be changed at any time.
@@ -114,38 +114,46 @@ class FrameDecoder:
         buffer = self._buffer
         if not self._frame_end and not self._read_header():
             return None
-        if len(buffer) < self._frame_end:
+        end = self._frame_end
+        if len(buffer) < end:
             return None
-        message = bytes(memoryview(buffer)[self._frame_begin : self._frame_end])
-        self._position = self._frame_end
+        message = bytes(memoryview(buffer)[self._frame_begin : end])
         self._frame_end = 0
-        if self._position == len(buffer):
+        if len(buffer) == end:
             buffer.clear()  # an idle connection keeps nothing of its largest message
             self._position = 0
+        else:
+            self._position = end
         return message
 
     def _read_header(self) -> bool:
         buffer, begin = self._buffer, self._position
-        if len(buffer) <= begin:
+        n_bytes = len(buffer) - begin
+        if n_bytes < 1:
             return False
         size = buffer[begin]
-        if not 1 <= size <= self._max_length_bytes:
-            raise FrameError(
-                f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
-            )
-        if len(buffer) <= begin + size:
-            return False
-        if size == 2:  # most messages; spares a copy
+        if size == 1 < n_bytes:  # most messages; spares a copy
+            length = buffer[begin + 1]
+        elif size == 2 < n_bytes:
             length = buffer[begin + 1] << 8 | buffer[begin + 2]
         else:
+            if not 1 <= size <= self._max_length_bytes:
+                raise FrameError(
+                    f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
+                )
+            if n_bytes <= size:
+                return False
             length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
-        if length > self.max_frame_bytes:
-            announced = length if length < 1 << 64 else "2**64 or more"
-            raise FrameError(
-                f"frame of {announced} bytes announced, at most {self.max_frame_bytes} are allowed"
-            )
-        if length == 0:
-            raise FrameError(f"empty frame, expected {self._content}")
-        self._frame_begin = begin + 1 + size
-        self._frame_end = self._frame_begin + length
+        if not 0 < length <= self.max_frame_bytes:
+            raise self._refusal(length)
+        self._frame_begin = begin = begin + 1 + size
+        self._frame_end = begin + length
         return True
+
+    def _refusal(self, length: int) -> FrameError:
+        if length == 0:
+            return FrameError(f"empty frame, expected {self._content}")
+        announced = length if length < 1 << 64 else "2**64 or more"
+        return FrameError(
+            f"frame of {announced} bytes announced, at most {self.max_frame_bytes} are allowed"
+        )

@@ -321,8 +321,8 @@ class ClientConnection(asyncio.Protocol):
                     break
                 stats.frames_in += 1
                 self._handlers[type(message)](self, message)
-                if not protocol.buffered_bytes:
-                    break
+                if n_left == limits.TURN_MESSAGES and not protocol.buffered_bytes:
+                    break  # most often there is one
                 n_left -= 1
                 if not n_left or now_s() >= end_s:
                     self._let_others()

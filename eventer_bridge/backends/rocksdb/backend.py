@@ -245,7 +245,8 @@ class RocksDbBackend(Backend):
             type_ids = self._types.intern(events, new_types, quota, n_asked)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        self._note_new_types(new_types)
+        if new_types:
+            self._note_new_types(new_types)
         group = self._gather(len(events))
         self._store.stage(group.commit, events, type_ids, new_types)
         if new_types and quota is not None:
@@ -284,7 +285,7 @@ class RocksDbBackend(Backend):
         return future
 
     def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
-        if new_types and self._retention is not None:
+        if self._retention is not None:
             names = self._types.names
             self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
 
@@ -366,9 +367,12 @@ class RocksDbBackend(Backend):
             raise ClosedError(f"{self._store.path}: the event store is closed")
 
     def _check_writable(self) -> None:
+        # for every registration: not by way of Resource.is_open, which is three calls more
+        if self._failure is None and self._async_group.is_open:
+            return
         self._check_open()
-        if self._failure is not None:
-            raise StorageError(self._failure)
+        assert self._failure is not None
+        raise StorageError(self._failure)
 
     def _gather(self, n_events: int) -> _Group:
         """The group that so many events are to join."""
@@ -382,7 +386,7 @@ class RocksDbBackend(Backend):
     def _append(self, commit: Commit) -> _Group:
         if not self._groups:
             # everything that this iteration of the loop brings joins the first group
-            self._loop.call_soon(self._commit_first)
+            self._loop.call_soon(self._commit_gathered)
         group = _Group(commit, self._loop.create_future())
         self._groups.append(group)
         return group
@@ -408,6 +412,10 @@ class RocksDbBackend(Backend):
         except OutcomeUnknownError as e:
             raise StorageError(str(e)) from e
         return True
+
+    def _commit_gathered(self) -> None:
+        # one event is not waited with: who waits for each answer sends no more
+        self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
 
     def _commit_first(self) -> None:
         """Commit the first group, if it is there, whole, and not being committed."""

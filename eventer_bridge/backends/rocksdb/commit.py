@@ -52,10 +52,11 @@ class Commit:
 
     def has_room(self, n_events: int) -> bool:
         """Whether so many events may join those that gathered in it."""
-        if not self.n_events:
-            return True
-        is_within = self.n_events + n_events <= limits.MAX_GROUP_EVENTS
-        return is_within and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
+        n_gathered = self.n_events
+        return not n_gathered or (
+            n_gathered + n_events <= limits.MAX_GROUP_EVENTS
+            and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
+        )
 
     def cut(self) -> None:
         """Begin another part, if this one is large enough."""

@@ -7,11 +7,12 @@ bounded (``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Final, TypeAlias
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb.keys import TYPE_BYTES, TypeId
-from eventer_bridge.slices import Steps, at_once
+from eventer_bridge.slices import Steps
 
 Row: TypeAlias = tuple[bytes, bytes]
 """Key in ``event``, value."""
@@ -50,14 +51,18 @@ class LatestCache:
         Args:
             written: the greatest row of each type that was written.
         """
-        at_once(self.update_in_steps(written))
+        self._update(written.items())
 
     def update_in_steps(self, written: Mapping[TypeId, Row]) -> Steps[None]:
         """As :meth:`update`, of a large session. Until it is done, the next commit waits."""
+        waiting = iter(written.items())
+        while some := list(islice(waiting, STEP_ROWS)):
+            self._update(some)
+            yield
+
+    def _update(self, written: Iterable[tuple[TypeId, Row]]) -> None:
         rows = self._rows
-        for number, (type_id, row) in enumerate(written.items(), 1):
-            if number % STEP_ROWS == 0:
-                yield
+        for type_id, row in written:
             known = rows.get(type_id)
             if row[0] <= known[0] if known else row[0][TYPE_BYTES:] <= self._floor:
                 continue

@@ -123,7 +123,8 @@ class Store(Database):
             new_types: those of them that are not stored yet, encoded.
         """
         first = events[0]
-        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
+        first_id = first.id
+        session_key = keys.session_key(first.timestamp, first_id.server, first_id.session)
         if new_types:
             self.stage_types(commit, new_types)
         values = map(keys.encode_value, events)
@@ -171,15 +172,15 @@ class Store(Database):
             commit.batch.put(type_id, data, self._handles[-1])
 
     def _stage_session(self, commit: Commit, session_key: bytes, entries: list[bytes]) -> None:
-        put = commit.batch.put
         _, _, session_cf, server_cf, _ = self._handles
+        batch = commit.batch
         commit.sessions.add(session_key)
-        put(session_key, b"".join(entries), session_cf)
-        server_key, timestamp = (
-            session_key[keys.TIMESTAMP_BYTES :],
+        batch.put(session_key, b"".join(entries), session_cf)
+        timestamp, server_key = (
             session_key[: keys.TIMESTAMP_BYTES],
+            session_key[keys.TIMESTAMP_BYTES :],
         )
-        put(server_key, timestamp, server_cf)
+        batch.put(server_key, timestamp, server_cf)
 
     def _stage_events(
         self,
