@@ -93,13 +93,14 @@ class Mark:
         That it cannot be noted is no failure: the mark is behind then.
         """
         n_bytes: int = _LIBC.lseek(self._log, _BEGIN, _END)
-        with contextlib.suppress(OSError):
-            if not 0 < self._n_bytes < n_bytes:  # it was empty, or RocksDB began another one
+        if not 0 < self._n_bytes < n_bytes:  # it was empty, or RocksDB began another one
+            with contextlib.suppress(OSError):
                 self._ext_note_logs()
-                return
-            _LIBC.pwrite(self._file, _POSITION.pack(n_bytes), _SIZE, _BEGIN)
-            self._n_bytes = n_bytes
-            if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
+            return
+        _LIBC.pwrite(self._file, _POSITION.pack(n_bytes), _SIZE, _BEGIN)
+        self._n_bytes = n_bytes
+        if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
+            with contextlib.suppress(OSError):
                 os.fdatasync(self._file.value)
                 self._synced_s = time.monotonic()
 

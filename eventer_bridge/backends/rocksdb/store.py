@@ -11,9 +11,10 @@ goes through the log, one at a time: ``log_files`` relies on it.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from rocksdict import (
@@ -30,7 +31,7 @@ from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, read_spent, read_types
-from eventer_bridge.backends.rocksdb.database import COMMIT, synced
+from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
@@ -74,7 +75,7 @@ class Store(Database):
         self._oldest_written = keys.PAST  # since the last ``ext_begin_deleting``
         self.undecided: AbstractSet[bytes] = frozenset()
         self._sync_lock = threading.Lock()
-        self._commit_failure: str | None = None  # until it is opened again
+        self._committing = _Committing(path)
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored.
@@ -237,7 +238,7 @@ class Store(Database):
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        with self._write_lock, self._committing():
+        with self._write_lock, self._committing:
             self._oldest_written = min(self._oldest_written, commit.oldest)
             if commit.before:
                 self._db.write(commit.before.popleft())
@@ -270,25 +271,13 @@ class Store(Database):
             self._mark.ext_advance()
 
     def _sync(self) -> None:
-        with self._sync_lock, self._committing():
+        with self._sync_lock, self._committing:
             self._db.flush_wal(True)
-
-    @contextlib.contextmanager
-    def _committing(self) -> Iterator[None]:
-        """Raise ``StorageError`` if it fails, or a commit did since the database was opened."""
-        if self._commit_failure is not None:
-            raise StorageError(self._commit_failure)
-        try:
-            with self.errors(COMMIT):
-                yield
-        except StorageError as e:
-            self._commit_failure = str(e)
-            raise
 
     def ext_reopen(self) -> None:
         """See :class:`Database`. What is :attr:`undecided` stays so, but can be decided now."""
         super().ext_reopen()
-        self._commit_failure = None
+        self._committing = _Committing(self.path)
 
     def decide(self) -> bool:
         """Whether what is undecided is stored, after the store was opened again; it is seen then.
@@ -454,3 +443,27 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+
+
+class _Committing:
+    """Raises ``StorageError`` where a step of a commit fails, and from then on in each other one.
+
+    A class, and not a generator with ``contextmanager``: every commit enters it twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failure: str | None = None
+
+    def __enter__(self) -> None:
+        if self._failure is not None:
+            raise StorageError(self._failure)
+
+    def __exit__(
+        self, _type: object, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return
+        failure = error if isinstance(error, StorageError) else explain(self._path, COMMIT, error)
+        self._failure = str(failure)
+        raise failure from None
