@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-without-spark test-pythons check bench torture mutate clean
+.PHONY: help setup run demo test test-slow test-without-spark test-pythons check bench torture mutate clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
@@ -40,6 +40,9 @@ demo: $(READY)  ## start a gateway, register real measurements of this machine t
 test: $(READY)  ## run all tests; with another Python: make test PYTHON=python3.13
 	$(PYTEST)
 
+test-slow: $(READY)  ## run those few tests that take a minute each
+	$(PYTEST) -m slow
+
 test-without-spark: $(READY)-without-spark
 	$(PYTEST) --ignore tests/perf --ignore tests/torture
 
@@ -57,6 +60,7 @@ bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side 
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
+	$(PYTEST) -m slow
 	EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
 	EXAMPLES=500 $(BIN)/python -m pytest -q -o timeout=3600 -m hypothesis tests/eventer_bridge tests/mariner
 	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports
