@@ -13,7 +13,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.engine import Engine
-from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.errors import InvalidEventError, StoreDamagedError
 from eventer_bridge.history import History, Span
 from eventer_bridge.model import (
     Event,
@@ -139,6 +139,17 @@ async def test_clients_do_not_tell_histories(backend: Backend, n_events: int) ->
 async def registered(core: Engine, event_type: EventType, n_events: int) -> None:
     others = [RegisterEvent(("a",), None, None)] * (n_events - 1)
     await core.register(SOURCE, [RegisterEvent(event_type, None, None), *others]).committed
+
+
+async def test_a_damaged_name_of_a_history_is_told(tmp_path: Path) -> None:
+    await (await rocksdb.create(tmp_path)).async_close()
+    store = Store(tmp_path)
+    commit = Commit()
+    commit.batch.put(keys.HISTORY_KEY, b"\xff")
+    store.ext_write_synced(commit)
+    store.ext_close()
+    with pytest.raises(StoreDamagedError, match="is damaged: its history has no name"):
+        await rocksdb.create(tmp_path)
 
 
 async def test_a_store_of_before_gets_a_history(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def main(only: tuple[str, ...], rounds: int | None, seed: int | None) -> None:
     for name in _chosen(only):
         result, facts = _run(name, rounds, seed, console)
         n_failed += result == "FAILED"
+        console.print(f"{result}: {facts}", highlight=False)
         table.add_row(name, result, facts)
     console.print(table)
     sys.exit(1 if n_failed else 0)

@@ -37,7 +37,7 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
-from eventer_bridge.errors import ClosedError, StorageError
+from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, event_parts, parts
 
@@ -410,6 +410,10 @@ class Store(Database):
         """Name of the history (``history``); None: the store is of before, or was just made."""
         with self.errors():
             found: bytes | None = self._db.get(keys.HISTORY_KEY)
+        if found is not None and not found.isascii():
+            raise StoreDamagedError(
+                f"{self.path}: the event store is damaged: its history has no name"
+            )
         return None if found is None else found.decode()
 
     def n_events(self) -> int:

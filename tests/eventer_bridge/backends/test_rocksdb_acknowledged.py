@@ -28,12 +28,16 @@ class Crashed:
         path: its directory.
         events: of all sessions, one of each.
         ends: size of its last log after each session.
+        history_id: of its history.
     """
 
-    def __init__(self, path: Path, events: list[Event], ends: list[int]) -> None:
+    def __init__(
+        self, path: Path, events: list[Event], ends: list[int], history_id: str = ""
+    ) -> None:
         self.path = path
         self.events = events
         self.ends = ends
+        self.history_id = history_id
 
     @property
     def log(self) -> Path:
@@ -49,7 +53,7 @@ async def crash(tmp_path: Path, name: str = "store", payload: str = "ours") -> C
             await writer.session(draft(payload=JsonPayload.of(payload)))
             ends.append(list_logs(live)[-1].stat().st_size)
         directories.copy(live, path)
-    return Crashed(path, writer.events, ends)
+    return Crashed(path, writer.events, ends, backend.history_id)
 
 
 async def crash_with_two_logs(tmp_path: Path) -> Crashed:
@@ -148,6 +152,7 @@ async def test_a_loss_is_said_and_has_to_be_accepted(
     assert await stored(crashed.path) == crashed.events[:n_left]
     async with await rocksdb.create(crashed.path) as backend:
         assert backend.server_mark(1).session > 10**15
+        assert backend.history_id not in {"", crashed.history_id}
 
 
 @pytest.mark.parametrize("number", [0, 1])
