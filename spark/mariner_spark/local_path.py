@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 from typing import Final
 
+from eventer_bridge.errors import StorageError
+from mariner_spark.errors import MarinerSparkError
+
 _SCHEME: Final = re.compile(r"^file:(//)?")
 
 
@@ -16,3 +19,18 @@ def local_path(text: str) -> Path:
     """
     # tasks may run in another directory
     return Path(os.path.abspath(_SCHEME.sub("", text)))  # noqa: PTH100  # no links
+
+
+def refuse_within_store(path: Path) -> None:
+    """Refuse to make a file in the directory of an event store: what is there is the store's.
+
+    Raises:
+        MarinerSparkError: it would be in one.
+    """
+    # slow to import, and only here
+    from eventer_bridge.backends.rocksdb import directories  # noqa: PLC0415
+
+    try:
+        directories.refuse_within_store(path)
+    except StorageError as e:
+        raise MarinerSparkError(str(e)) from e

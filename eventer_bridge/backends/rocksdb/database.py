@@ -42,6 +42,7 @@ from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
     StoreLockedError,
+    StoreLossError,
 )
 
 mlog = logging.getLogger(__name__)
@@ -186,7 +187,11 @@ def check(path: Path) -> Torn | None:
     Raises:
         StorageError: as :func:`open_database`.
     """
-    db, names, torn = _open_unchanged(path)
+    try:
+        db, names, torn = _open_unchanged(path)
+    except StoreLossError:
+        _refuse_other_format(path)
+        raise
     try:
         contents.check(path, db, names)
     except StorageError:
@@ -196,6 +201,21 @@ def check(path: Path) -> Torn | None:
     finally:
         _give_up(db)
     return torn
+
+
+def _refuse_other_format(path: Path) -> None:
+    """What another version wrote is for that one, also where it lost something."""
+    access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
+    try:
+        names = _family_names(path)
+        db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
+    except StorageError:
+        return
+    try:
+        with contextlib.suppress(StoreDamagedError):
+            is_known_format(path, db, names)
+    finally:
+        _give_up(db)
 
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:

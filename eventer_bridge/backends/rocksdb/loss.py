@@ -11,6 +11,7 @@ Runs on a thread that may block.
 import logging
 import os
 import shutil
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,10 @@ mlog = logging.getLogger(__name__)
 
 SET_ASIDE: Final = ".lost"
 """End of the name of a log that is not used any more."""
+
+ACCEPTING: Final = "LOSS-ACCEPTED"
+"""File that is there from before the first change until the store is of another history: without
+it, who is interrupted leaves a store that gives ids again, and nobody would know."""
 
 
 def ext_accept_loss(path: Path, server_id: int) -> None:
@@ -38,22 +43,40 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
     if not (path / "CURRENT").exists():
         return
     lock = database.lock_directory(path)
-    is_lost = False
+    accepting = path / ACCEPTING
     try:
         while (loss := _find_loss(path)) is not None:
-            is_lost = True
+            os.close(os.open(accepting, os.O_WRONLY | os.O_CREAT, 0o600))
+            directories.sync(path)
             _set_aside(path, loss.log_number, loss.good_bytes)
             acknowledged.forget(path)
             mlog.warning(
                 "event store goes on without acknowledged events, as its operator said",
                 extra={"path": str(path), "reason": str(loss)},
             )
+        is_lost = accepting.exists()
     except OSError as e:
         raise StorageError(f"{path}: cannot be written: {e.strerror}") from e
     finally:
         os.close(lock)
     if is_lost:
         ext_go_on(path, (server_id,))
+        try:
+            accepting.unlink()
+            directories.sync(path)
+        except OSError as e:
+            raise StorageError(f"{path}: cannot be written: {e.strerror}") from e
+
+
+def refuse_interrupted(path: Path) -> None:
+    """Refuse a store of which somebody accepted a loss and did not come to the end.
+
+    Raises:
+        StoreLossError: it is so.
+    """
+    if (path / ACCEPTING).exists():
+        text = f"{path}: the event store lost events, and going on without them was interrupted"
+        raise StoreLossError(text, 0, 0)
 
 
 def _find_loss(path: Path) -> StoreLossError | None:
@@ -66,10 +89,19 @@ def _find_loss(path: Path) -> StoreLossError | None:
 
 def _set_aside(path: Path, number: int, good_bytes: int) -> None:
     for log in list_logs(path):
-        aside = log.with_name(log.name + SET_ASIDE)
+        aside = _free_name(log)
         if log_number(log) == number and good_bytes:
             shutil.copyfile(log, aside)
+            directories.sync(aside)
+            directories.sync(path)
             os.truncate(log, good_bytes)
+            directories.sync(log)
         elif log_number(log) >= number:
             log.rename(aside)
     directories.sync(path)
+
+
+def _free_name(log: Path) -> Path:
+    """Where a log is set aside; what was set aside before stays."""
+    names = (f"{log.name}{SET_ASIDE}{i}" for i in chain([""], (f".{n}" for n in count(1))))
+    return next(path for i in names if not (path := log.with_name(i)).exists())

@@ -10,7 +10,7 @@ from eventer_bridge import history, limits
 from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import LatestCache
-from eventer_bridge.backends.rocksdb.loss import ext_accept_loss
+from eventer_bridge.backends.rocksdb.loss import ext_accept_loss, refuse_interrupted
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import Types
 from eventer_bridge.errors import EventerBridgeError, StorageError
@@ -38,6 +38,7 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
     """
     if accept_loss_of is not None:
         ext_accept_loss(path, accept_loss_of)
+    refuse_interrupted(path)
     store = Store(path)
     try:
         ext_remove_scratch(path)

@@ -12,11 +12,11 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from eventer_bridge.errors import StorageError
 from mariner_spark import limits
-from mariner_spark.errors import LakeError, NoLakeError
+from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.lock import locked
+from mariner_spark.local_path import refuse_within_store
 from mariner_spark.values import DEFAULT_PATH
 
 MANIFEST: Final = "_manifest.json"
@@ -212,12 +212,9 @@ def check_place(files: Files) -> None:
     """
     if not files.is_local or find(files) is not None:
         return
-    # slow to import, and only here
-    from eventer_bridge.backends.rocksdb.directories import refuse_within_store  # noqa: PLC0415
-
     try:
         refuse_within_store(Path(files.base, MANIFEST))
-    except StorageError as e:
+    except MarinerSparkError as e:
         raise LakeError(str(e)) from e
 
 

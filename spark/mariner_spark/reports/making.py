@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from mariner_spark import times, values
+from mariner_spark.local_path import refuse_within_store
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, Settings
@@ -66,10 +67,12 @@ def check(order: Order) -> None:
     """Find mistakes before anything is started.
 
     Raises:
-        MarinerSparkError: an option is wrong, or there is no store or lake.
+        MarinerSparkError: an option is wrong, there is no store or lake, or the files would be in
+            a store.
     """
     if order.value_path is not None:
         values.parse(order.value_path)
+    refuse_within_store(order.folder / PAGE)
     reading.check(order.source, order.selection, order.value_path)
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -12,8 +13,9 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.acknowledged import FILE
+from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs
-from eventer_bridge.errors import StoreDamagedError, StoreLossError
+from eventer_bridge.errors import StoreDamagedError, StoreFormatError, StoreLossError
 from eventer_bridge.model import Event, JsonPayload, QueryServerParams
 from tests.eventer_bridge.backends.oracle import Writer, draft
 
@@ -153,6 +155,55 @@ async def test_a_loss_is_said_and_has_to_be_accepted(
     async with await rocksdb.create(crashed.path) as backend:
         assert backend.server_mark(1).session > 10**15
         assert backend.history_id not in {"", crashed.history_id}
+
+
+class StoppedError(Exception):
+    """As a kill at that moment."""
+
+
+def stop(*_: object) -> NoReturn:
+    raise StoppedError
+
+
+@pytest.mark.parametrize("where", ["ext_go_on", "_set_aside", "acknowledged.forget"])
+async def test_who_accepts_a_loss_may_be_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    crashed = await crash(tmp_path)
+    before = crashed.log.read_bytes()
+    cut(crashed, crashed)
+    left = crashed.log.read_bytes()
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"eventer_bridge.backends.rocksdb.loss.{where}", stop)
+            with pytest.raises(StoppedError):
+                await stored(crashed.path, accept_loss_of=1)
+        with pytest.raises(StoreLossError):  # it is not started without the flag
+            await stored(crashed.path)
+    assert await stored(crashed.path, accept_loss_of=1) == crashed.events[:3]
+    assert before.startswith(left)
+    assert all(i.read_bytes() == left for i in crashed.path.glob("*.lost*"))
+    async with await rocksdb.create(crashed.path) as backend:
+        assert backend.server_mark(1).session > 10**15
+        assert backend.history_id not in {"", crashed.history_id}
+
+
+async def test_another_format_is_told_before_a_loss(tmp_path: Path) -> None:
+    live, path = tmp_path / "live", tmp_path / "store"
+    async with await rocksdb.create(live) as backend:
+        writer = Writer(backend)
+        commit = Commit()
+        backend._store.stage_format(commit, b"2")
+        backend._store.ext_write_synced(commit)
+        end = list_logs(live)[-1].stat().st_size
+        await writer.session(draft())
+        directories.copy(live, path)
+    os.truncate(list_logs(path)[-1], end)
+    before = state(path)
+    for accept_loss_of in (None, 1):
+        with pytest.raises(StoreFormatError, match="has format 2, this version knows format 1"):
+            await stored(path, accept_loss_of)
+    assert state(path) == before
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -302,3 +302,12 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
 def test_other_commands_do_not_wait_for_spark() -> None:
     imported = run_python("import sys, mariner.cli; print('pyspark' in sys.modules)")
     assert imported.stdout == "False\n", imported
+
+
+def test_nothing_is_made_in_a_store(tmp_path: Path) -> None:
+    store = tmp_path / "events"
+    fill(store, [])
+    page = store / "out" / "report.html"
+    expected = f"{page}: is in the event store {store}: name a place outside it"
+    assert error_of(run_report("top", "--store", store, "--out", store / "out"), 1) == expected
+    assert not page.parent.exists()
