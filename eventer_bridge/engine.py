@@ -576,7 +576,9 @@ class Engine(EventCore):
                 )
         except EventerBridgeError as e:
             self._on_failed(session, e)
-        except Exception as e:
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:  # a panic of RocksDB's binding is no Exception
             mlog.exception("session failed")
             self._on_failed(session, StorageError(f"the session failed: {e!r}"))
         else:
@@ -590,7 +592,9 @@ class Engine(EventCore):
                 commit = yield from self._backend.register_in_steps(session.events)
             else:
                 commit = self._backend.register(session.events)
-        except Exception as e:
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:
             mlog.exception("replicated session failed")
             commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
         if commit.done() and (error := commit.exception()):

@@ -155,7 +155,9 @@ class Line:
         while self._waiting:
             try:
                 yield from self._waiting[0]()
-            except Exception:
+            except (GeneratorExit, asyncio.CancelledError):
+                raise
+            except BaseException:  # a panic of RocksDB's binding is no Exception
                 mlog.exception("costly work failed")
             self._waiting.popleft()
             yield

@@ -248,7 +248,11 @@ class RocksDbBackend(Backend):
         if new_types:
             self._note_new_types(new_types)
         group = self._gather(len(events))
-        self._store.stage(group.commit, events, type_ids, new_types)
+        try:
+            self._store.stage(group.commit, events, type_ids, new_types)
+        except BaseException as e:
+            self._abandon(group, e)
+            raise
         if new_types and quota is not None:
             self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
         return group.future
@@ -274,10 +278,14 @@ class RocksDbBackend(Backend):
         group.is_large = group.is_open = True
         future = group.future
         spent = types.spent(quota.owner) if quota is not None else 0
-        for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
-            if future.done():  # a commit before it failed, and everything with it
-                return future
-            yield
+        try:
+            for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
+                if future.done():  # a commit before it failed, and everything with it
+                    return future
+                yield
+        except BaseException as e:
+            self._abandon(group, e)
+            raise
         if new_types and quota is not None:
             self._store.stage_spent(group.commit, quota.owner, spent)
         group.is_open = False
@@ -416,6 +424,20 @@ class RocksDbBackend(Backend):
     def _commit_gathered(self) -> None:
         # one event is not waited with: who waits for each answer sends no more
         self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
+
+    def _abandon(self, group: _Group, error: BaseException) -> None:
+        """Staging failed, which it does not: neither this group nor one behind it can be written.
+
+        They may be of types that only it would have stored. The process is to begin anew.
+        """
+        if group not in self._groups:  # a commit before it failed
+            return
+        mlog.error("event store closes for good", extra={"reason": f"staging failed: {error!r}"})
+        while group in self._groups:
+            unsaved = self._groups.pop()
+            if not unsaved.future.done():
+                failed(unsaved.future, StorageError(f"{self._store.path}: it failed: {error!r}"))
+        self.close()
 
     def _commit_first(self) -> None:
         """Commit the first group, if it is there, whole, and not being committed."""

@@ -13,7 +13,7 @@ import pytest
 from eventer_bridge import engine, limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
 from eventer_bridge.backends.rocksdb.query import Reader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import (
@@ -24,6 +24,7 @@ from eventer_bridge.errors import (
     StorageError,
 )
 from eventer_bridge.model import (
+    Event,
     EventId,
     Order,
     QueryLatestParams,
@@ -36,6 +37,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.session import Session
+from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.faults import (
     changed,
     failing_sync,
@@ -260,6 +262,39 @@ async def test_a_panic_in_a_write_is_a_failed_commit(
         assert "commit failed: what nobody thought of" in await not_known(writer, "a")
     await recovered(backend)
     await writer.session(draft(), time=5)
+
+
+@pytest.mark.parametrize("n_events", [1, limits.LARGE_SESSION_EVENTS + 1])
+async def test_staging_that_panics_closes_the_backend(
+    backend: RocksDbBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_events: int
+) -> None:
+    """What was to come behind is refused: it may have types that are not stored."""
+    core = await engine.create(backend, 1)
+    source = Source(SourceType.CONNECTION, 1)
+    good, wrong = (RegisterEvent((i,), None, None) for i in ("good", "wrong"))
+    await core.register(source, [good]).committed
+    encode = keys.encode_value
+
+    def panicking(event: Event) -> tuple[bytes, bytes]:
+        if event.type == ("wrong",):
+            raise Panic
+        return encode(event)
+
+    monkeypatch.setattr(keys, "encode_value", panicking)
+    if n_events == 1:
+        with pytest.raises(Panic):
+            core.register(source, [wrong])
+    else:
+        sessions = [core.register(source, i) for i in ([wrong] * n_events, [good])]
+        for session in sessions:
+            await asyncio.wait([session.committed])
+            assert isinstance(session.committed.exception(), EventerBridgeError)
+    await backend.wait_closed()
+    await core.async_close()
+    assert len(await asyncio.to_thread(check_store, tmp_path / "store")) > 0
+    async with await rocksdb.create(tmp_path / "store") as again:
+        result = await again.query(QueryTimeseriesParams([("good",), ("wrong",)]))
+        assert [i.type for i in result.events] == [("good",)]
 
 
 async def test_a_storage_thread_that_ends_closes_the_backend(
