@@ -42,7 +42,6 @@ from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
     StoreLockedError,
-    StoreLossError,
 )
 
 mlog = logging.getLogger(__name__)
@@ -187,11 +186,7 @@ def check(path: Path) -> Torn | None:
     Raises:
         StorageError: as :func:`open_database`.
     """
-    try:
-        db, names, torn = _open_unchanged(path)
-    except StoreLossError:
-        _refuse_other_format(path)
-        raise
+    db, names, torn = _open_unchanged(path)
     try:
         contents.check(path, db, names)
     except StorageError:
@@ -203,8 +198,12 @@ def check(path: Path) -> Torn | None:
     return torn
 
 
-def _refuse_other_format(path: Path) -> None:
-    """What another version wrote is for that one, also where it lost something."""
+def refuse_other_format(path: Path) -> None:
+    """Refuse what another version wrote, also where it lost something (``loss``).
+
+    Raises:
+        StoreFormatError: it was written in a format that is not known here.
+    """
     access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
     try:
         names = _family_names(path)

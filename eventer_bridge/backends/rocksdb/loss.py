@@ -46,6 +46,7 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
     accepting = path / ACCEPTING
     try:
         while (loss := _find_loss(path)) is not None:
+            database.refuse_other_format(path)
             os.close(os.open(accepting, os.O_WRONLY | os.O_CREAT, 0o600))
             directories.sync(path)
             _set_aside(path, loss.log_number, loss.good_bytes)
