@@ -149,7 +149,8 @@ class Feed(aio.Resource):
 
     async def _run(self) -> None:
         attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((OSError, EventerBridgeError)),
+            # whatever it is: a feed that ended would be missed by nobody
+            retry=tenacity.retry_if_exception_type(Exception),
             wait=tenacity.wait_random_exponential(
                 multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
             ),
@@ -161,7 +162,9 @@ class Feed(aio.Resource):
 
     def _on_attempt_failed(self, state: tenacity.RetryCallState) -> None:
         assert state.outcome is not None
-        reason = str(state.outcome.exception())
+        error = state.outcome.exception()
+        is_expected = isinstance(error, (OSError, EventerBridgeError))
+        reason = str(error) if is_expected else repr(error)
         level = logging.DEBUG if reason == self._told_reason else logging.WARNING
         self._told_reason = reason
         extra = {"server": self._name, "reason": reason}
@@ -182,6 +185,8 @@ class Feed(aio.Resource):
             self._on_client(client)
             self._on_state(FeedState.CONNECTED, None)
             count = await self._catch_up(client)
+            if not client.is_open:  # it was lost just now, so that nothing can be begun with it
+                raise ClosedError(f"connection lost: {client.close_reason}")
             mlog.info("feed is live", extra={"server": self._name, "events": count})
             self._on_state(FeedState.SYNCED, count)
             await client.wait_closing()
