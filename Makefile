@@ -37,10 +37,10 @@ run: $(READY)  ## run the gateway with TLS, development certificates and a durab
 demo: $(READY)  ## start a gateway, register real measurements of this machine through TLS, query them back
 	$(BIN)/python deploy/demo/run.py
 
-test: $(READY)  ## run all tests; with another Python: make test PYTHON=python3.13
+test: $(READY)  ## run the tests; with another Python: make test PYTHON=python3.13
 	$(PYTEST)
 
-test-slow: $(READY)  ## run those few tests that take a minute each
+test-slow: $(READY)  ## run the tests that take a minute each
 	$(PYTEST) -m slow
 
 test-without-spark: $(READY)-without-spark

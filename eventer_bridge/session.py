@@ -62,10 +62,7 @@ class Session:
         self.source = source
         self.quota = quota
         self.requested = requested
-        # not by a call of is_large(), which costs as much as all the rest
-        self.is_large = self.is_stepwise = (
-            requested > limits.LARGE_SESSION_EVENTS or payload_bytes > limits.LARGE_SESSION_BYTES
-        )
+        self.is_large = self.is_stepwise = is_large(requested, payload_bytes)
         self.events = events
         self.payload_bytes = payload_bytes
         self.committed = committed

@@ -110,8 +110,8 @@ MAX_ARENAS: Final = 2
 """Parts of memory that threads take turns in. Only one thread runs Python at a time."""
 
 YOUNG_COLLECTIONS: Final = 50
-"""Of the garbage collector, each of 7,000 objects that stay, before it looks at all objects. What
-waits for that is garbage with cycles, of which there is little: 50 MB at most."""
+"""Collections of young garbage, one for every 7,000 new objects, before a full one. Only garbage
+with cycles waits for that; no buffer of a peer may be in a cycle."""
 
 # --- HTTP ---------------------------------------------------------------------------------
 

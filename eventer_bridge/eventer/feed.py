@@ -149,7 +149,7 @@ class Feed(aio.Resource):
 
     async def _run(self) -> None:
         attempts = tenacity.AsyncRetrying(
-            # whatever it is: a feed that ended would be missed by nobody
+            # any: a feed that ended would never connect again
             retry=tenacity.retry_if_exception_type(Exception),
             wait=tenacity.wait_random_exponential(
                 multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
@@ -168,7 +168,8 @@ class Feed(aio.Resource):
         level = logging.DEBUG if reason == self._told_reason else logging.WARNING
         self._told_reason = reason
         extra = {"server": self._name, "reason": reason}
-        mlog.log(level, "feed is not connected", extra=extra)
+        exc_info = None if is_expected else error
+        mlog.log(level, "feed is not connected", extra=extra, exc_info=exc_info)
 
     async def _follow(self) -> None:
         """One connection, until it is lost.

@@ -324,7 +324,7 @@ class ClientConnection(asyncio.Protocol):
                 if n_left == limits.TURN_MESSAGES and not protocol.buffered_bytes:
                     break  # most often there is one
                 n_left -= 1
-                if not n_left or now_s() >= end_s:
+                if (not n_left or now_s() >= end_s) and protocol.buffered_bytes:
                     self._let_others()
         except RemoteProtocolError as e:
             self._on_protocol_error(e)

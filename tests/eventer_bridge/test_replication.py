@@ -16,6 +16,8 @@ from hat.event.backends import lmdb
 from hat.event.server import eventer_client
 
 from eventer_bridge import limits
+from eventer_bridge.eventer.client import EventerClient
+from eventer_bridge.eventer.feed import Feed
 from eventer_bridge.model import Event, JsonPayload, Order, QueryTimeseriesParams
 from mariner.gateway import Gateway
 from tests.support import hat_events
@@ -70,6 +72,31 @@ async def test_two_of_ours(tmp_path: Path) -> None:
         await register(first, 50)
         async with event_server(tmp_path, 2, remotes={1: port}) as second:  # goes on where it was
             await same(first, second, 1)
+
+
+async def test_a_connection_that_is_lost_when_it_has_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    catch_up = Feed._catch_up
+    lost: list[EventerClient] = []
+
+    async def losing(feed: Feed, client: EventerClient) -> int:
+        count = await catch_up(feed, client)
+        if not lost:
+            lost.append(client)
+            client.close()
+        return count
+
+    monkeypatch.setattr(Feed, "_catch_up", losing)
+    async with (
+        event_server(tmp_path, 1) as first,
+        event_server(tmp_path, 2, remotes={1: eventer_port(first)}) as second,
+    ):
+        while not lost:
+            await asyncio.sleep(0.01)
+        await register(first, 5)
+        await same(first, second, 1)
+    assert not [i for i in caplog.records if i.exc_info]
 
 
 async def test_the_first_is_restarted(tmp_path: Path) -> None:

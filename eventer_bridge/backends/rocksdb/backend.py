@@ -283,6 +283,8 @@ class RocksDbBackend(Backend):
                 if future.done():  # a commit before it failed, and everything with it
                     return future
                 yield
+        except GeneratorExit:  # the loop ends
+            raise
         except BaseException as e:
             self._abandon(group, e)
             raise
@@ -426,12 +428,7 @@ class RocksDbBackend(Backend):
         self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
 
     def _abandon(self, group: _Group, error: BaseException) -> None:
-        """Staging failed, which it does not: neither this group nor one behind it can be written.
-
-        They may be of types that only it would have stored. The process is to begin anew.
-        """
-        if group not in self._groups:  # a commit before it failed
-            return
+        """Close: staging panicked, and the groups behind may need types that only this one has."""
         mlog.error("event store closes for good", extra={"reason": f"staging failed: {error!r}"})
         while group in self._groups:
             unsaved = self._groups.pop()

@@ -211,8 +211,13 @@ def refuse_other_format(path: Path) -> None:
     except StorageError:
         return
     try:
-        with contextlib.suppress(StoreDamagedError):
-            is_known_format(path, db, names)
+        is_known_format(path, db, names)
+    except StoreDamagedError:
+        pass  # its owner knows
+    except StorageError:
+        raise
+    except Exception as e:
+        raise explain(path, "cannot be opened", e) from None
     finally:
         _give_up(db)
 

@@ -219,6 +219,23 @@ async def test_a_group_that_grows_is_waited_for(
         assert (await backend.query(QueryServerParams(1))).events == writer.events
 
 
+@pytest.mark.parametrize(("n_at_once", "expected"), [(2, [6]), (1, [1, 4])])
+async def test_the_first_group_is_waited_for_if_it_has_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_at_once: int, expected: list[int]
+) -> None:
+    """Who sends many takes several turns; who sends one waits for its answer."""
+    monkeypatch.setattr(limits, "MAX_GATHERING_S", 3600.0)
+    commits: list[int] = []
+    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+        writer = Writer(backend)
+        for n_events in (n_at_once, 1, 1, 1, 1):
+            for _ in range(n_events):
+                backend.register(writer.make(*numbered("a")))
+            await asyncio.sleep(0)
+        await backend.flush()
+        assert commits == expected
+
+
 async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) -> None:
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)

@@ -347,7 +347,7 @@ def test_memory() -> None:
 
 
 def test_rocksdb() -> None:
-    drive(RocksDbMachine, 2)
+    drive(RocksDbMachine, 3)
 
 
 @pytest.mark.usefixtures("small_bounds")
@@ -357,4 +357,4 @@ def test_memory_with_small_bounds() -> None:
 
 @pytest.mark.usefixtures("small_bounds")
 def test_rocksdb_with_small_bounds() -> None:
-    drive(RocksDbMachine, 2)
+    drive(RocksDbMachine, 3)
