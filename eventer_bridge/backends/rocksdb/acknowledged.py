@@ -46,6 +46,10 @@ _BEGIN: Final = ctypes.c_longlong(0)
 _END: Final = ctypes.c_int(os.SEEK_END)
 _SIZE: Final = ctypes.c_size_t(_POSITION.size)
 
+MAX_LOOKS: Final = 100
+"""A directory is listed so often until it is found with a log: RocksDB may replace the only one
+while it is listed."""
+
 _Rows: TypeAlias = list[tuple[int, int, str]]
 
 
@@ -182,11 +186,15 @@ def check_missing(path: Path, missing: list[Log], first_needed: int) -> None:
 
 
 def _look_at(path: Path) -> list[Log]:
-    logs: list[Log] = []
-    for file in list_logs(path):
-        with contextlib.suppress(FileNotFoundError):  # RocksDB needs it no longer
-            logs.append(Log(log_number(file), file.stat().st_size, _read_head(file)))
-    return logs
+    """The logs of a store that is open, one at least."""
+    for _ in range(MAX_LOOKS):
+        logs: list[Log] = []
+        for file in list_logs(path):
+            with contextlib.suppress(FileNotFoundError):  # RocksDB needs it no longer
+                logs.append(Log(log_number(file), file.stat().st_size, _read_head(file)))
+        if logs:
+            return logs
+    raise FileNotFoundError(f"{path}: no log")
 
 
 def _read_head(file: Path) -> bytes:

@@ -11,7 +11,8 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import control, directories
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb import acknowledged, control, directories
 from eventer_bridge.backends.rocksdb.acknowledged import FILE
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs
@@ -77,7 +78,11 @@ def state(path: Path) -> dict[str, bytes]:
 
 async def stored(path: Path, accept_loss_of: int | None = None) -> list[Event]:
     async with await rocksdb.create(path, accept_loss_of=accept_loss_of) as backend:
-        return list((await backend.query(QueryServerParams(1))).events)
+        return await stored_in(backend)
+
+
+async def stored_in(backend: Backend) -> list[Event]:
+    return list((await backend.query(QueryServerParams(1))).events)
 
 
 async def lost(path: Path) -> str:
@@ -280,6 +285,38 @@ async def test_a_mark_that_is_damaged(tmp_path: Path) -> None:
             await rocksdb.create(crashed.path)
     mark.write_bytes(whole)
     assert await stored(crashed.path) == crashed.events
+
+
+async def test_a_log_is_replaced_while_the_mark_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Path] = []
+
+    def look(path: Path) -> list[Path]:
+        looks.append(path)
+        return list_logs(path) if len(looks) % 2 == 0 else [path / "000001.log"]
+
+    monkeypatch.setattr(acknowledged, "list_logs", look)
+    crashed = await crash(tmp_path)
+    assert looks
+    assert acknowledged.read(crashed.path)[-1].n_bytes == crashed.ends[-1]
+
+
+async def test_a_mark_that_finds_no_log_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        writer = Writer(backend)
+        await writer.session(draft())
+        before = acknowledged.read(tmp_path / "store")
+        monkeypatch.setattr(acknowledged, "list_logs", lambda _: [])
+        backend._store._families["event"].flush(True)  # begins another log
+        await writer.session(draft())
+        assert acknowledged.read(tmp_path / "store") == before
+        monkeypatch.undo()
+        await writer.session(draft())
+        assert acknowledged.read(tmp_path / "store")[-1].number > before[-1].number
+        assert await stored_in(backend) == writer.events
 
 
 async def test_the_mark_is_synced_now_and_then(
