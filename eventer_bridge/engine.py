@@ -478,10 +478,9 @@ class Engine(EventCore):
         n_bytes = payload_bytes(events)
         is_stepwise = is_large(n_events, n_bytes)
         has_modules = self._runner is not None and not self._runner.is_abandoned
-        if not is_stepwise or has_modules:
-            new_types = self._unchecked_types(events)
+        if (not is_stepwise or has_modules) and (new_types := self._unchecked_types(events)):
             is_stepwise |= len(new_types) > limits.MANY_NEW_TYPES
-            if new_types and (not is_stepwise or has_modules):
+            if not is_stepwise or has_modules:
                 self._check_new_types(new_types, quota)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
@@ -507,8 +506,9 @@ class Engine(EventCore):
         self._pending.add(session.requested, session.payload_bytes)
         if session.is_large:
             self._pending.large_events += session.requested
+        if not self._n_own:
+            self._own_ended.clear()
         self._n_own += 1
-        self._own_ended.clear()
 
     def _hand_over(
         self,
@@ -665,19 +665,15 @@ class Engine(EventCore):
         error = commit.exception()
         if isinstance(error, OutcomeUnknownError) and error.decided is not None:
             error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
+        is_busy = self._telling.is_busy
         for session in sessions:
-            if error is None and (session.is_stepwise or self._telling.is_busy):
-                self._telling.add(functools.partial(self._end_in_turn, session, commit))
-                continue
-            if session.is_large:
+            if error is not None or not (session.is_stepwise or is_busy):
                 self._end(session, commit)
-                continue
-            self._n_own -= session.source is not REMOTE_SOURCE
-            self._pending.remove(len(session.events), session.payload_bytes)
-            if session.committed is not commit:
-                session.resolve(error)
-            if error is None:
-                self._tell_session(session, persisted=True)
+                if error is None:
+                    self._tell_session(session, persisted=True)
+            else:
+                self._telling.add(functools.partial(self._end_in_turn, session, commit))
+                is_busy = True  # those behind wait, too
         self._tell_drained()
 
     def _on_decided(
@@ -694,10 +690,12 @@ class Engine(EventCore):
                 )
 
     def _end(self, session: Session, commit: asyncio.Future[None]) -> None:
-        self._n_own -= session.source is not REMOTE_SOURCE
-        self._pending.remove(len(session.events), session.payload_bytes)
-        if session.is_large and session.source is not REMOTE_SOURCE:
-            self._pending.large_events -= len(session.events)
+        n_events = len(session.events)
+        self._pending.remove(n_events, session.payload_bytes)
+        if session.source is not REMOTE_SOURCE:
+            self._n_own -= 1
+            if session.is_large:
+                self._pending.large_events -= n_events
         if session.committed is not commit:
             session.resolve(commit.exception())
 

@@ -309,26 +309,25 @@ class ClientConnection(asyncio.Protocol):
     # --- messages -----------------------------------------------------------------------
 
     def _process(self) -> None:
-        protocol, stats = self._protocol, self._context.stats
+        protocol, handlers = self._protocol, self._handlers
         next_message, now_s = protocol.next_message, time.perf_counter
         self._corked = []
-        n_left = limits.TURN_MESSAGES
+        n_messages = 0
         end_s = now_s() + limits.TURN_S
         try:
-            while not self._paused:
-                message = next_message()
-                if message is None:
-                    break
-                stats.frames_in += 1
-                self._handlers[type(message)](self, message)
-                if n_left == limits.TURN_MESSAGES and not protocol.buffered_bytes:
+            while not self._paused and (message := next_message()) is not None:
+                n_messages += 1
+                handlers[type(message)](self, message)
+                if n_messages == 1 and not protocol.buffered_bytes:
                     break  # most often there is one
-                n_left -= 1
-                if (not n_left or now_s() >= end_s) and protocol.buffered_bytes:
-                    self._let_others()
+                if n_messages == limits.TURN_MESSAGES or now_s() >= end_s:
+                    if protocol.buffered_bytes:
+                        self._let_others()
+                    break
         except RemoteProtocolError as e:
             self._on_protocol_error(e)
         finally:
+            self._context.stats.frames_in += n_messages
             self._uncork()
         if self._eof:
             self._close_if_answered()

@@ -52,9 +52,8 @@ class Commit:
 
     def has_room(self, n_events: int) -> bool:
         """Whether so many events may join those that gathered in it."""
-        n_gathered = self.n_events
-        return not n_gathered or (
-            n_gathered + n_events <= limits.MAX_GROUP_EVENTS
+        return not self.n_events or (
+            self.n_events + n_events <= limits.MAX_GROUP_EVENTS
             and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
         )
 

@@ -99,6 +99,7 @@ _SESSION: Final = Struct(">QIQQ")
 _EVENT: Final = Struct(">4sQIQQQ")
 
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
+_JSON_ONLY: Final = _FLAGS[JSON_FLAG]
 _WITHOUT_SOURCE: Final = NO_SOURCE + bytes(TIMESTAMP_BYTES)
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -240,13 +241,14 @@ def encode_value(event: Event) -> tuple[bytes, bytes]:
         ``no_source`` and the source timestamp (13 bytes, as :func:`source_of` finds them in
         the value), and the value.
     """
-    timestamp = event.source_timestamp
+    timestamp, payload = event.source_timestamp, event.payload
     if timestamp is None:
+        if isinstance(payload, JsonPayload):  # most of them
+            return _WITHOUT_SOURCE, _JSON_ONLY + payload.data
         has_source, source, head = 0, _WITHOUT_SOURCE, b""
     else:
         head = _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
         has_source, source = SOURCE_FLAG, HAS_SOURCE + head
-    payload = event.payload
     if isinstance(payload, JsonPayload):
         return source, b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
     if payload is None:

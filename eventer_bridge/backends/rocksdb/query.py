@@ -104,6 +104,9 @@ class Reader:
         """
         max_results = result_limit(params.max_results)
         timeseries = Timeseries(self._snapshot, len(self._names), params, type_ids)
+        if (in_row := timeseries.in_row()) is not None:
+            iterator = self._snapshot.iterator("event")
+            return self._take(in_row, lambda _: iterator.value(), max_results)
         found = timeseries.find(max_results + 1)
         return self._take(found, self._snapshot.value, max_results)
 

@@ -21,6 +21,9 @@ from eventer_bridge.model import Timestamp
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
 
+STEP_KEYS: Final = 128
+"""Keys that :func:`step` passes before it pauses."""
+
 PAUSE_BYTES: Final = 64 * keys.ENTRY_BYTES
 """Of a session's entries are walked before it pauses."""
 
@@ -79,6 +82,45 @@ def time_span(
     low = prefix + keys.encode_timestamp(first) if first else prefix
     stop = prefix + keys.encode_timestamp(last) if last else prefix
     return Span(low, stop + keys.PAST, descending)
+
+
+def step(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:
+    """Keys of a span that may be seen, in order; the iterator stands at the one given last.
+
+    Nobody else may move it meanwhile. That spares a seek for each value.
+
+    Args:
+        snapshot: what is read from.
+        iterator: of ``event`` or ``source``.
+        span: keys, with their types.
+
+    Raises:
+        StorageError: they could not be read.
+        ClosedError: the store is about to close.
+    """
+    low, stop, descending = span
+    hides = snapshot.hides if snapshot.hidden else None
+    if descending:
+        move = iterator.prev
+        iterator.seek_for_prev(stop)
+        if iterator.valid() and iterator.key() == stop:
+            move()
+    else:
+        move = iterator.next
+        iterator.seek(low)
+    while True:
+        snapshot.pause()
+        for _ in range(STEP_KEYS):
+            if not iterator.valid():
+                with snapshot.errors():
+                    iterator.status()  # raises if it is not the end, but a failure
+                return
+            key = iterator.key()
+            if not low <= key < stop:
+                return
+            if hides is None or not hides(key):
+                yield key
+            move()
 
 
 def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:

@@ -130,7 +130,7 @@ class Store(Database):
             self.stage_types(commit, new_types)
         values = map(keys.encode_value, events)
         entries = self._stage_events(commit, session_key, events, type_ids, values)
-        self._stage_session(commit, session_key, entries)
+        self._stage_session(commit, session_key, b"".join(entries))
         commit.n_events += len(events)
 
     def stage_in_steps(
@@ -159,7 +159,7 @@ class Store(Database):
             entries.append(b"".join(staged))
             begin = end
             yield
-        self._stage_session(commit, session_key, entries)
+        self._stage_session(commit, session_key, b"".join(entries))
         if commit.before:
             first_new = new_types[0][0] if new_types else keys.PAST[: keys.TYPE_BYTES]
             noted = note(session_key, first_new, commit.latest)
@@ -172,16 +172,12 @@ class Store(Database):
         for type_id, data in new_types:
             commit.batch.put(type_id, data, self._handles[-1])
 
-    def _stage_session(self, commit: Commit, session_key: bytes, entries: list[bytes]) -> None:
+    def _stage_session(self, commit: Commit, session_key: bytes, entries: bytes) -> None:
         _, _, session_cf, server_cf, _ = self._handles
-        batch = commit.batch
+        put, n_bytes = commit.batch.put, keys.TIMESTAMP_BYTES
         commit.sessions.add(session_key)
-        batch.put(session_key, b"".join(entries), session_cf)
-        timestamp, server_key = (
-            session_key[: keys.TIMESTAMP_BYTES],
-            session_key[keys.TIMESTAMP_BYTES :],
-        )
-        batch.put(server_key, timestamp, server_cf)
+        put(session_key, entries, session_cf)
+        put(session_key[n_bytes:], session_key[:n_bytes], server_cf)
 
     def _stage_events(
         self,
@@ -195,7 +191,7 @@ class Store(Database):
         put = commit.batch.put
         event_cf, source_cf, _, _, _ = self._handles
         encode_int = keys.encode_int
-        latest, tally, counted = commit.latest, commit.tally, self.counted
+        latest, counted = commit.latest, self.counted
         entries: list[bytes] = []
         for event, type_id, (source, value) in zip(events, type_ids, values, strict=True):
             instance = encode_int(event.id.instance)
@@ -208,8 +204,8 @@ class Store(Database):
             if known is None or known[0] < key:
                 latest[type_id] = key, value
             if counted and (share := counted.get(type_id)) is not None:
-                n_events, n_bytes = tally.get(share, (0, 0))
-                tally[share] = n_events + 1, n_bytes + len(key) + len(value)
+                n_events, n_bytes = commit.tally.get(share, (0, 0))
+                commit.tally[share] = n_events + 1, n_bytes + len(key) + len(value)
         return entries
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:

@@ -9,7 +9,7 @@ ordered by; an index key is a type and a position (see ``keys``).
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -22,11 +22,12 @@ from eventer_bridge.backends.rocksdb.scan import (
     find_in_sessions,
     merge,
     scan_sessions,
+    step,
     time_span,
     without_type,
 )
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.wanted import every_type
+from eventer_bridge.backends.rocksdb.wanted import every_type, the_only
 from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams
 
 
@@ -61,6 +62,20 @@ class Timeseries:
         self._accept = self._first_of_type or self._filter
         self._done = self._first_of_type.done if self._first_of_type else frozenset[TypeId]()
         self._candidates = None if params.ids is None else self._look_up(params.ids)
+
+    def in_row(self) -> Iterator[bytes] | None:
+        """As :meth:`find`, key by key; None where they do not follow each other in ``event``.
+
+        The iterator of ``event`` stands at the key that was given last.
+        """
+        type_id = the_only(self._type_ids)
+        is_by_id = self._candidates is not None
+        if type_id is None or is_by_id or self._is_by_source or self._first_of_type is not None:
+            return None
+        [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
+        span = Span(type_id + sought.low, type_id + sought.stop, sought.descending)
+        found = step(self._snapshot, self._snapshot.iterator("event"), span)
+        return found if self._filter is None else filter(self._filter, found)
 
     def find(self, limit: int) -> list[bytes]:
         """Keys in ``event`` of the first events, in order.

@@ -74,6 +74,13 @@ def patience(wanted: Collection[TypeId]) -> int:
     return FREE_PASSES if isinstance(wanted, SoughtTypes) else len(wanted)
 
 
+def the_only(wanted: Collection[TypeId] | None) -> TypeId | None:
+    """The type that is wanted, if it is known without seeking that it is a single one."""
+    if wanted is None or isinstance(wanted, SoughtTypes) or len(wanted) != 1:
+        return None
+    return next(iter(wanted))
+
+
 def find_wanted(
     types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
 ) -> Collection[TypeId] | None:
