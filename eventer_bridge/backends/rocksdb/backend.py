@@ -424,8 +424,10 @@ class RocksDbBackend(Backend):
         return True
 
     def _commit_gathered(self) -> None:
-        # one event is not waited with: who waits for each answer sends no more
-        self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
+        if self._groups and self._groups[0].commit.n_events > 1:
+            self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
+        else:  # who waits for each answer sends no more
+            self._commit_first()
 
     def _abandon(self, group: _Group, error: BaseException) -> None:
         """Close: staging panicked, and the groups behind may need types that only this one has."""
