@@ -18,7 +18,7 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
 from eventer_bridge.payload_schemas import PayloadSchema, PayloadSchemas
-from eventer_bridge.registrable import check_type
+from eventer_bridge.registrable import check_length, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.schema_worker import Check, SchemaCheckError
 from eventer_bridge.slices import Steps, parts
@@ -123,17 +123,18 @@ class Rights:
             checks: gets payloads and their schemas.
             indexes: gets the places of their events.
         """
-        if self._may_register_everything:
-            return None
         for part in parts(len(register_events)):
             for index, event in enumerate(register_events[part], part.start):
-                schemas = self._checks_by_type.known.get(event.type)
-                if schemas is None:
-                    try:
+                try:
+                    check_length(event.type)
+                    if self._may_register_everything:
+                        continue
+                    schemas = self._checks_by_type.known.get(event.type)
+                    if schemas is None:
                         schemas = self._checks(event.type)
-                    except InvalidEventError as e:
-                        return f"register_events[{index}]: {cut(str(e))}"
-                    yield
+                        yield
+                except InvalidEventError as e:
+                    return f"register_events[{index}]: {cut(str(e))}"
                 if not schemas:
                     continue
                 if not isinstance(event.payload, JsonPayload):

@@ -159,20 +159,24 @@ def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
 
 def read_string(data: bytes, pos: int) -> tuple[str, int]:
     """A String, which must be UTF-8."""
+    if not 0x80 <= data[pos] < 0xC0:  # not short: spares a copy
+        size, begin = _read_size(data, pos, 1)
+        end = begin + size
+        return decode_utf8(memoryview(data)[begin:end], end), end
     encoded, end = read_bytes(data, pos)
     if encoded.isascii():
         return encoded.decode("ascii"), end
     return decode_utf8(encoded, end), end
 
 
-def decode_utf8(encoded: bytes, end: int) -> str:
+def decode_utf8(encoded: bytes | memoryview, end: int) -> str:
     """Text of a String that ends at a position of a message.
 
     Raises:
         InvalidMessageError: it is not UTF-8.
     """
     try:
-        return encoded.decode()
+        return str(encoded, "utf-8")
     except UnicodeDecodeError as e:
         at = end - len(encoded) + e.start
         raise InvalidMessageError(f"not UTF-8: {e.reason} at byte {at}") from None

@@ -419,6 +419,7 @@ class _Client(chatter.Handler):
         assert self._behind is not None
         try:
             async with self._server.core.lane:
+                await slices.next_turn()  # it took long to come in
                 if self._connection.close_reason is None:
                     await self._handle_large(message)
             while self._behind and self._connection.close_reason is None:

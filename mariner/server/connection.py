@@ -378,6 +378,7 @@ class ClientConnection(asyncio.Protocol):
         """Deal with a large message, in its turn among those of all clients."""
         try:
             async with self._context.core.lane:
+                await slices.next_turn()  # it took long to come in
                 if self._close_reason is None:
                     # nobody else keeps the message, which takes long to be freed
                     await self._handle_large(await slices.run(self._protocol.decode_large(large)))

@@ -205,3 +205,18 @@ def test_a_client_has_a_quota_of_types() -> None:
     config = ClientConfig("app", None, (), (), max_event_types=3)
     quota = Rights(config, PayloadSchemas()).type_quota
     assert (quota.owner, quota.max_types) == ("client app", 3)
+
+
+class NotHashed(str):
+    """A text that is too long to be looked up in a dictionary."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def test_a_type_that_is_too_long_is_not_looked_up(schemas: PayloadSchemas) -> None:
+    long = NotHashed("x" * 1025)
+    refused = "register_events[1]: event type has 1025 bytes, at most 1024 are allowed"
+    events = [event("a"), RegisterEvent((long,), None, None)]
+    for rule in RegisterRule((("*",),)), RegisterRule((("a",),)):
+        assert await rights_of(schemas, rule).refusal_of_large(events) == refused
