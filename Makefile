@@ -40,7 +40,7 @@ demo: $(READY)  ## start a gateway, register real measurements of this machine t
 test: $(READY)  ## run the tests; with another Python: make test PYTHON=python3.13
 	$(PYTEST)
 
-test-slow: $(READY)  ## run the tests that take a minute each
+test-slow: $(READY)  ## run the tests that take most of a minute each
 	$(PYTEST) -m slow
 
 test-without-spark: $(READY)-without-spark

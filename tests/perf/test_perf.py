@@ -71,6 +71,7 @@ async def test_clients_with_processes_of_their_own(tmp_path: Path) -> None:
             await sides.do_in_process(latest)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_spark_scenarios_give_right_answers(spark: SparkSession, tmp_path: Path) -> None:
     """Wrong rows make it fail."""
