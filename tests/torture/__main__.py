@@ -137,6 +137,9 @@ def _run(name: str, rounds: int | None, seed: int, console: Console) -> tuple[st
             return "not here", str(e)
         except ViolationError as e:
             return "FAILED", f"{e} (seed {seed})"
+        except Exception as e:  # the others are run all the same
+            console.print_exception()
+            return "FAILED", f"{type(e).__name__}: {e} (seed {seed})"
     return "as it must", facts
 
 
