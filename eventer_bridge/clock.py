@@ -1,6 +1,6 @@
 """The clock of this machine, and what is done about one that was wrong.
 
-Timestamps never go back (``numbering``). A clock that was ahead for a while, and is put right,
+Timestamps never go back (``session_ids``). A clock that was ahead for a while, and is put right,
 leaves events behind that are ahead of it: all that come get the timestamp of the last of them.
 As long as they are ahead by no more than ``limits.MAX_CLOCK_AHEAD_S``, that is told and nothing
 else. Beyond it, registrations are refused, until the clock has got there, or the store was

@@ -39,11 +39,11 @@ from typing import Final
 from hat import aio
 
 from eventer_bridge import history, limits
-from eventer_bridge.announcements import Announcer
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.clock import ClockWatch
 from eventer_bridge.conditions import Conditions
+from eventer_bridge.connection_events import Announcer
 from eventer_bridge.core import EventCore
 from eventer_bridge.errors import (
     EventerBridgeError,
@@ -67,17 +67,17 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from eventer_bridge.modules.facade import EngineOfModules
+from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.numbering import Numbering
-from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.session import REMOTE_SOURCE, Session, is_large, payload_bytes
+from eventer_bridge.session_ids import SessionIdAllocator
 from eventer_bridge.slices import Line, Many, Steps, next_turn, parts
 from eventer_bridge.stalls import Work
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
+from eventer_bridge.validation import check_count, check_type
 
 mlog = logging.getLogger(__name__)
 
@@ -146,8 +146,8 @@ class Engine(EventCore):
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._is_before_stop = False  # modules may register for the last time
         self._announcer = Announcer(server_id, self._register_announced)
-        self._numbering = Numbering(backend, server_id)
-        self._clock = ClockWatch(lambda: self._numbering.newest, self._tell_status)
+        self._session_ids = SessionIdAllocator(backend, server_id)
+        self._clock = ClockWatch(lambda: self._session_ids.newest, self._tell_status)
         self._checked_types: Remembered[EventType, None] = Remembered()
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
@@ -214,7 +214,7 @@ class Engine(EventCore):
         """Seconds that the newest event of this server is ahead of the clock of its machine."""
         return self._clock.ahead_s
 
-    def replicated(self, server_id: int) -> ServerMark:
+    def replicated(self, server_id: int) -> HighWaterMark:
         """The last session of another server that is kept; ``timestamp`` is None where none is.
 
         Raises:
@@ -302,7 +302,7 @@ class Engine(EventCore):
             if self._phase is not Status.STANDBY or not self.is_open:
                 return
             self._enter(Status.STARTING)
-            await self._numbering.reserve()
+            await self._session_ids.reserve()
             if self._module_confs:
                 self._runner = ModuleRunner(
                     self._server_id,
@@ -311,7 +311,7 @@ class Engine(EventCore):
                     self._on_failed,
                     self._on_modules_died,
                 )
-                engine = EngineOfModules(self, self._runner)
+                engine = ModuleEngineAdapter(self, self._runner)
                 await self._runner.create_modules(self._module_confs, engine)
             await self._register_status("STARTED", await self._new_history())
             self._is_started = True
@@ -380,7 +380,7 @@ class Engine(EventCore):
         self.close()
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
-        """Register the events of ``announcements``.
+        """Register the events of ``connection_events``.
 
         While the server is not OPERATIONAL, there is nothing but a line in the log.
         """
@@ -436,7 +436,7 @@ class Engine(EventCore):
         if not self._backend.is_open:
             return
         try:
-            await self._numbering.release()
+            await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
 
@@ -521,8 +521,8 @@ class Engine(EventCore):
         if self._conditions:
             self._conditions.check(events)
         if session_id is None:
-            session_id = self._numbering.next_session()
-        created = self._numbering.create_events(session_id, events)
+            session_id = self._session_ids.next_session()
+        created = self._session_ids.create_events(session_id, events)
         commit = self._backend.register(created, quota, n_asked)
         if commit.done() and (error := commit.exception()):
             raise error
@@ -532,7 +532,7 @@ class Engine(EventCore):
         """For modules, which are not to look at what cannot be stored."""
         if self._backend.failure is not None:
             raise StorageError(self._backend.failure)
-        return self._numbering.next_session()
+        return self._session_ids.next_session()
 
     def _on_processed(
         self, session: Session, session_id: int, events: Sequence[ProcessEvent]
@@ -624,8 +624,8 @@ class Engine(EventCore):
                 self._conditions.check(events[part])
             yield
         if session_id is None:
-            session_id = self._numbering.next_session()
-        created = yield from self._numbering.create_events_in_steps(session_id, events)
+            session_id = self._session_ids.next_session()
+        created = yield from self._session_ids.create_events_in_steps(session_id, events)
         commit = yield from self._backend.register_in_steps(
             created, session.quota, session.requested
         )

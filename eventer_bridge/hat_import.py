@@ -15,12 +15,12 @@ from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.contents import FORMAT, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.hat_lmdb import Unreadable
 from eventer_bridge.hat_reading import HatDatabase
 from eventer_bridge.model import INT64_MAX, Event, Timestamp
-from eventer_bridge.registrable import check_payload, check_type
+from eventer_bridge.validation import check_payload, check_type
 
 MAX_COMMIT_BYTES: Final = 8 << 20
 """Payload bytes that are written at a time."""
@@ -91,7 +91,7 @@ class _Import:
         self._store = store
         self._on_refusal = on_refusal
         self._on_progress = on_progress
-        self._types = Types(())
+        self._types = TypeRegistry(())
         self._new_types: list[tuple[TypeId, bytes]] = []
         self._commit = Commit()
         self._commit_bytes = 0

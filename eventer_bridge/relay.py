@@ -50,13 +50,13 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.paging import QueryCb
-from eventer_bridge.registrable import check_count, check_type
 from eventer_bridge.relay_positions import Position
 from eventer_bridge.relay_queries import is_conditional, query_conditional
 from eventer_bridge.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.stalls import Work
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
+from eventer_bridge.validation import check_count, check_type
 
 mlog = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from eventer_bridge.registrable import check_type
+from eventer_bridge.validation import check_type
 
 mlog = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
 from eventer_bridge.payload_schemas import PayloadSchema, PayloadSchemas
-from eventer_bridge.registrable import check_length, check_type
 from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.schema_worker import Check, SchemaCheckError
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
+from eventer_bridge.validation import check_length, check_type
 
 _DECLINED = "invalid client name or token"
 

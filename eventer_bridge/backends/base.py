@@ -23,7 +23,7 @@ from eventer_bridge.subscription import Subscription
 from eventer_bridge.type_budget import TypeQuota
 
 
-class ServerMark(NamedTuple):
+class HighWaterMark(NamedTuple):
     """Where the ids and the clock of a server continue.
 
     Attributes:
@@ -90,7 +90,7 @@ class Backend(aio.Resource, abc.ABC):
         """
 
     @abc.abstractmethod
-    def server_mark(self, server_id: int) -> ServerMark:
+    def high_water_mark(self, server_id: int) -> HighWaterMark:
         """Where the ids and the clock of a server continue.
 
         Raises:
@@ -104,7 +104,7 @@ class Backend(aio.Resource, abc.ABC):
         """Name of the store's history (see ``history``)."""
 
     @abc.abstractmethod
-    def last_session(self, server_id: int) -> ServerMark:
+    def last_session(self, server_id: int) -> HighWaterMark:
         """The last session of a server that was stored, whatever is reserved or was deleted.
 
         Raises:

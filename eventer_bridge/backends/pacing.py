@@ -6,7 +6,7 @@ from collections.abc import Callable
 from eventer_bridge import limits
 
 
-def give_way() -> None:
+def yield_gil() -> None:
     """Let the event loop's thread have the interpreter, if it waits for it.
 
     To be called by another thread after some ``limits.READER_STRETCH_S`` of work. Otherwise
@@ -33,6 +33,6 @@ class Pacer:
     def pause(self) -> None:
         """To be called between steps of at most some 0.1 ms; costs 0.1 us if it is not time."""
         if time.perf_counter() >= self._due_s:
-            give_way()
+            yield_gil()
             self._check()
             self._due_s = time.perf_counter() + limits.READER_STRETCH_S

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hat import aio, util
 
 from eventer_bridge import history
-from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad
 from eventer_bridge.backends.common import failed
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
@@ -23,7 +23,7 @@ class VolatileBackend(Backend):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._async_group = aio.Group()
-        self._marks: dict[int, ServerMark] = {}
+        self._marks: dict[int, HighWaterMark] = {}
         self._reserved: dict[int, int] = {}
         self._history_id = history.new_id()
 
@@ -45,20 +45,20 @@ class VolatileBackend(Backend):
         """See :class:`Backend`; ``cb`` is never called."""
         return util.RegisterCallbackHandle(lambda: None)
 
-    def server_mark(self, server_id: int) -> ServerMark:
+    def high_water_mark(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`."""
         session, timestamp = self.last_session(server_id)
-        return ServerMark(max(session, self._reserved.get(server_id, 0)), timestamp)
+        return HighWaterMark(max(session, self._reserved.get(server_id, 0)), timestamp)
 
     @property
     def history_id(self) -> str:
         """See :class:`Backend`; nothing outlives it."""
         return self._history_id
 
-    def last_session(self, server_id: int) -> ServerMark:
+    def last_session(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`."""
         self._check_open()
-        return self._marks.get(server_id, ServerMark(0, None))
+        return self._marks.get(server_id, HighWaterMark(0, None))
 
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
@@ -72,7 +72,7 @@ class VolatileBackend(Backend):
         """See :class:`Backend`."""
         if self.is_open:
             last = events[-1]
-            self._marks[last.id.server] = ServerMark(last.id.session, last.timestamp)
+            self._marks[last.id.server] = HighWaterMark(last.id.session, last.timestamp)
             self._keep(events, quota, n_asked)
         return self._done()
 

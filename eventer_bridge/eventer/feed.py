@@ -38,8 +38,8 @@ from eventer_bridge import limits, slices
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
 from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
-from eventer_bridge.registrable import content_bytes
 from eventer_bridge.slices import Steps
+from eventer_bridge.validation import content_bytes
 
 mlog = logging.getLogger(__name__)
 

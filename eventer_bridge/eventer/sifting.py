@@ -1,7 +1,7 @@
 """What a server takes of the events that another server tells it of.
 
 A client reads whatever a server has stored. A server stores it again, or tells others of it:
-payloads that nobody may register with it (``registrable``) it takes from no server either.
+payloads that nobody may register with it (``validation``) it takes from no server either.
 
 Sans I/O; any thread.
 """
@@ -12,8 +12,8 @@ from eventer_bridge import payload_bounds
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgQueryRes, RefusedEvent
 from eventer_bridge.model import Event, JsonPayload, QueryResult
-from eventer_bridge.registrable import check_payload_in_steps
 from eventer_bridge.slices import Steps, parts
+from eventer_bridge.validation import check_payload_in_steps
 
 
 def sift(message: object) -> Steps[object]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventer_bridge.engine import Engine  # which imports us
 
 
-class EngineOfModules(ModuleEngine):
+class ModuleEngineAdapter(ModuleEngine):
     """See the module.
 
     Args:

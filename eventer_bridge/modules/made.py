@@ -17,7 +17,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.registrable import check_payload
+from eventer_bridge.validation import check_payload
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from eventer_bridge import announcements, engine, limits
-from eventer_bridge.announcements import Announcer
+from eventer_bridge import connection_events, engine, limits
 from eventer_bridge.backends import memory, rocksdb
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
+from eventer_bridge.connection_events import Announcer
 from eventer_bridge.engine import Engine
 from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
 from eventer_bridge.model import (
@@ -144,9 +144,9 @@ async def test_more_sessions_than_were_reserved(
     for expected in range(2, 50):
         session = await register(core, register_event("a"))
         assert session.events[0].id.session == expected
-        assert backend.server_mark(1).session >= expected
+        assert backend.high_water_mark(1).session >= expected
     await core.async_close()
-    assert backend.server_mark(1).session == 50
+    assert backend.high_water_mark(1).session == 50
 
 
 async def test_refusals_store_nothing(core: Engine) -> None:
@@ -480,14 +480,14 @@ async def test_a_session_of_another_server_is_kept_as_it_is(core: Engine, backen
     await core.stop()  # it is replicated whatever the status is
     recorder = Recorder()
     core.add_observer(recorder)
-    assert core.replicated(2) == ServerMark(0, None)
+    assert core.replicated(2) == HighWaterMark(0, None)
     event = event_of(2, 70, "a")
     commit = core.replicate([event])
     assert recorder.sessions == [(70, False)]
     await backend.flush()
     assert commit.done()
     assert recorder.sessions == [(70, False), (70, True)]
-    assert core.replicated(2) == ServerMark(70, Timestamp(1, 0))
+    assert core.replicated(2) == HighWaterMark(70, Timestamp(1, 0))
     assert (await core.query(QueryServerParams(2))).events == [event]
     assert core.pending_events == 0
 
@@ -515,7 +515,7 @@ async def test_types_that_are_too_many_are_not_replicated(
     monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 1)
     with pytest.raises(LimitError):
         await core.replicate([event_of(2, 1, "a")])
-    assert core.replicated(2) == ServerMark(0, None)
+    assert core.replicated(2) == HighWaterMark(0, None)
     assert core.pending_events == 0
 
 
@@ -570,7 +570,7 @@ async def test_connections_end_with_the_last_stop(
 async def test_a_name_that_cannot_be_announced_leaves_a_line(
     core: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", announcements.mlog.name)
+    caplog.set_level("DEBUG", connection_events.mlog.name)
     core.announce(SOURCE, "x" * 2_000, is_connected=True)
     core.announce(SOURCE, "*", is_connected=True)
     message = "name of a connection is not announced"
@@ -588,7 +588,7 @@ async def test_a_name_that_cannot_be_announced_leaves_a_line(
 async def test_names_that_are_announced_have_a_quota(
     core: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", announcements.mlog.name)
+    caplog.set_level("DEBUG", connection_events.mlog.name)
     quota = TypeQuota("announced clients", 3)
     monkeypatch.setattr(core, "_announcer", Announcer(7, core._register_announced))
     monkeypatch.setattr(core._announcer, "_quota", quota)

@@ -17,7 +17,7 @@ from hat.event.backends.lmdb import common as hat_db
 
 from eventer_bridge import hat_import, hat_lmdb, limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
@@ -129,9 +129,9 @@ async def test_the_store_of_a_real_server(tmp_path: Path) -> None:
         assert {event.type[0] for event in extra} == {"event"}
         assert extra[-1].type == ("event", "3", "engine")
         assert result.events == len(imported)
-        assert backend.server_mark(3).session == imported[-1].id.session
+        assert backend.high_water_mark(3).session == imported[-1].id.session
         newest = Timestamp(*imported[-1].timestamp)
-        assert backend.server_mark(3).timestamp == newest
+        assert backend.high_water_mark(3).timestamp == newest
         upwards = QueryTimeseriesParams(order=Order.ASCENDING)
         assert await all_events(backend, upwards) == imported
         with_source = QueryTimeseriesParams(
@@ -305,9 +305,9 @@ async def test_events_of_several_servers_from_all_places_once(
         assert [tuple(event.id) for event in found] == [
             (2, 1, 1), (1, 8, 1), (1, 8, 3), (1, 9, 1), (1, 9, 2)
         ]  # fmt: skip
-        assert backend.server_mark(1) == ServerMark(12, Timestamp(9, 0))
-        assert backend.server_mark(2) == ServerMark(1, Timestamp(5, 0))
-        assert backend.server_mark(4) == ServerMark(77, None)
+        assert backend.high_water_mark(1) == HighWaterMark(12, Timestamp(9, 0))
+        assert backend.high_water_mark(2) == HighWaterMark(1, Timestamp(5, 0))
+        assert backend.high_water_mark(4) == HighWaterMark(77, None)
 
 
 async def test_an_empty_database(rows: HatRows, source: Path, tmp_path: Path) -> None:

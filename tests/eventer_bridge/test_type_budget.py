@@ -8,7 +8,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.model import EventType
 from eventer_bridge.type_budget import TypeBudget
 
@@ -41,7 +41,7 @@ def test_memory_of_types(shape: str) -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        types = Types(stored())
+        types = TypeRegistry(stored())
         used_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -67,7 +67,7 @@ def fill(path: Path, events: Iterable[Event]) -> None:
         shutil.copytree(_empty_store(), path)
     store = Store(path)
     try:
-        types = Types(store.ext_types())
+        types = TypeRegistry(store.ext_types())
         commit = Commit()
         for _, session in groupby(events, lambda i: (i.id.server, i.id.session)):
             members = list(session)

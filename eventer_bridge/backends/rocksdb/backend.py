@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 from hat import aio, util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, QueryLoad, ServerMark, StoreStats
+from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
@@ -204,7 +204,7 @@ class RocksDbBackend(Backend):
             self._stats = StoreStats(n_events, len(self._types), n_bytes)
         return self._stats
 
-    def server_mark(self, server_id: int) -> ServerMark:
+    def high_water_mark(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`. Two short reads on the loop's thread."""
         self._check_open()
         with self._store.in_use():
@@ -215,7 +215,7 @@ class RocksDbBackend(Backend):
         """See :class:`Backend`."""
         return self._history_id
 
-    def last_session(self, server_id: int) -> ServerMark:
+    def last_session(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`. A short read on the loop's thread."""
         self._check_open()
         with self._store.in_use():

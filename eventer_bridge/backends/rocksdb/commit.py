@@ -48,7 +48,7 @@ class Commit:
     @property
     def oldest(self) -> bytes:
         """The smallest of the session keys; behind all of them where there is none."""
-        return min(self.sessions, default=keys.PAST)
+        return min(self.sessions, default=keys.KEY_MAX)
 
     def has_room(self, n_events: int) -> bool:
         """Whether so many events may join those that gathered in it."""

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from rocksdict import ColumnFamily, RdictIter
 
 from eventer_bridge import limits
-from eventer_bridge.backends.pacing import give_way
+from eventer_bridge.backends.pacing import yield_gil
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan_sessions
+from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_sessions
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 
@@ -39,7 +39,7 @@ class StoredEvent(NamedTuple):
 
 
 def ext_oldest(
-    snapshot: Snapshot, type_ids: Sequence[TypeId], span: Span, max_events: int
+    snapshot: Snapshot, type_ids: Sequence[TypeId], span: KeyRange, max_events: int
 ) -> list[StoredEvent]:
     """The first events of some types, in natural order.
 
@@ -47,10 +47,12 @@ def ext_oldest(
     """
     sessions = scan_sessions(
         snapshot,
-        Span(span.low[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST),
+        KeyRange(
+            span.start[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.KEY_MAX
+        ),
     )
     found = find_in_sessions(snapshot, sessions, frozenset(type_ids), span, limit=max_events)
-    give_way()
+    yield_gil()
     rows: list[StoredEvent] = []
     iterator = snapshot.iterator("event")
     for key in sorted(found):

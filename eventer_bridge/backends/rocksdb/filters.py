@@ -8,12 +8,12 @@ from typing import Final
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import Filter, Span, time_span
+from eventer_bridge.backends.rocksdb.scan import Filter, KeyRange, time_span
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import OrderBy, QueryTimeseriesParams
 from eventer_bridge.payloads import same_as
 
-NOWHERE: Final = Span(b"", b"")
+NOWHERE: Final = KeyRange(b"", b"")
 
 
 def make_filter(snapshot: Snapshot, params: QueryTimeseriesParams) -> Filter | None:
@@ -25,15 +25,15 @@ def make_filter(snapshot: Snapshot, params: QueryTimeseriesParams) -> Filter | N
             by_key = _is_within(time_span(params.t_from, params.t_to))
     elif params.source_t_from is not None or params.source_t_to is not None:
         sources = time_span(params.source_t_from, params.source_t_to, prefix=keys.HAS_SOURCE)
-        conditions.append(lambda value: sources.holds(keys.source_of(value)))
+        conditions.append(lambda value: sources.contains(keys.source_of(value)))
     if params.payload is not None:
         is_same = same_as(params.payload)
         conditions.append(lambda value: is_same(keys.payload_of(value)))
     return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
 
 
-def _is_within(places: Span) -> Filter:
-    return lambda key: places.holds(key[-keys.PLACE_BYTES :])
+def _is_within(places: KeyRange) -> Filter:
+    return lambda key: places.contains(key[-keys.PLACE_BYTES :])
 
 
 class ValueFilter:
@@ -96,4 +96,4 @@ class FirstOfType:
         if type_id in self.done or (self._accept and not self._accept(key)):
             return False
         self.done.add(type_id)
-        return self.shown.holds(key[keys.TYPE_BYTES :])
+        return self.shown.contains(key[keys.TYPE_BYTES :])

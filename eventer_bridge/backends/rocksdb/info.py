@@ -104,6 +104,6 @@ def _servers(store: Store) -> Iterator[ServerInfo]:
             last_timestamp=keys.decode_timestamp(snapshot.timestamp(last)),
             mark=store.mark(server_id).session,
         )
-        iterator.seek(server + keys.PAST)
+        iterator.seek(server + keys.KEY_MAX)
     with store.errors():
         iterator.status()

@@ -50,8 +50,8 @@ from eventer_bridge.model import (
 TypeId: TypeAlias = bytes
 """The four bytes that stand for an event type in the store."""
 
-PAST: Final = b"\xff" * 64
-"""``prefix + PAST`` lies behind every key that begins with ``prefix``."""
+KEY_MAX: Final = b"\xff" * 64
+"""``prefix + KEY_MAX`` lies behind every key that begins with ``prefix``."""
 
 TYPE_BYTES: Final = 4
 INT_BYTES: Final = 8

@@ -23,7 +23,7 @@ from eventer_bridge.backends.rocksdb.database import (
     open_database,
     open_for_reading,
 )
-from eventer_bridge.backends.rocksdb.probe import probe_disk
+from eventer_bridge.backends.rocksdb.probe import check_writable
 from eventer_bridge.backends.rocksdb.seal import write_seal
 from eventer_bridge.errors import StorageError, StoreLockedError
 
@@ -96,7 +96,7 @@ class Database:
                 it could be closed, but not opened.
             StoreDamagedError: the store was damaged.
         """
-        probe_disk(self.path)
+        check_writable(self.path)
         with self._gate:
             was_open = self._unusable is None
             self._unusable = f"{self.path}: the event store is being opened again"

@@ -12,7 +12,7 @@ from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.loss import ext_accept_loss, refuse_interrupted
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Opened(NamedTuple):
     """An open store, its event types, and its latest events."""
 
     store: Store
-    types: Types
+    types: TypeRegistry
     latest: LatestCache
 
 
@@ -58,7 +58,7 @@ def ext_load(store: Store) -> Opened:
     Raises:
         StorageError: it cannot be read.
     """
-    types = Types(store.ext_types(), store.ext_spent())
+    types = TypeRegistry(store.ext_types(), store.ext_spent())
     latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
     return Opened(store, types, LatestCache(store.ext_last_place(), latest))
 

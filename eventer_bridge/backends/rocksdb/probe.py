@@ -12,7 +12,7 @@ MARGIN_BYTES: Final = 1 << 20
 _NAME: Final = "PROBE.dbtmp"
 
 
-def probe_disk(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Check that the store is there, and as much can be written as opening it writes.
 
     Runs on a thread that may block.

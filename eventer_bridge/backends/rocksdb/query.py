@@ -29,7 +29,7 @@ from eventer_bridge.backends.readers import LargeCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.scan import Span, find_in_sessions, scan_server
+from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_server
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.types import VisibleTypes
@@ -124,8 +124,8 @@ class Reader:
         max_results = result_limit(params.max_results)
         server = keys.encode_int(params.server_id)
         last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
-        low, stop = max(server, last_id), server + keys.PAST
-        sessions = scan_server(self._snapshot, server, low[: keys.SERVER_KEY_BYTES])
+        start, stop = max(server, last_id), server + keys.KEY_MAX
+        sessions = scan_server(self._snapshot, server, start[: keys.SERVER_KEY_BYTES])
         first = next(sessions, None)
         if first is None:
             return QueryResult([], False)
@@ -133,9 +133,9 @@ class Reader:
             self._snapshot,
             chain((first,), sessions),
             type_ids,
-            Span(first, keys.PAST),
+            KeyRange(first, keys.KEY_MAX),
             limit=max_results + 1,
-            accept=lambda key: low < key[-keys.ID_BYTES :] < stop,
+            accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
         )
         return self._take(found, self._snapshot.value, max_results)
 

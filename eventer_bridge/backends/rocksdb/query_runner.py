@@ -14,7 +14,7 @@ from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.backends.rocksdb.wanted import all_wanted, find_wanted
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
@@ -39,7 +39,7 @@ class QueryRunner:
         latest: its latest events.
     """
 
-    def __init__(self, store: Store, types: Types, latest: LatestCache) -> None:
+    def __init__(self, store: Store, types: TypeRegistry, latest: LatestCache) -> None:
         self._store = store
         self._types, self._latest = types, latest
         self._readers = Readers(store.check_usable)
@@ -59,7 +59,7 @@ class QueryRunner:
         """Whether every thread that was started lives."""
         return self._readers.is_whole
 
-    def use(self, types: Types, latest: LatestCache) -> None:
+    def use(self, types: TypeRegistry, latest: LatestCache) -> None:
         """The store was opened again: go on with these."""
         self._types, self._latest = types, latest
 

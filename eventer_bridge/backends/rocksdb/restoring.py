@@ -85,7 +85,7 @@ def _servers(store: Store) -> set[int]:
     while iterator.valid():
         server = iterator.key()[: keys.INT_BYTES]
         found.add(server)
-        iterator.seek(server + keys.PAST)
+        iterator.seek(server + keys.KEY_MAX)
     with store.errors():
         iterator.status()
     for prefix in (keys.DELETED_KEY, keys.RESERVED_KEY):

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
-from eventer_bridge.backends.pacing import give_way
+from eventer_bridge.backends.pacing import yield_gil
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -37,10 +37,10 @@ from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion, StoredEvent, ext_oldest
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.opening import ext_call
-from eventer_bridge.backends.rocksdb.scan import Span
+from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import ClosedError, StorageError
 from eventer_bridge.model import EventType
 
@@ -59,12 +59,12 @@ class _Step(NamedTuple):
 
     Attributes:
         share: the events of the rule.
-        low: place from which on they are looked at.
+        start: place from which on they are looked at.
         with_ranges: whether ranges are deleted, or only rows one by one.
     """
 
     share: Share
-    low: bytes = b""
+    start: bytes = b""
     with_ranges: bool = True
 
 
@@ -86,7 +86,7 @@ class Retention:
     def __init__(
         self,
         store: Store,
-        types: Types,
+        types: TypeRegistry,
         rules: Sequence[RetentionRule],
         clock: Clock,
         ext_commit: Callable[[Deletion], bool],
@@ -227,30 +227,30 @@ class Retention:
 
     def _ext_step(self, step: _Step) -> _Step | None:
         """Delete some events; returns the next step of the rule, if there is one."""
-        share, low, with_ranges = step
+        share, start, with_ranges = step
         budget = Budget(share, self._clock)
         if budget.is_empty:
             return None
         snapshot = self._store.ext_begin_deleting()
-        events = self._ext_candidates(snapshot, share, budget, low)
+        events = self._ext_candidates(snapshot, share, budget, start)
         chosen, is_last = _choose(events, budget)
         if chosen:
             deletion = Deletion(self._store, snapshot, chosen, with_ranges)
             if not self._ext_commit(deletion):
-                return _Step(share, low, with_ranges=False)
+                return _Step(share, start, with_ranges=False)
             self._note(share, chosen)
         if not events or is_last:
             return None
         return _Step(share, events[-1].key[keys.TYPE_BYTES :] + b"\x00")
 
     def _ext_candidates(
-        self, snapshot: Snapshot, share: Share, budget: Budget, low: bytes
+        self, snapshot: Snapshot, share: Share, budget: Budget, start: bytes
     ) -> list[StoredEvent]:
-        stop = keys.PAST
+        stop = keys.KEY_MAX
         if not budget.is_exceeded and budget.expired_before:
             stop = keys.encode_timestamp(budget.expired_before)
         type_ids = tuple(self._types_of[share])
-        return ext_oldest(snapshot, type_ids, Span(low, stop), limits.RETENTION_BATCH_EVENTS)
+        return ext_oldest(snapshot, type_ids, KeyRange(start, stop), limits.RETENTION_BATCH_EVENTS)
 
     def _note(self, share: Share, chosen: Sequence[StoredEvent]) -> None:
         n_bytes = sum(event.n_bytes for event in chosen)
@@ -262,7 +262,7 @@ class Retention:
         """Let others go on: shortly, or longer if events were registered meanwhile."""
         worked_s = time.thread_time() - self._rested_s
         began_s = time.perf_counter()
-        give_way()
+        yield_gil()
         if self._n_commits != self._seen_commits:
             self._seen_commits = self._n_commits
             is_loop_busy = time.perf_counter() - began_s > _BUSY_S

@@ -42,7 +42,7 @@ def _rewind(store: Store, until: Timestamp) -> int:
     _put_back_marks(store, commit, keys.encode_timestamp(until))
     n_deleted = n_staged = 0
     sessions = snapshot.iterator("session")
-    sessions.seek(keys.encode_timestamp(until) + keys.PAST)
+    sessions.seek(keys.encode_timestamp(until) + keys.KEY_MAX)
     while sessions.valid():
         n_events = _delete_session(store, snapshot, commit, sessions.key(), sessions.value())
         n_deleted += n_events

@@ -40,28 +40,28 @@ without_type = itemgetter(slice(keys.TYPE_BYTES, None))
 """What follows the type in a key of ``event`` or ``source``."""
 
 
-class Span(NamedTuple):
-    """A part of the order of events: from ``low`` on, up to but without ``stop``.
+class KeyRange(NamedTuple):
+    """A part of the order of events: from ``start`` on, up to but without ``stop``.
 
     Attributes:
-        low: key, or beginning of a key, without type.
-        stop: as ``low``.
+        start: key, or beginning of a key, without type.
+        stop: as ``start``.
         descending: in which direction it is read.
     """
 
-    low: bytes
+    start: bytes
     stop: bytes
     descending: bool = False
 
-    def after(self, position: bytes) -> "Span":
+    def after(self, position: bytes) -> "KeyRange":
         """What of the span comes after a key of it, in its direction."""
         if self.descending:
-            return Span(self.low, position, True)
-        return Span(position + b"\x00", self.stop, False)
+            return KeyRange(self.start, position, True)
+        return KeyRange(position + b"\x00", self.stop, False)
 
-    def holds(self, position: bytes) -> bool:
+    def contains(self, position: bytes) -> bool:
         """Whether a key, without its type, belongs to the span."""
-        return self.low <= position < self.stop
+        return self.start <= position < self.stop
 
 
 def time_span(
@@ -70,7 +70,7 @@ def time_span(
     *,
     descending: bool = False,
     prefix: bytes = b"",
-) -> Span:
+) -> KeyRange:
     """The span from a timestamp up to and with another; None: no bound.
 
     Args:
@@ -79,12 +79,12 @@ def time_span(
         descending: in which direction it is read.
         prefix: what stands in front of the timestamp.
     """
-    low = prefix + keys.encode_timestamp(first) if first else prefix
+    start = prefix + keys.encode_timestamp(first) if first else prefix
     stop = prefix + keys.encode_timestamp(last) if last else prefix
-    return Span(low, stop + keys.PAST, descending)
+    return KeyRange(start, stop + keys.KEY_MAX, descending)
 
 
-def step(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:
+def step(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
     """Keys of a span that may be seen, in order; the iterator stands at the one given last.
 
     Nobody else may move it meanwhile. That spares a seek for each value.
@@ -98,7 +98,7 @@ def step(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
         StorageError: they could not be read.
         ClosedError: the store is about to close.
     """
-    low, stop, descending = span
+    start, stop, descending = span
     hides = snapshot.hides if snapshot.hidden else None
     if descending:
         move = iterator.prev
@@ -107,7 +107,7 @@ def step(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
             move()
     else:
         move = iterator.next
-        iterator.seek(low)
+        iterator.seek(start)
     while True:
         snapshot.pause()
         for _ in range(STEP_KEYS):
@@ -116,14 +116,14 @@ def step(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
                     iterator.status()  # raises if it is not the end, but a failure
                 return
             key = iterator.key()
-            if not low <= key < stop:
+            if not start <= key < stop:
                 return
             if hides is None or not hides(key):
                 yield key
             move()
 
 
-def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]:
+def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
     """Keys of a span, in order.
 
     Others may move the iterator between two keys: keys are read in blocks, each twice as
@@ -133,7 +133,7 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
         StorageError: they could not be read.
         ClosedError: the store is about to close.
     """
-    low, stop, descending = span
+    start, stop, descending = span
     step = iterator.prev if descending else iterator.next
     n_keys = 1
     while True:
@@ -143,9 +143,9 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
             if iterator.valid() and iterator.key() == stop:
                 step()
         else:
-            iterator.seek(low)
+            iterator.seek(start)
         block: list[bytes] = []
-        while iterator.valid() and low <= (key := iterator.key()) < stop:
+        while iterator.valid() and start <= (key := iterator.key()) < stop:
             block.append(key)
             if len(block) == n_keys:
                 break
@@ -159,11 +159,11 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: Span) -> Iterator[bytes]
         if descending:
             stop = key
         else:
-            low = key + b"\x00"
+            start = key + b"\x00"
         n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
 
 
-def scan_sessions(snapshot: Snapshot, span: Span) -> Iterator[bytes]:
+def scan_sessions(snapshot: Snapshot, span: KeyRange) -> Iterator[bytes]:
     """Keys in ``session`` of a span, in order: of the sessions that may be seen.
 
     Raises:
@@ -172,15 +172,15 @@ def scan_sessions(snapshot: Snapshot, span: Span) -> Iterator[bytes]:
     return _seen(snapshot, scan(snapshot, snapshot.iterator("session"), span))
 
 
-def scan_server(snapshot: Snapshot, server: bytes, low: bytes) -> Iterator[bytes]:
+def scan_server(snapshot: Snapshot, server: bytes, start: bytes) -> Iterator[bytes]:
     """As :func:`scan_sessions`, of a server, by id.
 
     Args:
         snapshot: what is read from.
         server: its id, encoded.
-        low: key in ``server``, or beginning of one, from which on.
+        start: key in ``server``, or beginning of one, from which on.
     """
-    found = scan(snapshot, snapshot.iterator("server"), Span(low, server + keys.PAST))
+    found = scan(snapshot, snapshot.iterator("server"), KeyRange(start, server + keys.KEY_MAX))
     return _seen(snapshot, (snapshot.timestamp(key) + key for key in found))
 
 
@@ -193,7 +193,7 @@ def merge(
     snapshot: Snapshot,
     iterator: RdictIter,
     type_ids: Iterable[TypeId],
-    span: Span,
+    span: KeyRange,
     *,
     limit: int,
     accept: Filter | None = None,
@@ -212,11 +212,11 @@ def merge(
         accept: filter; called in the order of the keys.
         done: types of which no more is wanted; the filter may add to it.
     """
-    low, stop, descending = span
+    start, stop, descending = span
     first: list[bytes] = []
     waiting = iter(type_ids)
     while some := list(islice(waiting, MERGED_TYPES)):
-        span = Span(low, stop, descending)
+        span = KeyRange(start, stop, descending)
         ranges = [_range(snapshot, iterator, type_id, span, done) for type_id in some]
         found: Iterable[bytes] = heapq.merge(*ranges, key=without_type, reverse=descending)
         if accept:
@@ -225,18 +225,18 @@ def merge(
         first = list(islice(both, limit))
         if len(first) == limit:  # what lies behind the last cannot be among the first
             if descending:
-                low = without_type(first[-1])
+                start = without_type(first[-1])
             else:
                 stop = without_type(first[-1])
     return first
 
 
 def _range(
-    snapshot: Snapshot, iterator: RdictIter, type_id: TypeId, span: Span, done: Set[TypeId]
+    snapshot: Snapshot, iterator: RdictIter, type_id: TypeId, span: KeyRange, done: Set[TypeId]
 ) -> Iterator[bytes]:
     """Keys of a type in a span, until the type is done."""
-    low, stop, descending = span
-    found = scan(snapshot, iterator, Span(type_id + low, type_id + stop, descending))
+    start, stop, descending = span
+    found = scan(snapshot, iterator, KeyRange(type_id + start, type_id + stop, descending))
     if snapshot.hidden:
         found = filterfalse(snapshot.hides, found)
     while type_id not in done and (key := next(found, None)) is not None:
@@ -247,12 +247,12 @@ def walk(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
     wanted: Collection[TypeId] | None,
-    span: Span,
+    span: KeyRange,
     *,
     limit: int,
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
-) -> tuple[list[bytes], Span | None]:
+) -> tuple[list[bytes], KeyRange | None]:
     """First keys in ``event`` of given sessions, as long as that is cheaper than a merge.
 
     It is given up when as many events were passed over as there are wanted types: a merge
@@ -271,7 +271,7 @@ def walk(
     Returns:
         Keys, and the span that is left to be merged if it was given up.
     """
-    low, stop, descending = span
+    start, stop, descending = span
     found: list[bytes] = []
     n_passed = 0
     n_allowed = 0 if wanted is None else patience(wanted)
@@ -284,7 +284,7 @@ def walk(
             if not begin % PAUSE_BYTES:
                 snapshot.pause()
             place = session_key + entries[begin : begin + keys.INT_BYTES]
-            if not low <= place < stop:
+            if not start <= place < stop:
                 continue
             type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
             if wanted is not None and (type_id not in wanted or type_id in done):
@@ -292,7 +292,11 @@ def walk(
                 if n_passed > n_allowed:
                     n_allowed = len(wanted)  # they may have to be sought for that
                 if n_passed > n_allowed:
-                    rest = Span(low, place + b"\x00", True) if descending else Span(place, stop)
+                    rest = (
+                        KeyRange(start, place + b"\x00", True)
+                        if descending
+                        else KeyRange(place, stop)
+                    )
                     return found, rest
                 continue
             key = type_id + place
@@ -307,7 +311,7 @@ def find_in_sessions(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
     type_ids: Collection[TypeId] | None,
-    span: Span,
+    span: KeyRange,
     *,
     limit: int,
     accept: Filter | None = None,

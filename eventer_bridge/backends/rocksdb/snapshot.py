@@ -152,7 +152,7 @@ class Snapshot:
 
     def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
         """Move to the last key that begins with ``prefix``, and return it if there is one."""
-        before = prefix + keys.PAST
+        before = prefix + keys.KEY_MAX
         while True:
             iterator.seek_for_prev(before)
             if not iterator.valid():

@@ -26,7 +26,7 @@ from rocksdict import (
     RdictIter,
 )
 
-from eventer_bridge.backends.base import ServerMark
+from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
@@ -72,7 +72,7 @@ class Store(Database):
         self.is_closing = False
         self.counted: Mapping[TypeId, Share] = {}
         self._write_lock = threading.Lock()
-        self._oldest_written = keys.PAST  # since the last ``ext_begin_deleting``
+        self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self.undecided: AbstractSet[bytes] = frozenset()
         self._sync_lock = threading.Lock()
         self._committing = _Committing(path)
@@ -99,7 +99,7 @@ class Store(Database):
         """A place (see ``keys``) behind every stored one; empty where there is none."""
         snapshot = self.snapshot()
         last = snapshot.seek_last(snapshot.iterator("session"), b"")
-        return b"" if last is None else last + keys.PAST
+        return b"" if last is None else last + keys.KEY_MAX
 
     def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
         """The latest row of each of these types, also of what is undecided."""
@@ -161,7 +161,7 @@ class Store(Database):
             yield
         self._stage_session(commit, session_key, b"".join(entries))
         if commit.before:
-            first_new = new_types[0][0] if new_types else keys.PAST[: keys.TYPE_BYTES]
+            first_new = new_types[0][0] if new_types else keys.KEY_MAX[: keys.TYPE_BYTES]
             noted = note(session_key, first_new, commit.latest)
             commit.before[0].put(keys.UNFINISHED_KEY, noted)
             commit.batch.delete(keys.UNFINISHED_KEY)
@@ -359,7 +359,7 @@ class Store(Database):
     def ext_begin_deleting(self) -> Snapshot:
         """This moment, to choose from it what is to be deleted."""
         with self._write_lock:
-            self._oldest_written = min(self.undecided, default=keys.PAST)
+            self._oldest_written = min(self.undecided, default=keys.KEY_MAX)
             return self.snapshot()
 
     def has_written_up_to(self, session_key: bytes) -> bool:
@@ -382,15 +382,15 @@ class Store(Database):
             position: bytes | None = self._db.get(keys.DELETED_KEY + server)
         return position or b""
 
-    def mark(self, server_id: int) -> ServerMark:
-        """See ``Backend.server_mark``."""
+    def mark(self, server_id: int) -> HighWaterMark:
+        """See ``Backend.high_water_mark``."""
         with self.errors():
             reserved = self._db.get(keys.RESERVED_KEY + keys.encode_int(server_id))
         session = 0 if reserved is None else keys.decode_int(reserved)
         last, timestamp = self.last_session(server_id)
-        return ServerMark(session if timestamp is None else max(session, last), timestamp)
+        return HighWaterMark(session if timestamp is None else max(session, last), timestamp)
 
-    def last_session(self, server_id: int) -> ServerMark:
+    def last_session(self, server_id: int) -> HighWaterMark:
         """See ``Backend.last_session``."""
         server = keys.encode_int(server_id)
         snapshot = self.snapshot()
@@ -398,9 +398,9 @@ class Store(Database):
         stored = b"" if last is None else last[len(server) :] + snapshot.timestamp(last)
         position = max(stored, self.deleted_position(server))  # the later session
         if not position:
-            return ServerMark(0, None)
+            return HighWaterMark(0, None)
         session = keys.decode_int(position[: keys.INT_BYTES])
-        return ServerMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
+        return HighWaterMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
 
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: the store is of before, or was just made."""

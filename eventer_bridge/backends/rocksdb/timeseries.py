@@ -18,7 +18,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.filters import NOWHERE, FirstOfType, make_filter
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import (
-    Span,
+    KeyRange,
     find_in_sessions,
     merge,
     scan_sessions,
@@ -73,7 +73,7 @@ class Timeseries:
         if type_id is None or is_by_id or self._is_by_source or self._first_of_type is not None:
             return None
         [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
-        span = Span(type_id + sought.low, type_id + sought.stop, sought.descending)
+        span = KeyRange(type_id + sought.start, type_id + sought.stop, sought.descending)
         found = step(self._snapshot, self._snapshot.iterator("event"), span)
         return found if self._filter is None else filter(self._filter, found)
 
@@ -95,7 +95,7 @@ class Timeseries:
                 found += self._search(sought, limit - len(found))
         return [keys.event_key(key) for key in found]
 
-    def _parts(self) -> list[tuple[Span, Span]]:
+    def _parts(self) -> list[tuple[KeyRange, KeyRange]]:
         """Spans in which events are sought, each with its part from which they are given.
 
         The two differ only for unique types: an event that an earlier page gave still keeps
@@ -107,7 +107,7 @@ class Timeseries:
             return whole
         position = self._position_of(self._params.last_event_id)
         for n, span in enumerate(spans):
-            if position is not None and span.holds(position):
+            if position is not None and span.contains(position):
                 rest = span.after(position)
                 if self._first_of_type is None:
                     return [(rest, rest), *whole[n + 1 :]]
@@ -115,7 +115,7 @@ class Timeseries:
                 return [*before, (span, rest), *whole[n + 1 :]]
         return []
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[KeyRange]:
         params = self._params
         is_descending = params.order is Order.DESCENDING
         if not self._is_by_source:
@@ -143,10 +143,10 @@ class Timeseries:
             is_contained = self._filter is None or self._filter(index_key)
         return without_type(index_key) if is_contained else None
 
-    def _search(self, span: Span, limit: int) -> list[bytes]:
+    def _search(self, span: KeyRange, limit: int) -> list[bytes]:
         """First index keys in a span."""
         if self._candidates is not None:
-            found = (key for key in self._candidates if span.holds(without_type(key)))
+            found = (key for key in self._candidates if span.contains(without_type(key)))
             return list(islice(filter(self._accept, found), limit))
         if self._is_by_source:
             return merge(
@@ -158,9 +158,9 @@ class Timeseries:
                 accept=self._accept,
                 done=self._done,
             )
-        session_span = Span(
-            span.low[: keys.SESSION_KEY_BYTES],
-            span.stop[: keys.SESSION_KEY_BYTES] + keys.PAST,
+        session_span = KeyRange(
+            span.start[: keys.SESSION_KEY_BYTES],
+            span.stop[: keys.SESSION_KEY_BYTES] + keys.KEY_MAX,
             span.descending,
         )
         return find_in_sessions(

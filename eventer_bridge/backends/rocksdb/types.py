@@ -26,7 +26,7 @@ STEP_NEW_TYPES: Final = 8
 """New types that are added in one step: 0.1 ms, or 0.4 ms if they have many segments."""
 
 
-class Types:
+class TypeRegistry:
     """See the module.
 
     Args:
@@ -183,7 +183,7 @@ class VisibleTypes(Collection[TypeId]):
         rights: as given.
     """
 
-    def __init__(self, types: Types, rights: Subscription) -> None:
+    def __init__(self, types: TypeRegistry, rights: Subscription) -> None:
         self._types = types
         self.rights = rights
         self._flags = bytearray()  # 1 for each type that is allowed, by its number

@@ -13,7 +13,7 @@ from eventer_bridge.backends.common import asked_types
 from eventer_bridge.backends.readers import PauseCb
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.types import Types, VisibleTypes
+from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.model import QueryParams
 from eventer_bridge.subscription import Subscription
 
@@ -33,7 +33,7 @@ class SoughtTypes(Collection[TypeId]):
         pause: called again and again.
     """
 
-    def __init__(self, types: Types, subscription: Subscription, pause: PauseCb) -> None:
+    def __init__(self, types: TypeRegistry, subscription: Subscription, pause: PauseCb) -> None:
         self._types = types
         self._subscription = subscription
         self._pause = pause
@@ -82,7 +82,7 @@ def the_only(wanted: Collection[TypeId] | None) -> TypeId | None:
 
 
 def find_wanted(
-    types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
+    types: TypeRegistry, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
 ) -> Collection[TypeId] | None:
     """Types that a query wants; None: all.
 
@@ -112,7 +112,7 @@ def find_wanted(
 
 
 def all_wanted(
-    types: Types, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
+    types: TypeRegistry, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
 ) -> VisibleTypes | None:
     """As :func:`find_wanted`, in the order of their numbers, for who wants them all anyway."""
     asked = asked_types(params)

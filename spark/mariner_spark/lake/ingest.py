@@ -27,7 +27,7 @@ from mariner_spark.lake.manifest import Manifest, Position
 from mariner_spark.lake.writer import FORMAT, OTHER_STORE, LakeSink
 from mariner_spark.source import histories, offsets, options
 from mariner_spark.source.gateway import Gateway
-from mariner_spark.source.gateways import Gateways
+from mariner_spark.source.gateways import GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import ANY_TYPE, find_servers, session_time
 from mariner_spark.values import DEFAULT_PATH, with_value
@@ -168,7 +168,7 @@ def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
             _check_history(files, gateway, server, last, told.get(server))
         return set(known)
 
-    gateways = Gateways(parsed.gateways)
+    gateways = GatewayPool(parsed.gateways)
     try:
         servers = {server for known in gateways.ask(ask) for server in known}
     finally:

@@ -19,7 +19,7 @@ from mariner_spark.reports.events import Span
 from mariner_spark.reports.views import View
 
 
-class Settings(NamedTuple):
+class ReportSettings(NamedTuple):
     """What a report is told.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report(NamedTuple):
     name: str
     title: str
     about: str
-    find: Callable[[DataFrame, Settings], DataFrame]
+    find: Callable[[DataFrame, ReportSettings], DataFrame]
     view: Callable[[Sequence[views.Row], views.Row], View]
     columns: Sequence[Column]
     first: Callable[[DataFrame], DataFrame] = lambda found: found
@@ -78,7 +78,7 @@ class Report(NamedTuple):
     totals: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     is_about_servers: bool = False
 
-    def make(self, events: DataFrame, settings: Settings) -> DataFrame:
+    def make(self, events: DataFrame, settings: ReportSettings) -> DataFrame:
         """Its first rows."""
         return self.first(self.find(events, settings))
 
@@ -89,10 +89,12 @@ def _columns(**columns: str) -> tuple[Column, ...]:
     return tuple(Column(name, title, kind) for name, (title, kind) in split.items())
 
 
-def _find(report: Callable[..., DataFrame], *names: str) -> Callable[[DataFrame, Settings], Any]:
+def _find(
+    report: Callable[..., DataFrame], *names: str
+) -> Callable[[DataFrame, ReportSettings], Any]:
     """Call what finds the rows of a report with those settings that it takes."""
 
-    def find(events: DataFrame, settings: Settings) -> DataFrame:
+    def find(events: DataFrame, settings: ReportSettings) -> DataFrame:
         return report(events, **{name: getattr(settings, name) for name in names})
 
     return find

@@ -20,7 +20,7 @@ from mariner_spark import times, values
 from mariner_spark.local_path import refuse_within_store
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.availability import find_runs
-from mariner_spark.reports.catalogue import REPORTS, Report, Settings
+from mariner_spark.reports.catalogue import REPORTS, Report, ReportSettings
 from mariner_spark.reports.events import Span, prepare, to_datetime
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.reading import Selection, Source
@@ -131,7 +131,7 @@ def _make_files(
             everything = stack.enter_context(_kept(find_runs(everything)))
         overview = _overview(events)
         order.folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(
+        settings = ReportSettings(
             span=overview.span,
             end_us=max(end_us, overview.span.last),
             depth=order.depth,
@@ -147,7 +147,7 @@ def _make_files(
 
 
 def _make_table(
-    report: Report, events: DataFrame, settings: Settings
+    report: Report, events: DataFrame, settings: ReportSettings
 ) -> tuple[pa.Table, dict[str, Any]]:
     """First rows of a report, and totals of all of them, which are found once for both."""
     found = report.find(events, settings)

@@ -18,7 +18,7 @@ from mariner_spark.lake.read import read as read_lake
 from mariner_spark.reader import to_options
 from mariner_spark.reports.events import span_of
 from mariner_spark.schema import SCHEMA
-from mariner_spark.source import network, options, owner, store
+from mariner_spark.source import driver_process, network, options, store
 from mariner_spark.source.options import Options
 
 _NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload_type"}]
@@ -127,7 +127,7 @@ def last_us(spark: SparkSession, source: Source, selection: Selection) -> int:
     if source.lake is not None:
         return span_of(read_lake(spark, source.lake, time=time)).last
     if chosen.path is not None:
-        found = store.last_timestamp(chosen.path, owner.of_this_process(), time)
+        found = store.last_timestamp(chosen.path, driver_process.of_this_process(), time)
     else:
         found = network.last_timestamp(chosen.gateway, time)
     return times.MIN_US if found is None else times.to_us(found)

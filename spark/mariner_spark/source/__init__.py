@@ -11,7 +11,7 @@ reader that Spark talks to), ``store`` and ``network`` (where the events come fr
 
 from pyspark.sql import SparkSession
 
-from mariner_spark.source import owner
+from mariner_spark.source import driver_process
 from mariner_spark.source.batch import MarinerDataSource
 
 __all__ = ["MarinerDataSource", "register"]
@@ -27,8 +27,7 @@ def register(spark: SparkSession) -> SparkSession:
         The same session.
     """
     # a class of its own, which Spark copies to its workers together with what it holds
-    source = type(
-        MarinerDataSource.__name__, (MarinerDataSource,), {"owner": owner.of_this_process()}
-    )
+    attributes = {"owner": driver_process.of_this_process()}
+    source = type(MarinerDataSource.__name__, (MarinerDataSource,), attributes)
     spark.dataSource.register(source)
     return spark

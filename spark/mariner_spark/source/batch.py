@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 
 from mariner_spark import schema as schemas
 from mariner_spark.source import network, options, store
+from mariner_spark.source.driver_process import DriverProcess
 from mariner_spark.source.options import Options
-from mariner_spark.source.owner import Owner
 from mariner_spark.source.stream import StreamReader
 
 
@@ -33,7 +33,7 @@ class MarinerDataSource(DataSource):
         owner: the driver; set by ``register``.
     """
 
-    owner: ClassVar[Owner]
+    owner: ClassVar[DriverProcess]
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +85,7 @@ class Reader(DataSourceReader):
         owner: the driver.
     """
 
-    def __init__(self, parsed: Options, schema: StructType, owner: Owner) -> None:
+    def __init__(self, parsed: Options, schema: StructType, owner: DriverProcess) -> None:
         self._options = parsed
         self._schema = schema
         self._owner = owner
@@ -105,7 +105,7 @@ class Reader(DataSourceReader):
         else:
             planned = network.plan(parsed.gateway, parsed.selection, parsed.partitions)
         # of no partitions Spark would make one that is not ours
-        return list(planned) or [Nothing(None)]
+        return list(planned) or [EmptyPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a partition; runs in a task.
@@ -121,5 +121,5 @@ class Reader(DataSourceReader):
             yield from network.read(parsed.gateway, partition, parsed.selection, arrow_schema)
 
 
-class Nothing(InputPartition):
+class EmptyPartition(InputPartition):
     """What is left of a read that no event satisfies."""

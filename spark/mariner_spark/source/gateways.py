@@ -23,7 +23,7 @@ T = TypeVar("T")
 _open: dict[GatewayOptions, Gateway] = {}
 
 
-class Patience:
+class Backoff:
     """Waits longer and longer between two attempts, and says what for."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Patience:
         time.sleep(max(self.remaining_s, 0))
 
 
-class Gateways:
+class GatewayPool:
     """See the module.
 
     Args:
@@ -59,7 +59,7 @@ class Gateways:
 
     def __init__(self, options: Iterable[GatewayOptions]) -> None:
         self._options = list(options)
-        self._away: dict[GatewayOptions, Patience] = {}
+        self._away: dict[GatewayOptions, Backoff] = {}
 
     @property
     def is_anyone_away(self) -> bool:
@@ -97,7 +97,7 @@ class Gateways:
                 answer = question(_connected(options))
             except GatewayAwayError as e:
                 _drop(options)
-                self._away.setdefault(options, Patience()).fail(e.reason)
+                self._away.setdefault(options, Backoff()).fail(e.reason)
                 continue
             self._away.pop(options, None)
             if answer is not None:

@@ -25,8 +25,8 @@ from eventer_bridge.backends.rocksdb.control import checkpoint, is_served
 from eventer_bridge.errors import StorageError
 from mariner_spark import limits
 from mariner_spark.errors import SnapshotError
-from mariner_spark.source import owner as owners
-from mariner_spark.source.owner import Owner
+from mariner_spark.source import driver_process
+from mariner_spark.source.driver_process import DriverProcess
 
 _NAME: Final = re.compile(r"spark-(?P<node>.+)-(?P<pid>\d+)-(?P<started>\d+)-[0-9a-f]{8}")
 
@@ -46,7 +46,7 @@ class _Found(NamedTuple):
     used: float
 
 
-def make(store_path: Path, owner: Owner) -> Path:
+def make(store_path: Path, owner: DriverProcess) -> Path:
     """Make a snapshot of a store.
 
     Args:
@@ -86,8 +86,8 @@ def use(snapshot: Path) -> None:
     except FileNotFoundError:
         if not snapshot.parent.exists():
             raise SnapshotError(
-                f"{snapshot.parent}: is not on this machine ({owners.node_name()}), which is to"
-                " read it: every machine of a cluster needs the store there; or read from its"
+                f"{snapshot.parent}: is not on this machine ({driver_process.node_name()}), which"
+                " is to read it: every machine of a cluster needs the store there; or read from its"
                 " gateway (host)"
             ) from None
         raise SnapshotError(
@@ -98,7 +98,7 @@ def use(snapshot: Path) -> None:
         pass  # it belongs to somebody else, as does what removes it
 
 
-def sweep(store_path: Path, owner: Owner) -> None:
+def sweep(store_path: Path, owner: DriverProcess) -> None:
     """Remove what is no longer needed: of drivers that are gone, and the oldest of this one."""
     kept: list[_Found] = []
     for found in _find(store_path):
@@ -122,8 +122,8 @@ def _find(store_path: Path) -> Iterator[_Found]:
 
 
 def _is_needed(found: _Found) -> bool:
-    if found.node == owners.node_name():
-        return owners.start_ticks(found.pid) == found.started
+    if found.node == driver_process.node_name():
+        return driver_process.start_ticks(found.pid) == found.started
     return time.time() - found.used < limits.MAX_SNAPSHOT_AGE_S
 
 

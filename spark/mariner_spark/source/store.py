@@ -24,7 +24,7 @@ from mariner_spark import limits
 from mariner_spark.errors import OptionError
 from mariner_spark.source import slicing, snapshots
 from mariner_spark.source.columns import make_batch
-from mariner_spark.source.owner import Owner
+from mariner_spark.source.driver_process import DriverProcess
 from mariner_spark.source.selection import Selection
 from mariner_spark.source.store_rows import StoreRows
 from mariner_spark.times import Interval
@@ -60,15 +60,15 @@ class StorePartition(InputPartition):
         """Ranges of keys in ``event``, in order: from the first up to without the second."""
         for first, last in self.types:
             if not self.low and not self.stop:
-                yield keys.encode_type_id(first), keys.encode_type_id(last) + keys.PAST
+                yield keys.encode_type_id(first), keys.encode_type_id(last) + keys.KEY_MAX
                 continue
             for number in range(first, last + 1):
                 type_id = keys.encode_type_id(number)
-                yield type_id + self.low, type_id + (self.stop or keys.PAST)
+                yield type_id + self.low, type_id + (self.stop or keys.KEY_MAX)
 
 
 def plan(
-    path: Path, owner: Owner, selection: Selection, n_partitions: int | None
+    path: Path, owner: DriverProcess, selection: Selection, n_partitions: int | None
 ) -> list[StorePartition]:
     """Plan a read; makes the snapshot.
 
@@ -166,7 +166,7 @@ class TypeNames:
         return [self._known[i] for i in type_ids]
 
 
-def last_timestamp(path: Path, owner: Owner, time: Interval) -> Timestamp | None:
+def last_timestamp(path: Path, owner: DriverProcess, time: Interval) -> Timestamp | None:
     """Timestamp of the last event in some time, of any type; None: there is none.
 
     Raises:
@@ -232,7 +232,7 @@ def _encoded(selection: Selection) -> tuple[bytes, bytes]:
     first, last = selection.time.timestamps()
     return (
         keys.encode_timestamp(first) if first else b"",
-        keys.encode_timestamp(last) + keys.PAST if last else b"",
+        keys.encode_timestamp(last) + keys.KEY_MAX if last else b"",
     )
 
 

@@ -37,7 +37,7 @@ from mariner_spark import schema as schemas
 from mariner_spark.errors import DataLossError, GatewayAwayError, OptionError
 from mariner_spark.source import histories, offsets, stream_batches
 from mariner_spark.source.gateway import Gateway
-from mariner_spark.source.gateways import Gateways, Patience
+from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.histories import Told
 from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, parsed: Options, schema: StructType) -> None:
         self._options = parsed
         self._schema = schema
-        self._gateways = Gateways(parsed.gateways)
+        self._gateways = GatewayPool(parsed.gateways)
         self._target: Offsets | None = None  # where the query ends
         self._servers = set(parsed.selection.servers or ())
         self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
@@ -297,7 +297,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if pending:
             self._turn = (self._turn + 1) % len(pending)
             pending = pending[self._turn :] + pending[: self._turn]
-        patience = Patience()
+        patience = Backoff()
         reached: dict[int, EventId] = {}
         n_left = max_events
         for i, (server, last) in enumerate(pending):

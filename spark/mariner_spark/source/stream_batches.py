@@ -17,11 +17,11 @@ from eventer_bridge.model import INT64_MAX, Event, EventId, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
 from mariner_spark.errors import DataLossError, HistoryError
-from mariner_spark.source import histories, loss
+from mariner_spark.source import data_loss, histories
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import Gateway
-from mariner_spark.source.gateways import Gateways, Patience
+from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import after, cut, from_event
 
@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 
 def plan(
-    gateways: Gateways,
+    gateways: GatewayPool,
     options: Options,
     server: int,
     start: EventId | None,
@@ -90,11 +90,11 @@ def plan(
         if gateway.first(from_event(end)) is None:
             return None  # it does not have them yet
         if start is not None:
-            return _Place(start.session, not loss.is_anything_lost(gateway, start, end))
+            return _Place(start.session, not data_loss.detect(gateway, start, end))
         first = gateway.first(after(server, None))
         return None if first is None else _Place(min(first.id.session, end.session), True)
 
-    patience = Patience()
+    patience = Backoff()
     while not (places := _until_complete(gateways.ask(look))):
         if not gateways.is_anyone_away:
             if refused:
@@ -128,10 +128,10 @@ def read(
         OptionError: a gateway declines us.
         MarinerError, SourceError: an answer cannot be right, or the gateway has another history.
     """
-    gateways = Gateways(options.gateways)
+    gateways = GatewayPool(options.gateways)
     reading = _Reading(partition)
     accept = _make_filter(options.selection.types)
-    patience = Patience()
+    patience = Backoff()
     while not reading.is_done:
         page = next(gateways.ask(reading.next_page), None)
         if page is None:
@@ -139,7 +139,7 @@ def read(
                 raise reading.refused
             patience.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
             continue
-        patience = Patience()
+        patience = Backoff()
         events = [i for i in page if i.id <= partition.end and accept(i.type)]
         for begin in range(0, len(events), limits.BATCH_ROWS):
             yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.errors import ClosedError, InvalidSubscriptionError, LimitError
 from eventer_bridge.model import (
     EventId,
@@ -46,34 +46,34 @@ class BackendContract:
     # marks and reservations
 
     async def test_a_new_backend_has_no_marks(self, backend: Backend) -> None:
-        assert backend.server_mark(1) == ServerMark(0, None)
+        assert backend.high_water_mark(1) == HighWaterMark(0, None)
 
     async def test_the_mark_is_what_was_stored_last(self, backend: Backend, writer: Writer) -> None:
         await writer.session(draft(), time=Timestamp(5, 7))
         await writer.session(draft(), draft(), time=Timestamp(5, 8))
         await writer.session(draft(), server=2, time=Timestamp(3, 0))
-        assert backend.server_mark(1) == ServerMark(2, Timestamp(5, 8))
-        assert backend.server_mark(2) == ServerMark(1, Timestamp(3, 0))
-        assert backend.server_mark(3) == ServerMark(0, None)
+        assert backend.high_water_mark(1) == HighWaterMark(2, Timestamp(5, 8))
+        assert backend.high_water_mark(2) == HighWaterMark(1, Timestamp(3, 0))
+        assert backend.high_water_mark(3) == HighWaterMark(0, None)
 
     async def test_the_mark_is_at_least_what_is_reserved(
         self, backend: Backend, writer: Writer
     ) -> None:
         await backend.reserve(1, 100)
-        assert backend.server_mark(1) == ServerMark(100, None)
+        assert backend.high_water_mark(1) == HighWaterMark(100, None)
         await writer.session(draft(), time=1)
-        assert backend.server_mark(1) == ServerMark(100, Timestamp(1, 0))
-        assert backend.server_mark(2).session == 0
+        assert backend.high_water_mark(1) == HighWaterMark(100, Timestamp(1, 0))
+        assert backend.high_water_mark(2).session == 0
 
     async def test_a_later_reservation_replaces_one(self, backend: Backend, writer: Writer) -> None:
         await writer.session(draft())
         await writer.session(draft())
         for session, expected in (100, 100), (50, 50), (1, 2), (60, 60):
             await backend.reserve(1, session)
-            assert backend.server_mark(1).session == expected
+            assert backend.high_water_mark(1).session == expected
         both = backend.reserve(1, 90), backend.reserve(1, 80)
         await asyncio.gather(*both)
-        assert backend.server_mark(1).session == 80
+        assert backend.high_water_mark(1).session == 80
 
     # registering
 
@@ -104,8 +104,8 @@ class BackendContract:
         await asyncio.gather(large, other)
         await backend.flush()
         assert sorted(done) == ["large", "other"]
-        assert backend.server_mark(1).session == 1
-        assert backend.server_mark(2).session == 2
+        assert backend.high_water_mark(1).session == 1
+        assert backend.high_water_mark(2).session == 2
 
     async def test_who_gives_up_waiting_does_not_disturb_others(
         self, backend: Backend, writer: Writer
@@ -119,7 +119,7 @@ class BackendContract:
         for task in impatient:
             task.cancel()
         await future
-        assert backend.server_mark(1).session == 1
+        assert backend.high_water_mark(1).session == 1
 
     async def test_flush_waits_for_everything(self, backend: Backend, writer: Writer) -> None:
         await backend.flush()
@@ -195,7 +195,7 @@ class BackendContract:
             with pytest.raises(ClosedError):
                 await backend.query(query)
         with pytest.raises(ClosedError):
-            backend.server_mark(1)
+            backend.high_water_mark(1)
         with pytest.raises(ClosedError):
             backend.stats()
         await backend.flush()

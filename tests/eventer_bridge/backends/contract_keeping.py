@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -183,7 +183,7 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
         by_source = QueryTimeseriesParams(order=ASCENDING, order_by=BY_SOURCE)
         order = [i.id.server for i in (await backend.query(by_source)).events]
         assert order == [-1, 0, INT64_MIN, INT64_MAX]
-        assert backend.server_mark(INT64_MIN) == ServerMark(1, FIRST)
+        assert backend.high_water_mark(INT64_MIN) == HighWaterMark(1, FIRST)
         assert (await backend.query(QueryServerParams(INT64_MAX))).events == writer.events[-1:]
         assert not (await backend.query(QueryServerParams(1 << 80))).events
 

@@ -212,12 +212,12 @@ class RetentionContract:
             await writer.session(draft("a"), draft("b"), server=1, time=50)
             assert {i.id.server for i in await settled(backend, clock)} == {1}
             assert not (await backend.query(QueryServerParams(2))).events
-            mark = backend.server_mark(2)
+            mark = backend.high_water_mark(2)
             assert mark == (7, Timestamp(7, 0))
             await backend.reserve(2, 3)
-            assert backend.server_mark(2) == mark
+            assert backend.high_water_mark(2) == mark
             await writer.session(draft("a"), server=2, time=60)
-            assert backend.server_mark(2) == (8, Timestamp(60, 0))
+            assert backend.high_water_mark(2) == (8, Timestamp(60, 0))
             await backend.reserve(2, 8)
 
     async def test_a_page_after_a_deleted_event_is_empty(self, open_backend: Open) -> None:

@@ -41,7 +41,7 @@ def acknowledged(session: int, future: asyncio.Future[None]) -> None:
 async def main(path: Path) -> None:
     rules = [RetentionRule((("*",),), max_entries=MAX_ENTRIES)]
     backend = await rocksdb.create(path, retention=rules)
-    session = backend.server_mark(SERVER).session
+    session = backend.high_water_mark(SERVER).session
     while True:
         for session in range(session + 1, session + 1 + IN_FLIGHT):  # noqa: B020
             future = backend.register(events_of(session))

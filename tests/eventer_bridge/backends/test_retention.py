@@ -21,7 +21,7 @@ from eventer_bridge.backends.retention import Clock, RetentionRule, event_bytes
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
-from eventer_bridge.backends.rocksdb.scan import Span
+from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
@@ -120,7 +120,7 @@ class TestRandom:
                 writer = Writer(backend)
                 await fill(writer, backend, cases)
                 await backend.flush()
-                marks = [backend.server_mark(i) for i in (-1, 1, 2)]
+                marks = [backend.high_water_mark(i) for i in (-1, 1, 2)]
             clock = TestClock(2)
             expected = kept(writer.events, rules, clock.now)
             async with await rocksdb.create(path, retention=rules, clock=clock) as backend:
@@ -128,7 +128,7 @@ class TestRandom:
                 await check_all_queries(backend, expected)
             assert len(check_store(path)) == len(expected)
             async with await rocksdb.create(path) as backend:
-                assert [backend.server_mark(i) for i in (-1, 1, 2)] == marks
+                assert [backend.high_water_mark(i) for i in (-1, 1, 2)] == marks
                 await check_all_queries(backend, expected)
 
         with tempfile.TemporaryDirectory() as path:
@@ -211,7 +211,7 @@ async def test_events_that_come_late_are_not_deleted_with_a_range(tmp_path: Path
         ):
             store = backend._store
             snapshot = store.ext_begin_deleting()
-            events = ext_oldest(snapshot, [keys.encode_type_id(0)], Span(b"", keys.PAST), 15)
+            events = ext_oldest(snapshot, [keys.encode_type_id(0)], KeyRange(b"", keys.KEY_MAX), 15)
             deletion = Deletion(store, snapshot, events, with_ranges)
             late = backend.register(writer.make(draft("a"), server=2, time=time))
             if is_written:
@@ -285,7 +285,7 @@ async def test_kill_in_the_middle_of_deleting(tmp_path: Path) -> None:
         done |= new
         n_left = len(check_store(tmp_path))
         async with await rocksdb.create(tmp_path) as backend:
-            assert backend.server_mark(retention_child.SERVER).session >= max(done)
+            assert backend.high_water_mark(retention_child.SERVER).session >= max(done)
             stored: dict[EventId, Event] = {}
             page = await backend.query(QueryServerParams(retention_child.SERVER))
             stored |= {event.id: event for event in page.events}

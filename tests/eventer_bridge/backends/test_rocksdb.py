@@ -10,7 +10,7 @@ import pytest
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.rocksdb import latest, scan
 from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
@@ -120,8 +120,8 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
         writer.events.sort(key=lambda i: (i.timestamp, i.id))
         assert (await backend.query(UPWARDS)).events == writer.events
         assert len((await backend.query(QueryLatestParams())).events) == 52
-        assert backend.server_mark(0) == ServerMark(500, Timestamp(25, 0))
-        assert backend.server_mark(1) == ServerMark(25, Timestamp(25, 0))
+        assert backend.high_water_mark(0) == HighWaterMark(500, Timestamp(25, 0))
+        assert backend.high_water_mark(1) == HighWaterMark(25, Timestamp(25, 0))
         backend.register(writer.make(*numbered("t7", "new")))
         found = await backend.query(QueryTimeseriesParams([("t7",), ("new",)]))
         assert [i.id.session for i in found.events] == [26, 26, 4]
@@ -246,7 +246,7 @@ async def test_a_query_under_way_ends_when_the_backend_closes(tmp_path: Path) ->
     with pytest.raises(ClosedError):
         await asked
     with pytest.raises(ClosedError):
-        backend.server_mark(1)
+        backend.high_water_mark(1)
     with pytest.raises(ClosedError):
         backend.stats()
 

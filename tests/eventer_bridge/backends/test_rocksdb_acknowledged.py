@@ -158,7 +158,7 @@ async def test_a_loss_is_said_and_has_to_be_accepted(
         assert aside.read_bytes() == before[: crashed.ends[2] + 20]
     assert await stored(crashed.path) == crashed.events[:n_left]
     async with await rocksdb.create(crashed.path) as backend:
-        assert backend.server_mark(1).session > 10**15
+        assert backend.high_water_mark(1).session > 10**15
         assert backend.history_id not in {"", crashed.history_id}
 
 
@@ -189,7 +189,7 @@ async def test_who_accepts_a_loss_may_be_interrupted(
     assert before.startswith(left)
     assert all(i.read_bytes() == left for i in crashed.path.glob("*.lost*"))
     async with await rocksdb.create(crashed.path) as backend:
-        assert backend.server_mark(1).session > 10**15
+        assert backend.high_water_mark(1).session > 10**15
         assert backend.history_id not in {"", crashed.history_id}
 
 

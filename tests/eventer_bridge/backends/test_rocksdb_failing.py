@@ -106,7 +106,7 @@ async def test_all_who_wait_are_told_and_then_it_goes_on(
         # refused at once: without a round of the loop
         for refusal in backend.register(lost[0]), backend.reserve(1, 1000):
             assert isinstance(refusal.exception(), StorageError)
-        assert backend.server_mark(1).session == 1
+        assert backend.high_water_mark(1).session == 1
         assert backend.stats().event_types == 1
         tried: str | None = backend.failure
         if tried is not None and "commit failed" in tried:
@@ -166,7 +166,7 @@ async def test_what_was_written_but_not_synced_is_there_whole(
     assert (await backend.query(UPWARDS)).events == writer.events
     latest = (await backend.query(QueryLatestParams([("a",), ("new",)]))).events
     assert sorted(i.id for i in latest) == [EventId(1, 2, 1), EventId(1, 2, 2)]
-    assert backend.server_mark(1).session == 2
+    assert backend.high_water_mark(1).session == 2
     # and durable: nothing of it is left to the log, whose pages the kernel may have lost
     assert [i.stat().st_size for i in (tmp_path / "store").glob("*.sst")]
     for log in (tmp_path / "store").glob("*.log"):

@@ -73,8 +73,8 @@ async def test_later_events_are_gone_from_every_index(
             await check_queries(backend, kept)
             for server in 1, 2:
                 newest = max((i.timestamp for i in kept if i.id.server == server), default=None)
-                assert backend.server_mark(server).timestamp == newest
-            assert backend.server_mark(1).session == 50
+                assert backend.high_water_mark(server).timestamp == newest
+            assert backend.high_water_mark(1).session == 50
             again = Writer(backend)
             again.events = kept
             await again.session(draft("a"), server=2, time=20)
@@ -91,9 +91,9 @@ async def test_what_was_deleted_does_not_keep_the_clock_ahead(tmp_path: Path) ->
             await writer.session(draft("a"), server=2, time=time)
         await writer.session(draft("a"), server=1, time=70)
         assert len(await settled(backend, clock)) == 1
-        assert backend.server_mark(2) == (3, Timestamp(60, 0))
+        assert backend.high_water_mark(2) == (3, Timestamp(60, 0))
     assert ext_rewind(path, Timestamp(55, 0)) == 1
     assert not check_store(path)
     async with await rocksdb.create(path) as backend:
-        assert backend.server_mark(2) == (3, Timestamp(55, 0))
-        assert backend.server_mark(1) == (0, None)
+        assert backend.high_water_mark(2) == (3, Timestamp(55, 0))
+        assert backend.high_water_mark(1) == (0, None)

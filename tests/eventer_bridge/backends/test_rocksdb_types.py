@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.types import Types, VisibleTypes
+from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.subscription import Subscription
 
@@ -22,12 +22,12 @@ query_types = st.builds(
 )
 
 
-def intern(types: Types, *event_types: EventType) -> list[TypeId]:
+def intern(types: TypeRegistry, *event_types: EventType) -> list[TypeId]:
     events = [Event(EventId(1, 1, 1), i, Timestamp(0, 0), None, None) for i in event_types]
     return types.intern(events, [])
 
 
-def found(types: Types, subscription: Subscription) -> list[TypeId]:
+def found(types: TypeRegistry, subscription: Subscription) -> list[TypeId]:
     return sorted(i for some in types.find(subscription) for i in some)
 
 
@@ -45,7 +45,7 @@ def caught_up(visible: VisibleTypes) -> VisibleTypes:
 def test_what_rights_allow_is_kept_up_to_date(
     sessions: list[list[EventType]], queries: list[EventType]
 ) -> None:
-    types, rights = Types([]), Subscription(queries)
+    types, rights = TypeRegistry([]), Subscription(queries)
     for number, session in enumerate(sessions):
         intern(types, *session)
         expected = sorted(i for i, name in types.names.items() if rights.matches(name))
@@ -60,7 +60,7 @@ def test_what_rights_allow_is_kept_up_to_date(
 
 
 def test_equal_rights_share_what_is_known() -> None:
-    types = Types([])
+    types = TypeRegistry([])
     intern(types, *((str(i),) for i in range(1_000)))
     first = types.visible(Subscription([("1",)]))
     assert types.visible(Subscription([("1",)])) is first
@@ -71,7 +71,7 @@ def test_equal_rights_share_what_is_known() -> None:
 
 def test_sets_of_visible_types_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_VISIBLE_BYTES", 3_500)
-    types = Types([])
+    types = TypeRegistry([])
     intern(types, *((str(i),) for i in range(1_000)))
     rights = [Subscription([(str(i),)]) for i in range(4)]
     made = [types.visible(i) for i in rights]
@@ -83,7 +83,7 @@ def test_sets_of_visible_types_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_types_are_looked_for_while_others_come() -> None:
     """A search on another thread, with nodes of the tree that are divided meanwhile."""
-    types = Types([])
+    types = TypeRegistry([])
     first = intern(types, *(("a", str(i), "x", "y", "z") for i in range(2_000)))
     wanted = Subscription([("?", "?", "x", "*")])
     failures: list[BaseException] = []

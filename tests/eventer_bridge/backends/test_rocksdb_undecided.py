@@ -13,7 +13,7 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
 from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint
 from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
-from eventer_bridge.backends.rocksdb.scan import Span
+from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.errors import OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
     Event,
@@ -260,7 +260,7 @@ async def test_what_was_under_way_when_old_events_were_chosen_is_not_deleted(
         with store.in_use():
             snapshot = store.ext_begin_deleting()
             type_id = keys.encode_type_id(0)
-            events = ext_oldest(snapshot, [type_id], Span(b"", keys.PAST), 10)
+            events = ext_oldest(snapshot, [type_id], KeyRange(b"", keys.KEY_MAX), 10)
             assert len(events) == 3  # it is not seen
             deletion = Deletion(store, snapshot, events[:2])
             may_sync.release(2)

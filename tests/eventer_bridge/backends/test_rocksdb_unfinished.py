@@ -15,7 +15,7 @@ from eventer_bridge.backends.rocksdb.backend import RocksDbBackend
 from eventer_bridge.backends.rocksdb.control import checkpoint
 from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.info import ext_info
-from eventer_bridge.backends.rocksdb.scan import Span
+from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
 from eventer_bridge.errors import LimitError, OutcomeUnknownError, StorageError
@@ -124,7 +124,7 @@ async def test_nobody_sees_a_part(tmp_path: Path, halting: Halting) -> None:
             for n_parts in range(1, N_PARTS):
                 await halting.wait_written(1 + n_parts)
                 assert await seen(backend) == BEFORE, n_parts
-                assert backend.server_mark(1).session == 1
+                assert backend.high_water_mark(1).session == 1
                 halting.go_on()
             await halting.wait_written(1 + N_PARTS)
             assert not large.done()
@@ -201,7 +201,7 @@ async def test_a_killed_process_leaves_it_whole_or_not(tmp_path: Path, n_parts: 
                 backend.check_types(more, QUOTA)
             return
         assert await seen(backend) == BEFORE
-        assert backend.server_mark(1).session == 1
+        assert backend.high_water_mark(1).session == 1
         assert backend.stats().event_types == SMALL
         backend.check_types(more, QUOTA)  # its types are not the client's, either
         await slices.run(large_in_steps(backend))  # it can come again
@@ -255,7 +255,7 @@ async def test_what_it_follows_is_not_deleted_before_it_is_there(
             with store.in_use():
                 snapshot = store.ext_begin_deleting()
                 types = [keys.encode_type_id(n) for n in range(SMALL)]
-                events = ext_oldest(snapshot, types, Span(b"", keys.PAST), 1_000)
+                events = ext_oldest(snapshot, types, KeyRange(b"", keys.KEY_MAX), 1_000)
                 assert [event.is_latest for event in events] == [True] * SMALL
                 # it would delete ranges in which there are rows that nobody sees yet
                 deletion = Deletion(store, snapshot, events)

@@ -11,7 +11,7 @@ import pytest
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import wanted
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.types import Types, VisibleTypes
+from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.model import (
     Order,
     OrderBy,
@@ -41,14 +41,14 @@ async def test_nobody_waits_for_the_search_of_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    find = Types.find
+    find = TypeRegistry.find
 
-    def find_slowly(types: Types, subscription: Subscription) -> Iterator[list[TypeId]]:
+    def find_slowly(types: TypeRegistry, subscription: Subscription) -> Iterator[list[TypeId]]:
         while not release.is_set():
             yield []
         yield from find(types, subscription)
 
-    monkeypatch.setattr(Types, "find", find_slowly)
+    monkeypatch.setattr(TypeRegistry, "find", find_slowly)
     monkeypatch.setattr(wanted, "FEW_STEPS", 1 << 60)
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from eventer_bridge import limits
 from eventer_bridge.backends import memory, rocksdb
-from eventer_bridge.backends.base import Backend, ServerMark
+from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.rocksdb import scan
 from eventer_bridge.model import (
     Event,
@@ -106,14 +106,16 @@ class BackendMachine(RuleBasedStateMachine):
         """Events of the log, or of its beginning."""
         return [event for i in self.log[:n] if isinstance(i, list) for event in i]
 
-    def mark(self, server: int, n: int | None = None) -> ServerMark:
+    def mark(self, server: int, n: int | None = None) -> HighWaterMark:
         """Mark after the log, or its beginning."""
         mine = [i for i in self.events(n) if i.id.server == server]
         reserved = [
             i.session for i in self.log[:n] if isinstance(i, Reservation) and i.server == server
         ]
         sessions = [i.id.session for i in mine] + reserved[-1:]
-        return ServerMark(max(sessions, default=0), max((i.timestamp for i in mine), default=None))
+        return HighWaterMark(
+            max(sessions, default=0), max((i.timestamp for i in mine), default=None)
+        )
 
     # steps
 
@@ -218,7 +220,7 @@ class BackendMachine(RuleBasedStateMachine):
     def check_marks(self) -> None:
         """Marks and statistics, when nothing is pending."""
         for server in ASKED_SERVERS:
-            assert self.backend.server_mark(server) == self.mark(server)
+            assert self.backend.high_water_mark(server) == self.mark(server)
         stats = self.backend.stats()
         assert stats.event_types == len({i.type for i in self.events()})
         assert stats.events == len(self.events())
@@ -280,7 +282,7 @@ class RocksDbMachine(BackendMachine):
             return found
 
         found = sorted(self.run(everything()), key=natural_key)
-        marks = [self.backend.server_mark(i) for i in ASKED_SERVERS]
+        marks = [self.backend.high_water_mark(i) for i in ASKED_SERVERS]
         n = next(
             n
             for n in range(n_durable, len(self.log) + 1)

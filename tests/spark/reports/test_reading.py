@@ -13,7 +13,7 @@ from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
 from mariner_spark.reports import reading
-from mariner_spark.reports.catalogue import REPORTS, Settings
+from mariner_spark.reports.catalogue import REPORTS, ReportSettings
 from mariner_spark.reports.events import Span, prepare
 from mariner_spark.reports.reading import Selection, Source, matches
 from tests.spark.lake.support import append
@@ -53,7 +53,7 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     events = prepare(mariner_spark.read(spark, store=reported.store, partitions=1))
     stored = [times.exact_us(i.timestamp) for i in plain_events(N_EVENTS)]
     span = Span(stored[0], stored[-1])
-    settings = Settings(span=span, end_us=span.last, depth=2, with_core=False)
+    settings = ReportSettings(span=span, end_us=span.last, depth=2, with_core=False)
     found = REPORTS[name].make(events, settings).toArrow().to_pylist()
     # the command keeps them
     assert found == table(reported.folder, name)

@@ -11,8 +11,8 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from mariner_spark import limits
 from mariner_spark.errors import SnapshotError
-from mariner_spark.source import owner, snapshots
-from mariner_spark.source.owner import Owner
+from mariner_spark.source import driver_process, snapshots
+from mariner_spark.source.driver_process import DriverProcess
 from tests.spark.support import fill, plain_events
 
 
@@ -28,7 +28,7 @@ def names(path: Path) -> set[str]:
 
 def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> None:
     before = {i.name: i.stat().st_mtime_ns for i in path.iterdir()}
-    snapshot = snapshots.make(path, owner.of_this_process())
+    snapshot = snapshots.make(path, driver_process.of_this_process())
     after = {i.name: i.stat().st_mtime_ns for i in path.iterdir() if i != snapshot}
     assert after == before
     linked = {i.name: i.stat().st_ino for i in snapshot.glob("*.sst")}
@@ -43,7 +43,7 @@ def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> N
 
 
 def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
-    me = owner.of_this_process()
+    me = driver_process.of_this_process()
     other_life = me._replace(started=me.started - 1)
     gone = snapshots.make(path, other_life)
     elsewhere = snapshots.make(path, me._replace(node="else-where"))
@@ -58,7 +58,7 @@ def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
 
 def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SNAPSHOTS", 3)
-    me = owner.of_this_process()
+    me = driver_process.of_this_process()
     made = [snapshots.make(path, me) for _ in range(3)]
     for used, snapshot in zip((100, 200, 300), made, strict=True):
         os.utime(snapshot, (used, used))
@@ -68,7 +68,7 @@ def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_machine_without_the_store_is_told(path: Path) -> None:
-    snapshot = snapshots.make(path, owner.of_this_process())
+    snapshot = snapshots.make(path, driver_process.of_this_process())
     path.rename(path.parent / "elsewhere")
     message = rf"^{path}: is not on this machine \(.+\), which is to read it: every machine of a"
     with pytest.raises(SnapshotError, match=message):
@@ -78,8 +78,8 @@ def test_a_machine_without_the_store_is_told(path: Path) -> None:
 def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
     code = (
         "import sys, pathlib\n"
-        "from mariner_spark.source import owner, snapshots\n"
-        "me = owner.of_this_process()\n"
+        "from mariner_spark.source import driver_process, snapshots\n"
+        "me = driver_process.of_this_process()\n"
         "assert snapshots.make(pathlib.Path(sys.argv[1]), me).is_dir()\n"
         "print(me.folder)\n"
     )
@@ -90,7 +90,7 @@ def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
 
 
 def test_a_driver_on_another_machine_is_not_noted(path: Path, tmp_path: Path) -> None:
-    snapshots.make(path, Owner("elsewhere", 1, 1, tmp_path / "missing"))
+    snapshots.make(path, DriverProcess("elsewhere", 1, 1, tmp_path / "missing"))
     assert not (tmp_path / "missing").exists()
 
 
@@ -102,7 +102,7 @@ def test_where_no_snapshot_can_be_made_is_told(path: Path, monkeypatch: pytest.M
     with pytest.raises(
         StorageError, match="no snapshot can be made in it: Operation not permitted"
     ):
-        snapshots.make(path, owner.of_this_process())
+        snapshots.make(path, driver_process.of_this_process())
     assert names(path) == set()
 
 
@@ -119,6 +119,6 @@ def test_a_store_that_changes_meanwhile_is_tried_again(
         link(source, target)
 
     monkeypatch.setattr(os, "link", link_and_change)
-    snapshot = snapshots.make(path, owner.of_this_process())
+    snapshot = snapshots.make(path, driver_process.of_this_process())
     assert (snapshot / "MANIFEST-999999").exists()
     assert names(path) == {snapshot.name}

@@ -16,13 +16,13 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.types import Types
+from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
-from mariner_spark.source import owner, store
+from mariner_spark.source import driver_process, store
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 from tests.spark.support import (
@@ -45,7 +45,7 @@ ARROW_SCHEMA = schema.arrow_schema(schema.SCHEMA)
 def read_partitions(
     path: Path, selected: Selection, n_partitions: int | None = None
 ) -> list[list[Row]]:
-    me = owner.of_this_process()
+    me = driver_process.of_this_process()
     found: list[list[Row]] = []
     for partition in store.plan(path, me, selected, n_partitions):
         batches = list(store.read(partition, selected, ARROW_SCHEMA))
@@ -79,7 +79,7 @@ def test_a_session_that_was_not_written_whole_is_not_read(
     events_store = Store(path)
     commit = Commit(1_000)
     large = [made(1, 2, i) for i in range(1, 1_001)]
-    types = Types(events_store.ext_types())
+    types = TypeRegistry(events_store.ext_types())
     slices.at_once(events_store.stage_in_steps(commit, large, types.intern(large, []), []))
     while commit.before:
         events_store.write(commit)
@@ -192,7 +192,7 @@ def test_types(plain: Path, types: tuple[EventType, ...], n_types: int) -> None:
 def test_a_damaged_file_is_an_error_not_an_end(plain: Path, tmp_path: Path) -> None:
     shutil.copytree(plain, tmp_path / "store", ignore=shutil.ignore_patterns("spark-*"))
     largest = max((tmp_path / "store").glob("*.sst"), key=lambda i: i.stat().st_size)
-    me = owner.of_this_process()
+    me = driver_process.of_this_process()
     [partition] = store.plan(tmp_path / "store", me, Selection(), 1)
     with largest.open("r+b") as file:  # a hard link of the snapshot's
         file.seek(largest.stat().st_size // 2)
@@ -202,7 +202,7 @@ def test_a_damaged_file_is_an_error_not_an_end(plain: Path, tmp_path: Path) -> N
 
 
 def test_a_snapshot_that_is_gone_is_told(plain: Path) -> None:
-    [partition] = store.plan(plain, owner.of_this_process(), Selection(), 1)
+    [partition] = store.plan(plain, driver_process.of_this_process(), Selection(), 1)
     shutil.rmtree(partition.snapshot)
     with pytest.raises(SnapshotError, match=r"is gone: a driver keeps the 64 .* data frame anew"):
         next(store.read(partition, Selection(), ARROW_SCHEMA))
@@ -210,14 +210,14 @@ def test_a_snapshot_that_is_gone_is_told(plain: Path) -> None:
 
 def test_what_is_no_store_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"^path: .*nothing: no event store: no such directory"):
-        store.plan(tmp_path / "nothing", owner.of_this_process(), Selection(), 1)
+        store.plan(tmp_path / "nothing", driver_process.of_this_process(), Selection(), 1)
 
 
 def test_large_payloads_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BATCH_BYTES", 1_000)
     stored = plain_events(500)
     fill(tmp_path / "store", stored)
-    [partition] = store.plan(tmp_path / "store", owner.of_this_process(), Selection(), 1)
+    [partition] = store.plan(tmp_path / "store", driver_process.of_this_process(), Selection(), 1)
     batches: list[pa.RecordBatch] = list(store.read(partition, Selection(), ARROW_SCHEMA))
     assert len(batches) > 5
     assert sum(i.num_rows for i in batches) == 500

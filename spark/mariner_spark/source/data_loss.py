@@ -51,7 +51,7 @@ MAX_TYPES: Final = 50
 """Types whose oldest event is asked for: 0.1 ms each."""
 
 
-def is_anything_lost(gateway: Gateway, offset: EventId, end: EventId) -> bool:
+def detect(gateway: Gateway, offset: EventId, end: EventId) -> bool:
     """Whether events behind an offset seem to have been deleted.
 
     Args:

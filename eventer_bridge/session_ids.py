@@ -1,8 +1,7 @@
-"""Numbering: session ids that are never given twice, and a clock that never goes back.
+"""Session ids, which are never reused, even after a crash, and a clock that never goes back.
 
-Session ids are reserved on disk ahead of use (``limits.RESERVED_SESSIONS``): an observer
-may see an id before its commit, and no id that anybody has seen is given again, also not
-after kill -9.
+Ids are reserved on disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may
+see one before its commit: none that anybody has seen is reused, even after kill -9.
 
 Belongs to the event loop's thread.
 """
@@ -17,7 +16,7 @@ from eventer_bridge.model import Event, EventId, ProcessEvent, RegisterEvent, Ti
 from eventer_bridge.slices import Many, Steps, parts
 
 
-class Numbering:
+class SessionIdAllocator:
     """See the module.
 
     Args:
@@ -28,7 +27,7 @@ class Numbering:
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
         self._server_id = server_id
-        mark = backend.server_mark(server_id)
+        mark = backend.high_water_mark(server_id)
         self._session = mark.session
         self._ceiling = mark.session  # session ids up to here are reserved durably
         self._asked_ceiling = mark.session

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Owner(NamedTuple):
+class DriverProcess(NamedTuple):
     """A driver.
 
     Attributes:
@@ -39,12 +39,12 @@ class Owner(NamedTuple):
 
 
 @cache
-def of_this_process() -> Owner:
+def of_this_process() -> DriverProcess:
     """This process, as a driver; what is noted for it is removed when it ends."""
     pid = os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="mariner-spark-"))
     atexit.register(_remove_noted, folder, pid)
-    return Owner(node_name(), pid, start_ticks(pid) or 0, folder)
+    return DriverProcess(node_name(), pid, start_ticks(pid) or 0, folder)
 
 
 def node_name() -> str:
