@@ -1,7 +1,7 @@
 """``ping``, ``register``, ``query`` and ``subscribe``: a client's work from a shell.
 
 Each connects, does its work and ends. Here they are for any kind of server:
-:func:`mariner.cli.servers.command_of` adds the options that name one.
+:func:`mariner.cli.target.command_of` adds the options that name one.
 """
 
 import sys
@@ -21,9 +21,11 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
 )
-from mariner.cli import output, pinging, registering
+from mariner.cli import output
+from mariner.cli.ping import ping_server
+from mariner.cli.register import parse_arguments, read_stdin, register_events
 from mariner.cli.run import run, tell
-from mariner.cli.servers import Server
+from mariner.cli.target import Target
 from mariner.cli.values import (
     event_types_option,
     parse_event_id,
@@ -83,14 +85,14 @@ _LAST_HELP: Final = "at or before this; of a date, its whole day."
     show_default=True,
     help="Seconds to wait for the connection, and for each answer.",
 )
-def ping(server: Server, count: int, interval: float, timeout: float) -> None:
+def ping(server: Target, count: int, interval: float, timeout: float) -> None:
     """Measure the round-trip time to a server.
 
     With --count 1 it is a health check. SIGINT ends it with the summary.
 
     Exit code 0: at least one ping was answered; 1: none, no connection, or it was lost.
     """
-    run(pinging.ping_server(server, count=count, interval_s=interval, timeout_s=timeout))
+    run(ping_server(server, count=count, interval_s=interval, timeout_s=timeout))
 
 
 @click.command()
@@ -103,7 +105,7 @@ def ping(server: Server, count: int, interval: float, timeout: float) -> None:
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
 @click.argument("events", metavar="[EVENT]...", nargs=-1)
-def register(server: Server, batch: int, quiet: bool, events: Sequence[str]) -> None:
+def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> None:
     """Register events: the arguments, or else the lines of standard input.
 
     Each EVENT or line is a JSON object:
@@ -137,10 +139,10 @@ def register(server: Server, batch: int, quiet: bool, events: Sequence[str]) -> 
     run(_register(server, batch, quiet, events))
 
 
-async def _register(server: Server, batch: int, quiet: bool, arguments: Sequence[str]) -> None:
-    labelled = registering.parse_arguments(arguments) if arguments else registering.read_stdin()
+async def _register(server: Target, batch: int, quiet: bool, arguments: Sequence[str]) -> None:
+    labelled = parse_arguments(arguments) if arguments else read_stdin()
     async with await server.connect() as client:
-        await registering.register_events(client, labelled, batch=batch, quiet=quiet)
+        await register_events(client, labelled, batch=batch, quiet=quiet)
 
 
 @click.command()
@@ -184,7 +186,7 @@ async def _register(server: Server, batch: int, quiet: bool, arguments: Sequence
     help="Default: table in a terminal, jsonl (an event a line) elsewhere.",
 )
 def query(
-    server: Server, kind: str, limit: int | None, format_: str | None, **options: Any
+    server: Target, kind: str, limit: int | None, format_: str | None, **options: Any
 ) -> None:
     """Query registered events, all of them unless told a --limit.
 
@@ -248,7 +250,7 @@ def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
     return params
 
 
-async def _query(server: Server, params: QueryParams, limit: int | None, as_table: bool) -> None:
+async def _query(server: Target, params: QueryParams, limit: int | None, as_table: bool) -> None:
     write, chunk_events = (
         (output.write_table, output.TABLE_ROWS) if as_table else (output.write_jsonl, 256)
     )
@@ -271,7 +273,7 @@ async def _query(server: Server, params: QueryParams, limit: int | None, as_tabl
 )
 @click.option("--count", type=click.IntRange(1), help="End after so many events.")
 def subscribe(
-    server: Server,
+    server: Target,
     event_types: tuple[EventType, ...] | None,
     server_id: int | None,
     persisted: bool,
@@ -288,7 +290,7 @@ def subscribe(
 
 
 async def _subscribe(
-    server: Server,
+    server: Target,
     event_types: tuple[EventType, ...],
     server_id: int | None,
     persisted: bool,

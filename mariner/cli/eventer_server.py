@@ -23,7 +23,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.relay_queries import is_conditional, matching
 from mariner.cli import client as commands
-from mariner.cli.servers import Client, Server, Wire, command_of, server_options
+from mariner.cli.target import Client, Target, Wire, command_of, server_options
 from mariner.client import reasons
 from mariner.client.notifications import Notifications
 from mariner.errors import (
@@ -39,7 +39,7 @@ from mariner.errors import (
 
 
 @dataclass(frozen=True)
-class EventerServer(Server):
+class EventerTarget(Target):
     """A server that speaks Eventer over chatter."""
 
     dialect: str
@@ -52,7 +52,7 @@ class EventerServer(Server):
         persisted: bool = False,
         timeout_s: float = 10,
     ) -> Client:
-        """See :meth:`Server.connect`."""
+        """See :meth:`Target.connect`."""
         context = self.ssl_context()
         address = chatter.Address(self.host, self.port, context is not None)
         it = _Client(str(address))
@@ -171,7 +171,7 @@ def _mariner_errors() -> Iterator[None]:
 
 
 EVENTER: Final = Wire(
-    EventerServer,
+    EventerTarget,
     [
         *server_options("MARINER_EVENTER", 23012),
         click.Option(

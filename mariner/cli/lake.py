@@ -14,8 +14,8 @@ from mariner.cli import output
 from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
-from mariner.cli.servers import Server, command_of
 from mariner.cli.spark import spark_errors, spark_session, without_secrets
+from mariner.cli.target import Target, command_of
 from mariner.cli.values import format_timestamp
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def lake() -> None:
 )
 def ingest(
     *,
-    server: Server,
+    server: Target,
     path: str,
     follow: bool,
     interval: float,
@@ -183,7 +183,7 @@ def info(path: str, is_json: bool) -> None:
 lake.add_command(command_of(MARINER, ingest))
 
 
-def _source_options(server: Server) -> dict[str, str]:
+def _source_options(server: Target) -> dict[str, str]:
     """What names a gateway, as options of the data source."""
     options = {
         "host": server.host,

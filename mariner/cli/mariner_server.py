@@ -6,10 +6,10 @@ from typing import Final
 from eventer_bridge.model import EventType
 from mariner import client
 from mariner.cli import client as commands
-from mariner.cli.servers import Server, Wire, command_of, server_options
+from mariner.cli.target import Target, Wire, command_of, server_options
 
 
-class MarinerServer(Server):
+class MarinerTarget(Target):
     """A server that speaks Mariner (002)."""
 
     async def connect(
@@ -20,7 +20,7 @@ class MarinerServer(Server):
         persisted: bool = False,
         timeout_s: float = 10,
     ) -> client.Client:
-        """See :meth:`Server.connect`."""
+        """See :meth:`Target.connect`."""
         return await client.connect(
             self.host,
             self.port,
@@ -35,7 +35,7 @@ class MarinerServer(Server):
 
 
 MARINER: Final = Wire(
-    MarinerServer,
+    MarinerTarget,
     server_options("MARINER", 23014),
     {"query": "--id, --payload and --unique-type work only if the server is one of ours."},
 )

@@ -20,8 +20,8 @@ from eventer_bridge import moments
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
-from mariner.cli.servers import read_token, server_options
 from mariner.cli.spark import spark_errors, spark_session, without_secrets
+from mariner.cli.target import read_token, server_options
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
@@ -129,13 +129,13 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     place = {"store": store} if gateway is None else _gateway(gateway, access)
     with spark_errors(), _progress() as on_step:
         # here, for what other commands need not import
-        from mariner_spark.reports import making, reading  # noqa: PLC0415
+        from mariner_spark.reports import generate, reading  # noqa: PLC0415
 
         title = without_secrets(str(store or lake or gateway))
-        order = making.Order(
+        job = generate.ReportJob(
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            source=reading.Source(title, place=place if lake is None else None, lake=lake),
-            selection=reading.Selection(
+            source=reading.EventSource(title, place=place if lake is None else None, lake=lake),
+            selection=reading.ReportFilter(
                 types=types,
                 first=None if first is None else format_timestamp(first),
                 last=None if last is None else format_timestamp(last),
@@ -144,7 +144,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
             depth=depth,
             folder=out,
         )
-        making.check(order)
+        generate.check(job)
         on_step("starting Spark", None)
         with spark_session() as (spark, check_interrupted):
 
@@ -153,7 +153,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
                 on_step(what, n_steps + 1)
 
             try:
-                page = making.make(spark, order, on_progress)
+                page = generate.generate(spark, job, on_progress)
             except ConnectionError:
                 raise  # Java is gone
             except OSError as e:

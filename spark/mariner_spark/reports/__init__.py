@@ -6,7 +6,7 @@
     activity, latest, gaps, latency, values, availability, top     the reports
     catalogue  all of them, by name, with how they are shown
     reading    events of a store, a lake or a gateway
-    making     what the command does: files of each report, and the page
+    generate   what the command does: files of each report, and the page
     page       the page: charts (Vega-Lite), tables, one HTML file
     views, charts, formats     what it shows of a report
 

@@ -24,7 +24,7 @@ from mariner_spark.source.options import Options
 _NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload_type"}]
 
 
-class Source(NamedTuple):
+class EventSource(NamedTuple):
     """Where events are.
 
     Attributes:
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     lake: str | None = None
 
 
-class Selection(NamedTuple):
+class ReportFilter(NamedTuple):
     """Which events.
 
     Attributes:
@@ -57,7 +57,7 @@ class Selection(NamedTuple):
         return {"types": self.types, "from_": self.first, "to": self.last}
 
 
-def check(source: Source, selection: Selection, value_path: str | None) -> None:
+def check(source: EventSource, selection: ReportFilter, value_path: str | None) -> None:
     """Find mistakes before anything is started.
 
     Args:
@@ -84,7 +84,7 @@ def check(source: Source, selection: Selection, value_path: str | None) -> None:
             raise OptionError("path", str(e)) from e
 
 
-def path_of_lake(source: Source) -> str | None:
+def path_of_lake(source: EventSource) -> str | None:
     """Where in payloads the numbers of a lake are from; None: it is no lake.
 
     Raises:
@@ -93,13 +93,13 @@ def path_of_lake(source: Source) -> str | None:
     return None if source.lake is None else manifest.load(Files(source.lake)).value_path
 
 
-def _options(source: Source, selection: Selection) -> Options:
+def _options(source: EventSource, selection: ReportFilter) -> Options:
     """Options of the data source; those of a lake have its time and types."""
     place = {"store": "/"} if source.place is None else source.place
     return options.parse(to_options({**place, **selection.arguments}))
 
 
-def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame:
+def read(spark: SparkSession, source: EventSource, selection: ReportFilter) -> DataFrame:
     """Events with the columns that ``prepare`` needs; and of a lake its numbers.
 
     Raises:
@@ -114,7 +114,7 @@ def read(spark: SparkSession, source: Source, selection: Selection) -> DataFrame
     return events if selection.types is None else events.where(matches(selection.types))
 
 
-def last_us(spark: SparkSession, source: Source, selection: Selection) -> int:
+def last_us(spark: SparkSession, source: EventSource, selection: ReportFilter) -> int:
     """Microseconds of the last event in the time of a selection, whatever its type.
 
     It is there to tell which types fell silent. Of a store and a gateway a look-up tells it.

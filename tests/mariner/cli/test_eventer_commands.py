@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from eventer_bridge.model import JsonPayload, RegisterEvent
 from mariner.cli import main
-from mariner.cli.eventer_server import EventerServer
+from mariner.cli.eventer_server import EventerTarget
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 from tests.support.hat_peers import hat_event_server
@@ -286,7 +286,7 @@ async def test_notifications_that_nobody_takes_hold_the_server_back() -> None:
     async with running_gateway(event_core=core) as running:
         assert running.eventer_server is not None
         port = running.eventer_server.address.port
-        named = EventerServer("127.0.0.1", port, "a", None, False, None, None, None, "current")
+        named = EventerTarget("127.0.0.1", port, "a", None, False, None, None, None, "current")
         async with (
             await named.connect(subscriptions=[("a",)]) as watcher,
             await named.connect() as client,

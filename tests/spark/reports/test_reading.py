@@ -15,7 +15,7 @@ from mariner_spark import times, type_path
 from mariner_spark.reports import reading
 from mariner_spark.reports.catalogue import REPORTS, ReportSettings
 from mariner_spark.reports.events import Span, prepare
-from mariner_spark.reports.reading import Selection, Source, matches
+from mariner_spark.reports.reading import EventSource, ReportFilter, matches
 from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, Reported, S, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
@@ -65,9 +65,9 @@ def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
     for source in (
-        Source("", place={"store": reported.store}),
-        Source("", lake=str(tmp_path / "lake")),
+        EventSource("", place={"store": reported.store}),
+        EventSource("", lake=str(tmp_path / "lake")),
     ):
         for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):
-            selection = Selection(types=[("no", "such")], last=bound)
+            selection = ReportFilter(types=[("no", "such")], last=bound)
             assert reading.last_us(spark, source, selection) == expected

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, tell
-from mariner.cli.servers import Client, Server
+from mariner.cli.target import Client, Target
 from mariner.errors import ConnectionLostError
 
 _MS: Final = 1000
@@ -40,13 +40,13 @@ class Statistics:
         return lines
 
 
-async def ping_server(server: Server, *, count: int, interval_s: float, timeout_s: float) -> None:
+async def ping_server(server: Target, *, count: int, interval_s: float, timeout_s: float) -> None:
     """Ping until ``count`` are sent (0: without end), interrupted, or the connection is lost.
 
     Raises:
         CommandError: no answer at all.
         ConnectionLostError: the connection was lost; the summary is printed before.
-        ConnectError, InitError: as :meth:`Server.connect`.
+        ConnectError, InitError: as :meth:`Target.connect`.
     """
     async with await server.connect(timeout_s=timeout_s) as client:
         output.write_text(f"PING {client.address}: connected, status {client.status.name}")

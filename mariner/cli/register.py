@@ -12,8 +12,8 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, tell
-from mariner.cli.servers import Client
 from mariner.cli.stdin import read_lines
+from mariner.cli.target import Client
 from mariner.cli.values import parse_register_event
 from mariner.errors import (
     ConnectionLostError,

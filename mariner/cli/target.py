@@ -1,6 +1,6 @@
 """The servers that client commands work with: how they are named, and what they can do.
 
-A command is written once, for any :class:`Server`; :func:`command_of` makes the command of
+A command is written once, for any :class:`Target`; :func:`command_of` makes the command of
 one wire of it, with the options that name a server of that kind.
 """
 
@@ -58,7 +58,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class Server(abc.ABC):
+class Target(abc.ABC):
     """A server and who we are to it, as told by options and environment."""
 
     host: str
@@ -105,7 +105,7 @@ class Wire(NamedTuple):
         notes: what is to be added to the help of a command, by its name.
     """
 
-    server: Callable[..., Server]
+    server: Callable[..., Target]
     options: Sequence[click.Option]
     notes: Mapping[str, str]
 
@@ -154,7 +154,7 @@ def read_token(path: Path) -> str:
 
 
 def server_options(prefix: str, port: int) -> list[click.Option]:
-    """Options for the fields of :class:`Server`, and ``--token-file``.
+    """Options for the fields of :class:`Target`, and ``--token-file``.
 
     Args:
         prefix: of the environment variables that stand for them, as ``MARINER``.

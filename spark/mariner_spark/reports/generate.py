@@ -23,7 +23,7 @@ from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, ReportSettings
 from mariner_spark.reports.events import Span, prepare, to_datetime
 from mariner_spark.reports.page import Fact, Section
-from mariner_spark.reports.reading import Selection, Source
+from mariner_spark.reports.reading import EventSource, ReportFilter
 
 PAGE: Final = "report.html"
 
@@ -31,8 +31,8 @@ _FORMULA: Final = r"^[=+\-@\t\r]"
 """Text with which spreadsheets begin to calculate."""
 
 
-class Order(NamedTuple):
-    """What is to be made.
+class ReportJob(NamedTuple):
+    """What to generate.
 
     Attributes:
         names: of reports, as in ``catalogue.REPORTS``; none: all of them.
@@ -45,8 +45,8 @@ class Order(NamedTuple):
     """
 
     names: Sequence[str]
-    source: Source
-    selection: Selection
+    source: EventSource
+    selection: ReportFilter
     value_path: str | None
     depth: int
     folder: Path
@@ -63,25 +63,25 @@ class Overview(NamedTuple):
     span: Span
 
 
-def check(order: Order) -> None:
+def check(job: ReportJob) -> None:
     """Find mistakes before anything is started.
 
     Raises:
         MarinerSparkError: an option is wrong, there is no store or lake, or the files would be in
             a store.
     """
-    if order.value_path is not None:
-        values.parse(order.value_path)
-    refuse_within_store(order.folder / PAGE)
-    reading.check(order.source, order.selection, order.value_path)
+    if job.value_path is not None:
+        values.parse(job.value_path)
+    refuse_within_store(job.folder / PAGE)
+    reading.check(job.source, job.selection, job.value_path)
 
 
-def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None]) -> Path:
-    """Make reports.
+def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], None]) -> Path:
+    """Generate reports.
 
     Args:
         spark: the session, with the data source ``mariner``.
-        order: what.
+        job: what.
         on_step: told of what begins, and how many such steps there are in all.
 
     Returns:
@@ -92,56 +92,54 @@ def make(spark: SparkSession, order: Order, on_step: Callable[[str, int], None])
         PySparkException: Spark failed, as it does if the source does.
         OSError: a file cannot be written.
     """
-    reports = [REPORTS[name] for name in order.names or REPORTS]
+    reports = [REPORTS[name] for name in job.names or REPORTS]
 
     def step(what: str) -> None:
         on_step(what, len(reports) + 2)
 
     step("reading events")
-    overview, sections = _make_files(spark, order, reports, step)
+    overview, sections = _make_files(spark, job, reports, step)
     step("making the page")
     text = page.render(
         title="Event report",
-        about=_about(order, overview),
+        about=_about(job, overview),
         facts=_facts(overview),
         sections=sections,
         programs=page.chart_programs(),
     )
-    path = order.folder / PAGE
+    path = job.folder / PAGE
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def _make_files(
-    spark: SparkSession, order: Order, reports: Sequence[Report], step: Callable[[str], None]
+    spark: SparkSession, job: ReportJob, reports: Sequence[Report], step: Callable[[str], None]
 ) -> tuple[Overview, list[Section]]:
     sections = []
-    has_types = order.selection.types is not None
+    has_types = job.selection.types is not None
     with contextlib.ExitStack() as stack:
         # before the events are read: what comes in between makes no type silent
-        end_us = (
-            reading.last_us(spark, order.source, order.selection) if has_types else times.MIN_US
-        )
-        events = stack.enter_context(_read(spark, order, order.selection))
+        end_us = reading.last_us(spark, job.source, job.selection) if has_types else times.MIN_US
+        events = stack.enter_context(_read(spark, job, job.selection))
         everything = events
         if has_types and any(i.is_about_servers for i in reports):
-            selection = order.selection._replace(types=None)
-            everything = stack.enter_context(_read(spark, order, selection))
+            selection = job.selection._replace(types=None)
+            everything = stack.enter_context(_read(spark, job, selection))
         if sum(i.is_about_servers for i in reports) > 1:
             everything = stack.enter_context(_kept(find_runs(everything)))
         overview = _overview(events)
-        order.folder.mkdir(parents=True, exist_ok=True)
+        job.folder.mkdir(parents=True, exist_ok=True)
         settings = ReportSettings(
             span=overview.span,
             end_us=max(end_us, overview.span.last),
-            depth=order.depth,
+            depth=job.depth,
             with_core=has_types,
         )
         for report in reports:
             step(report.name)
             about = everything if report.is_about_servers else events
             table, totals = _make_table(report, about, settings)
-            _write(table, order.folder / report.name)
+            _write(table, job.folder / report.name)
             sections.append(Section(report, table.to_pylist(), totals))
     return overview, sections
 
@@ -160,19 +158,19 @@ def _make_table(
 
 
 @contextlib.contextmanager
-def _read(spark: SparkSession, order: Order, selection: Selection) -> Iterator[DataFrame]:
+def _read(spark: SparkSession, job: ReportJob, selection: ReportFilter) -> Iterator[DataFrame]:
     """Prepared events. What Python reads is kept, on disk what is too much; Parquet is as quick."""
-    events = prepare(reading.read(spark, order.source, selection), _value_path(order))
-    if order.source.lake is not None:
+    events = prepare(reading.read(spark, job.source, selection), _value_path(job))
+    if job.source.lake is not None:
         yield events
         return
     with _kept(events):
         yield events
 
 
-def _value_path(order: Order) -> str:
+def _value_path(job: ReportJob) -> str:
     """Where the numbers are from."""
-    return reading.path_of_lake(order.source) or order.value_path or values.DEFAULT_PATH
+    return reading.path_of_lake(job.source) or job.value_path or values.DEFAULT_PATH
 
 
 @contextlib.contextmanager
@@ -216,16 +214,16 @@ def _without_formulas(table: pa.Table) -> pa.Table:
     return table
 
 
-def _about(order: Order, overview: Overview) -> list[Fact]:
+def _about(job: ReportJob, overview: Overview) -> list[Fact]:
     first, last = (formats.moment(to_datetime(us)) for us in overview.span)
-    types = order.selection.types
+    types = job.selection.types
     shown = "all" if types is None else ", ".join("/".join(i) for i in types)
     asked = (
-        ("Source", order.source.title),
+        ("Source", job.source.title),
         ("Types", shown),
-        ("From", order.selection.first),
-        ("To", order.selection.last),
-        ("Numbers", _value_path(order)),
+        ("From", job.selection.first),
+        ("To", job.selection.last),
+        ("Numbers", _value_path(job)),
         ("Events", f"{first} to {last}" if overview.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in asked if text is not None]
