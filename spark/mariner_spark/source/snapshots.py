@@ -117,7 +117,10 @@ def _find(store_path: Path) -> Iterator[_Found]:
         match = _NAME.fullmatch(entry.name)
         if match is not None and entry.is_dir(follow_symlinks=False):
             pid, started = int(match["pid"]), int(match["started"])
-            used = entry.stat(follow_symlinks=False).st_mtime
+            try:
+                used = entry.stat(follow_symlinks=False).st_mtime
+            except FileNotFoundError:
+                continue  # another read, planned at the same time, removed it
             yield _Found(Path(entry.path), match["node"], pid, started, used)
 
 

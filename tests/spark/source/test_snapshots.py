@@ -1,6 +1,7 @@
 """Snapshots: who makes them, who removes them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,17 @@ def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
     os.utime(elsewhere, (old, old))
     snapshots.sweep(path, me)
     assert names(path) == {mine.name}
+
+
+def test_another_read_removes_what_is_being_looked_at(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = driver_process.of_this_process()
+    gone = snapshots.make(path, me._replace(started=me.started - 1))
+    listed = list(os.scandir(path))
+    shutil.rmtree(gone)
+    monkeypatch.setattr(os, "scandir", lambda _: iter(listed))
+    snapshots.sweep(path, me)
 
 
 def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
