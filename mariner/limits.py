@@ -100,8 +100,10 @@ SWEEP_PERIOD_S: Final = 1.0
 
 # --- memory ---------------------------------------------------------------------------------
 
-OWN_BLOCK_BYTES: Final = 128 << 10
-"""Blocks of memory of this size and more are given back to the system as soon as they are freed."""
+OWN_BLOCK_BYTES: Final = 2 << 20
+"""Blocks of memory of this size and more are given back to the system as soon as they are freed.
+Smaller ones, as the rows of a group commit, are made anew all the time: to get them from the system
+takes as long as to fill them."""
 
 MAX_FREE_BYTES: Final = 1 << 20
 """Free memory that is kept for smaller ones, of each arena."""

@@ -12,6 +12,7 @@ from tests.support.hat_peers import write_conf
 
 N_THREADS: Final = 8
 N_BYTES: Final = 12 << 20
+BLOCK_BYTES: Final = 2 << 20
 
 CODE: Final = f"""
 import psutil, sys, threading
@@ -25,7 +26,7 @@ kept = []
 is_over = threading.Event()
 
 def work():
-    blocks = [bytes(150_000) for _ in range({N_BYTES} // 150_000)]
+    blocks = [bytes({BLOCK_BYTES}) for _ in range({N_BYTES} // {BLOCK_BYTES})]
     kept.append(bytes(600))
     del blocks
     is_over.wait()
