@@ -111,29 +111,13 @@ class FrameDecoder:
         Raises:
             FrameError: the header is wrong or announces too much.
         """
-        buffer, begin = self._buffer, self._position
-        n_bytes = len(buffer)
-        if not self._frame_end and n_bytes > begin + 2:  # most messages are short, and here
-            size = buffer[begin]
-            if size == 1:
-                begin += 2
-                end = begin + buffer[begin - 1]
-            elif size == 2:
-                begin += 3
-                end = begin + (buffer[begin - 2] << 8 | buffer[begin - 1])
-            else:
-                end = 0
-            if begin < end <= n_bytes and end - begin <= self.max_frame_bytes:
-                return self._take(begin, end)
+        buffer = self._buffer
         if not self._frame_end and not self._read_header():
             return None
-        if n_bytes < self._frame_end:
+        end = self._frame_end
+        if len(buffer) < end:
             return None
-        return self._take(self._frame_begin, self._frame_end)
-
-    def _take(self, begin: int, end: int) -> bytes:
-        buffer = self._buffer
-        message = bytes(memoryview(buffer)[begin:end])
+        message = bytes(memoryview(buffer)[self._frame_begin : end])
         self._frame_end = 0
         if len(buffer) == end:
             buffer.clear()  # an idle connection keeps nothing of its largest message
@@ -148,13 +132,18 @@ class FrameDecoder:
         if n_bytes < 1:
             return False
         size = buffer[begin]
-        if not 1 <= size <= self._max_length_bytes:
-            raise FrameError(
-                f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
-            )
-        if n_bytes <= size:
-            return False
-        length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
+        if size == 1 < n_bytes:  # most messages; spares a copy
+            length = buffer[begin + 1]
+        elif size == 2 < n_bytes:
+            length = buffer[begin + 1] << 8 | buffer[begin + 2]
+        else:
+            if not 1 <= size <= self._max_length_bytes:
+                raise FrameError(
+                    f"frame header: first byte is {size}, expected 1 to {self._max_length_bytes}"
+                )
+            if n_bytes <= size:
+                return False
+            length = int.from_bytes(buffer[begin + 1 : begin + 1 + size], "big")
         if not 0 < length <= self.max_frame_bytes:
             raise self._refusal(length)
         self._frame_begin = begin = begin + 1 + size

@@ -18,6 +18,7 @@ gone.
 
 import contextlib
 import ctypes
+import errno
 import os
 import time
 from collections.abc import Mapping
@@ -47,8 +48,8 @@ _END: Final = ctypes.c_int(os.SEEK_END)
 _SIZE: Final = ctypes.c_size_t(_POSITION.size)
 
 MAX_LOOKS: Final = 100
-"""A directory is listed so often until it is found with a log: RocksDB may replace the only one
-while it is listed."""
+"""How often a directory is listed until a log is found: RocksDB may replace the only one
+meanwhile."""
 
 _Rows: TypeAlias = list[tuple[int, int, str]]
 
@@ -194,7 +195,7 @@ def _look_at(path: Path) -> list[Log]:
                 logs.append(Log(log_number(file), file.stat().st_size, _read_head(file)))
         if logs:
             return logs
-    raise FileNotFoundError(f"{path}: no log")
+    raise FileNotFoundError(errno.ENOENT, "there is no log", str(path))
 
 
 def _read_head(file: Path) -> bytes:

@@ -15,7 +15,7 @@ import fcntl
 import logging
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -187,14 +187,8 @@ def check(path: Path) -> Torn | None:
         StorageError: as :func:`open_database`.
     """
     db, names, torn = _open_unchanged(path)
-    try:
+    with _reading(path, db):
         contents.check(path, db, names)
-    except StorageError:
-        raise
-    except Exception as e:
-        raise explain(path, "cannot be opened", e) from None
-    finally:
-        _give_up(db)
     return torn
 
 
@@ -210,10 +204,16 @@ def refuse_other_format(path: Path) -> None:
         db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
     except StorageError:
         return
-    try:
+    # that it is damaged is known
+    with _reading(path, db), contextlib.suppress(StoreDamagedError):
         is_known_format(path, db, names)
-    except StoreDamagedError:
-        pass  # its owner knows
+
+
+@contextlib.contextmanager
+def _reading(path: Path, db: Rdict) -> Iterator[None]:
+    """Give the database up afterwards; what RocksDB raises becomes ``StorageError``."""
+    try:
+        yield
     except StorageError:
         raise
     except Exception as e:

@@ -16,7 +16,12 @@ from eventer_bridge.backends.rocksdb import acknowledged, control, directories
 from eventer_bridge.backends.rocksdb.acknowledged import FILE
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs
-from eventer_bridge.errors import StoreDamagedError, StoreFormatError, StoreLossError
+from eventer_bridge.errors import (
+    StorageError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreLossError,
+)
 from eventer_bridge.model import Event, JsonPayload, QueryServerParams
 from tests.eventer_bridge.backends.oracle import Writer, draft
 
@@ -317,6 +322,14 @@ async def test_a_mark_that_finds_no_log_stays_behind(
         await writer.session(draft())
         assert acknowledged.read(tmp_path / "store")[-1].number > before[-1].number
         assert await stored_in(backend) == writer.events
+
+
+async def test_a_store_without_a_log_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledged, "list_logs", lambda _: [])
+    with pytest.raises(StorageError, match=r"store: cannot be written: there is no log$"):
+        await rocksdb.create(tmp_path / "store")
 
 
 async def test_the_mark_is_synced_now_and_then(
