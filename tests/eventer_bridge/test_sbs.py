@@ -84,3 +84,12 @@ def test_integers_that_are_too_large(encoded: str, what: str) -> None:
 def test_an_integer_that_does_not_end(encoded: str) -> None:
     with pytest.raises(IndexError):
         sbs.read_integer(bytes.fromhex(encoded), 0)
+
+
+@pytest.mark.parametrize("n_before", [3, 300])
+def test_where_a_string_is_not_utf8(n_before: int) -> None:
+    encoded = b"a" * n_before + b"\xff"
+    data = b"??" + sbs.encode_length(len(encoded)) + encoded + b"?"
+    reason = rf"^not UTF-8: invalid start byte at byte {len(data) - 2}$"
+    with pytest.raises(InvalidMessageError, match=reason):
+        sbs.read_string(data, 2)
