@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from hat import aio, util
 
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeQuota
 
 
 class HighWaterMark(NamedTuple):

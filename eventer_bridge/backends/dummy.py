@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 from eventer_bridge.backends.base import StoreStats
 from eventer_bridge.backends.common import check_ids, visible_types
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeQuota
 
 
 def create() -> "DummyBackend":

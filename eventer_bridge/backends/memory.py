@@ -27,6 +27,7 @@ from eventer_bridge.backends.retention import (
     Shares,
     event_bytes,
 )
+from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import (
     Event,
@@ -40,7 +41,6 @@ from eventer_bridge.model import (
     natural_key,
 )
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeBudget, TypeQuota
 
 
 def create(

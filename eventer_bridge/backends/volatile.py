@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 from hat import aio, util
 
-from eventer_bridge import history
 from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import history
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
-from eventer_bridge.type_budget import TypeQuota
 
 
 class VolatileBackend(Backend):

@@ -21,8 +21,7 @@ from typing import Final
 
 import msgspec
 
-from eventer_bridge.errors import InvalidMessageError
-from eventer_bridge.sbs import (
+from eventer_bridge.chatter.sbs import (
     FIRST,
     SECOND,
     encode_integer,
@@ -31,6 +30,7 @@ from eventer_bridge.sbs import (
     read_integer,
     read_string,
 )
+from eventer_bridge.errors import InvalidMessageError
 
 
 class Dialect(enum.Enum):

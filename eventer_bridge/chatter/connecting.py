@@ -8,12 +8,13 @@ from typing import TypeVar, cast
 
 from hat import aio
 
-from eventer_bridge import connection_errors, limits
+from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.errors import ConfigurationError, ConnectError
+from eventer_bridge.net import errors as connection_errors
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 

@@ -17,7 +17,7 @@ from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.net import Acceptor, Admission
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 
 
 async def listen(

@@ -22,7 +22,7 @@ from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.chatter.conversation import Conversation, Turn
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
-from eventer_bridge.framing import FrameDecoder, encode_frame, frame_parts
+from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is from 0 to 255; with 0, there is no message
 

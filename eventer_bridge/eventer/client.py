@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from hat import aio
 
-from eventer_bridge import chatter, limits, payload_bounds, slices
+from eventer_bridge import chatter, limits, slices
+from eventer_bridge.core import payload_bounds
 from eventer_bridge.errors import (
     ClosedError,
     ConnectError,

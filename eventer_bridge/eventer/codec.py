@@ -28,7 +28,7 @@ Sans I/O; any thread.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from eventer_bridge import sbs
+from eventer_bridge.chatter import sbs
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer.events import (
     encode_events,

@@ -5,8 +5,8 @@ Runs on the event loop's thread.
 
 from collections.abc import Sequence
 
+from eventer_bridge.core.session import Session
 from eventer_bridge.eventer import codec, events
-from eventer_bridge.session import Session
 from eventer_bridge.slices import Many, Steps, event_parts
 
 

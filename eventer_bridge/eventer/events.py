@@ -20,7 +20,10 @@ from typing import Final
 
 import msgspec
 
-from eventer_bridge import limits, payload_bounds, sbs
+from eventer_bridge import limits
+from eventer_bridge.chatter import sbs
+from eventer_bridge.core import payload_bounds
+from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import RefusedEvent
 from eventer_bridge.model import (
@@ -33,7 +36,6 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.slices import Steps, parts
 
 _MIN_EVENT_BYTES: Final = 8  # three integers, type, two integers, two Optionals

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from eventer_bridge import limits, sbs
+from eventer_bridge import limits
+from eventer_bridge.chatter import sbs
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.events import read_timestamp, read_type
 from eventer_bridge.model import (

@@ -28,7 +28,11 @@ from typing import Final, TypeAlias
 from hat import aio
 
 from eventer_bridge import chatter, limits, slices
-from eventer_bridge.core import EventCore
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.fanout import Fanout, Filter
+from eventer_bridge.core.rights import DeclinedError, Rights, everything
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -53,16 +57,12 @@ from eventer_bridge.eventer.messages import (
     RefusedReq,
 )
 from eventer_bridge.excerpts import cut
-from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, SourceType, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.rights import DeclinedError, Rights, everything
-from eventer_bridge.server_stats import ServerStats
-from eventer_bridge.session import Session
+from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.tls import peer_common_name
-from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ Sans I/O; any thread.
 
 from collections.abc import Sequence
 
-from eventer_bridge import payload_bounds
+from eventer_bridge.core import payload_bounds
+from eventer_bridge.core.validation import check_payload_in_steps
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgQueryRes, RefusedEvent
 from eventer_bridge.model import Event, JsonPayload, QueryResult
 from eventer_bridge.slices import Steps, parts
-from eventer_bridge.validation import check_payload_in_steps
 
 
 def sift(message: object) -> Steps[object]:

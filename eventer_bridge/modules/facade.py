@@ -19,7 +19,7 @@ from eventer_bridge.modules.made import check_made
 from eventer_bridge.modules.runner import ModuleRunner
 
 if TYPE_CHECKING:
-    from eventer_bridge.engine import Engine  # which imports us
+    from eventer_bridge.core.engine import Engine  # which imports us
 
 
 class ModuleEngineAdapter(ModuleEngine):

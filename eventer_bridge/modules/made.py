@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge import payload_bounds
+from eventer_bridge.core import payload_bounds
+from eventer_bridge.core.validation import check_payload
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
     BinaryPayload,
@@ -17,7 +18,6 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.validation import check_payload
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 

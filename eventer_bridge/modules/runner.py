@@ -25,13 +25,13 @@ from typing import Any, TypeAlias
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import EventerBridgeError, ModuleError, OutcomeUnknownError
 from eventer_bridge.model import ProcessEvent, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.calls import Calls, is_cancellation
 from eventer_bridge.modules.loading import ModuleConf, create_module
 from eventer_bridge.modules.processing import ModuleSessions, NamedModule
-from eventer_bridge.session import Session
 
 mlog = logging.getLogger(__name__)
 

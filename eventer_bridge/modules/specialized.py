@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from hat import aio
 
+from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
 from eventer_bridge.modules.calls import is_cancellation
-from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.subscription import NOTHING, Subscription
 
 mlog = logging.getLogger(__name__)

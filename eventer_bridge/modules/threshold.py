@@ -33,6 +33,7 @@ import msgspec
 from hat import aio, json
 
 from eventer_bridge import limits
+from eventer_bridge.core.paging import query_all
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import (
     Event,
@@ -47,7 +48,6 @@ from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.configuration import EVENT_TYPE, QUERY_TYPES
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.specialized import SpecializedModule
-from eventer_bridge.paging import query_all
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)

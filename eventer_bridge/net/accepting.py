@@ -23,7 +23,7 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.net.admission import FOR_ANOTHER, Admission, Place, RefusedError
 from eventer_bridge.net.sockets import has_sent, watch_peer
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 
 mlog = logging.getLogger(__name__)
 

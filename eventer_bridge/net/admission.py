@@ -30,8 +30,8 @@ from eventer_bridge.net.backoff import Backoff
 from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
+from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.turns import Turns
-from eventer_bridge.server_stats import ServerStats
 
 FOR_ANOTHER: Final = "place needed for another"
 """Why a new connection was closed, for logs and metrics."""

@@ -29,7 +29,10 @@ from uuid import uuid4
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.core import EventCore
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
@@ -40,16 +43,13 @@ from eventer_bridge.errors import (
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.remembered import Remembered, type_bytes
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
 from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
-from eventer_bridge.session import Session
 from eventer_bridge.slices import Steps, parts
-from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from uuid import UUID, uuid4, uuid5
 import msgspec
 
 from eventer_bridge import limits
+from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Int64
-from eventer_bridge.remembered import Remembered, type_bytes
 
 MAX_SEQUENCE: Final = (1 << 32) - 1
 

@@ -1,6 +1,6 @@
 """Counts of what the RSB bridge did."""
 
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 
 
 class RsbStats(ServerStats):

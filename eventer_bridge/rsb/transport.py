@@ -17,9 +17,10 @@ from typing import Final
 import tenacity
 from hat import aio
 
-from eventer_bridge import connection_errors, limits, net
+from eventer_bridge import limits, net
 from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.net import Acceptor, Admission, Quota
+from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.stats import RsbStats

@@ -11,7 +11,8 @@ from typing import Final
 import click
 from hat import aio
 
-from eventer_bridge import chatter, errors, paging
+from eventer_bridge import chatter, errors
+from eventer_bridge.core import paging
 from eventer_bridge.eventer.client import EventerClient, connect
 from eventer_bridge.model import (
     Event,
@@ -21,7 +22,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.relay_queries import is_conditional, matching
+from eventer_bridge.remote.relay_queries import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Client, Target, Wire, command_of, server_options
 from mariner.client import reasons

@@ -3,8 +3,10 @@
 Importing all of them takes more than a second; ``mariner ping`` needs little of that.
 """
 
+import functools
 import pkgutil
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
@@ -16,22 +18,35 @@ class LazyGroup(click.Group):
         name: of the group.
         commands: where each command is, as ``package.module:attribute``, by its name.
         summary: what is said of the group.
+        plugins: group of entry points whose commands belong to it too; those of installed
+            packages are found by their names.
     """
 
-    def __init__(self, name: str, commands: Mapping[str, str], summary: str) -> None:
+    def __init__(
+        self, name: str, commands: Mapping[str, str], summary: str, plugins: str | None = None
+    ) -> None:
         settings = {"help_option_names": ["-h", "--help"]}
         super().__init__(name, help=summary, context_settings=settings)
-        self._places = commands
+        self._commands = commands
+        self._plugins = plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands, sorted."""
-        return sorted(self._places)
+        return sorted({*self._commands, *self._entry_points})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name; None if there is none."""
-        place = self._places.get(cmd_name)
-        if place is None:
+        if cmd_name in self._commands:
+            command = pkgutil.resolve_name(self._commands[cmd_name])
+        elif cmd_name in self._entry_points:  # which takes 10 ms to find out
+            command = self._entry_points[cmd_name].load()
+        else:
             return None
-        command = pkgutil.resolve_name(place)
         assert isinstance(command, click.Command)
         return command
+
+    @functools.cached_property
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        if self._plugins is None:
+            return {}
+        return {i.name: i for i in entry_points(group=self._plugins)}

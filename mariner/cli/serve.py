@@ -15,9 +15,9 @@ from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
 from eventer_bridge.net import descriptors
-from mariner import config, config_audit, gateway, logs, memory
 from mariner.cli.store_path import ACCEPT_LOSS
-from mariner.stopping import Stopper, block_signals
+from mariner.gateway import config, config_audit, gateway, logs, memory
+from mariner.gateway.stopping import Stopper, block_signals
 
 mlog = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def serve(*, path: Path, accept_loss: bool) -> None:
     # a reader thread gives the event loop its turn after at most so long
     sys.setswitchinterval(0.0002)
     if conf.http is not None:
-        import_module("mariner.http")  # imported now, so that it is frozen, too
+        import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
     memory.freeze()
     failure, code = _run(conf, accept_loss=accept_loss)
     if not logs.close():

@@ -12,8 +12,8 @@ import click
 
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, StoreLossError
-from mariner import config
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
+from mariner.gateway import config
 
 F = TypeVar("F", bound=Callable[..., None])
 

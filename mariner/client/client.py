@@ -24,7 +24,8 @@ from typing import Any, Final, TypeVar
 
 from hat import aio
 
-from eventer_bridge import connection_errors, errors, paging
+from eventer_bridge import errors
+from eventer_bridge.core import paging
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -33,6 +34,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net import errors as connection_errors
 from mariner.client import conditions, reasons
 from mariner.client.connection import Connection
 from mariner.client.notifications import Notifications
@@ -44,7 +46,7 @@ from mariner.errors import (
     RegisterError,
     RemoteProtocolError,
 )
-from mariner.messages import (
+from mariner.wire.messages import (
     UNKNOWN,
     EventsMsg,
     InitReq,
@@ -58,7 +60,7 @@ from mariner.messages import (
     RegisterRes,
     StatusMsg,
 )
-from mariner.protocol import RefusedRegister
+from mariner.wire.protocol import RefusedRegister
 
 mlog = logging.getLogger(__name__)
 
@@ -254,7 +256,7 @@ class Client(aio.Resource):
         Raises:
             ConnectionLostError, LocalProtocolError: as :meth:`query`.
             RemoteProtocolError: as :meth:`query`, or there are more events, but the server
-                does not give them (``eventer_bridge.paging``).
+                does not give them (``eventer_bridge.core.paging``).
         """
         try:
             async with aclosing(paging.query_all(self.query, params, limit)) as events:

@@ -11,11 +11,11 @@ import contextlib
 from collections.abc import Callable
 from typing import cast
 
-from eventer_bridge import connection_errors
+from eventer_bridge.net import errors as connection_errors
 from mariner.client import reasons
 from mariner.errors import LocalProtocolError, RemoteProtocolError
-from mariner.messages import Message, PingReq, PingRes
-from mariner.protocol import LargeMessage, Protocol, RefusedRegister, Role
+from mariner.wire.messages import Message, PingReq, PingRes
+from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role
 
 
 class Connection(asyncio.Protocol):

@@ -34,23 +34,26 @@ from typing import Any, Final, cast
 
 from hat import aio
 
-from eventer_bridge import framing, slices, tls
 from eventer_bridge import limits as core_limits
-from eventer_bridge.core import EventCore
+from eventer_bridge import slices, tls
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.fanout import Fanout, Filter
+from eventer_bridge.core.rights import Authenticator, DeclinedError, Rights
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import EventerBridgeError, InvalidEventError, OutcomeUnknownError
 from eventer_bridge.excerpts import cut
-from eventer_bridge.fanout import Fanout, Filter
 from eventer_bridge.model import QueryParams, Source, Status
+from eventer_bridge.net import framing
 from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
 from eventer_bridge.net.sockets import write_parts
+from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
-from eventer_bridge.rights import Authenticator, DeclinedError, Rights
-from eventer_bridge.server_stats import ServerStats
-from eventer_bridge.session import Session
 from eventer_bridge.subscription import Subscription
-from mariner import codec, limits
+from mariner import limits
 from mariner.errors import InvalidMessageError, RemoteProtocolError
-from mariner.messages import (
+from mariner.server.encoding import encoded_requested, is_answerable, notification, prepare
+from mariner.wire import codec
+from mariner.wire.messages import (
     UNKNOWN,
     InitReq,
     InitRes,
@@ -63,8 +66,7 @@ from mariner.messages import (
     RegisterRes,
     StatusMsg,
 )
-from mariner.protocol import LargeMessage, Protocol, RefusedRegister, Role, State
-from mariner.server.encoding import encoded_requested, is_answerable, notification, prepare
+from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role, State
 
 mlog = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ Runs on the event loop's thread.
 
 from collections.abc import Sequence
 
-from eventer_bridge import framing
-from eventer_bridge.session import Session
+from eventer_bridge.core.session import Session
+from eventer_bridge.net import framing
 from eventer_bridge.slices import Many, Steps, event_parts
-from mariner import codec
+from mariner.wire import codec
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:

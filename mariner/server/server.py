@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from hat import aio
 
 from eventer_bridge import net
-from eventer_bridge.core import EventCore
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator, ClientConfig
+from eventer_bridge.core.session import Session
 from eventer_bridge.model import QueryParams, SourceType, Status
 from eventer_bridge.net import Acceptor, Admission, Place
-from eventer_bridge.payload_schemas import PayloadSchemas
-from eventer_bridge.rights import Authenticator, ClientConfig
-from eventer_bridge.server_stats import ServerStats
-from eventer_bridge.session import Session
+from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.server.connection import ClientConnection, Context

@@ -8,8 +8,25 @@
 Everything needs the extra ``spark`` of the distribution. ``spark/README.md`` tells more.
 """
 
-from mariner_spark.reader import read
-from mariner_spark.session import get_session
-from mariner_spark.source import register
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mariner_spark.reader import read
+    from mariner_spark.session import get_session
+    from mariner_spark.source import register
 
 __all__ = ["get_session", "read", "register"]
+
+_MODULES: Final = {
+    "get_session": "mariner_spark.session",
+    "read": "mariner_spark.reader",
+    "register": "mariner_spark.source",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # not imported before it is wanted: the commands need not wait for PySpark, nor have it
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

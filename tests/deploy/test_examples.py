@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from hat import json as hat_json
 from hat.monitor import common as hat_monitor
 
-from mariner import config
 from mariner.cli import main
+from mariner.gateway import config
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 

@@ -39,7 +39,7 @@ _UNNOTICED: Final = {"alive", "not called"}
 @click.option("--processes", type=int, default=1, show_default=True)
 @click.option("--again", is_flag=True, help="Try those that live once more: there are new tests.")
 def main(patterns: tuple[str, ...], minutes: float, processes: int, again: bool) -> None:
-    """Mutate what PATTERNS name, such as eventer_bridge.framing.*; or everything."""
+    """Mutate what PATTERNS name, such as eventer_bridge.net.framing.*; or everything."""
     if again:
         forget_living()
     _run(["--max-children", str(processes), *patterns], minutes * 60)

@@ -10,9 +10,9 @@ import msgspec
 from eventer_bridge.chatter import codec as chatter
 from eventer_bridge.eventer import codec as eventer
 from eventer_bridge.eventer import messages as eventer_messages
-from eventer_bridge.framing import encode_frame
-from mariner import codec as mariner
-from mariner import messages as mariner_messages
+from eventer_bridge.net.framing import encode_frame
+from mariner.wire import codec as mariner
+from mariner.wire import messages as mariner_messages
 
 _FIRST_REQUEST: Final = 2
 """Chatter's identifier of request 0; the first message is the one that initialises."""

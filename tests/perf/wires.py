@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from eventer_bridge.framing import encode_frame
+from eventer_bridge.net.framing import encode_frame
 
 WireName: TypeAlias = Literal["mariner", "eventer"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mariner.cli.spark import spark_session
 from mariner_spark import java
+from mariner_spark.cli.spark import spark_session
 from tests.spark.lake.support import wait_until
 from tests.spark.lake.test_ingest import registering, values
 
@@ -19,7 +19,7 @@ _COMMAND = """
 import os, signal, sys
 from mariner.cli import main
 from mariner.cli.run import CommandError
-from mariner.cli.spark import spark_errors, spark_session
+from mariner_spark.cli.spark import spark_errors, spark_session
 from mariner_spark import java, session
 
 found = java.find_java()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eventer_bridge.model import Event, QueryServerParams
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
 
 

@@ -24,7 +24,7 @@ MODULES: Final = (
     "hat.event.server",
     "hat.mariner.server",
     "hat.monitor.server",
-    "tests.eventer_bridge.backends.unfinished_child",
+    "tests.eventer_bridge.backends.rocksdb.unfinished_child",
 )
 """Those that can be run; ``preloaded`` imports what they need."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
-from mariner import config
-from mariner.gateway import Gateway, create
+from mariner.gateway import config
+from mariner.gateway.gateway import Gateway, create
 
 APP = {
     "name": "app",

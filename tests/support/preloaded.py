@@ -15,7 +15,7 @@ _NEEDED: Final = (
     "mariner.cli.rsb",
     "mariner.cli.serve",
     "mariner.cli.store",
-    "mariner.http",
+    "mariner.gateway.http",
 )
 
 for name in _NEEDED:

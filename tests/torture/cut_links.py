@@ -21,7 +21,7 @@ from eventer_bridge.model import Event, EventId, QueryServerParams, Status
 from mariner import client as mariner
 from mariner.client.client import Client
 from mariner.errors import OutcomeUnknownError, RegisterError
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.support import proxy
 from tests.support.event_servers import event_server, eventer_port
 from tests.support.hat_peers import hat_event_server

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from eventer_bridge.model import Event, QueryTimeseriesParams, Status
-from mariner import gateway as gateways
 from mariner.client.client import Client
 from mariner.errors import ConnectionLostError
+from mariner.gateway import gateway as gateways
 from tests.support.event_servers import event_server, events_of
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import HOST

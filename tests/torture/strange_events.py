@@ -26,7 +26,7 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from mariner.gateway import Gateway as Source
+from mariner.gateway.gateway import Gateway as Source
 from tests.support.event_servers import event_server, eventer_port
 from tests.support.gateway import Gateway, gateway
 from tests.torture.clients import connected

@@ -53,6 +53,7 @@ from eventer_bridge.backends.rocksdb.opening import (
 )
 from eventer_bridge.backends.rocksdb.query_runner import QueryRunner
 from eventer_bridge.backends.rocksdb.retention import Retention
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -71,7 +72,6 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.slices import Line, Steps, parts
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeQuota
 
 mlog = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Taking a copy of a store back to an earlier moment: events with later timestamps go.
 
-For a store whose server had a clock that was ahead (``eventer_bridge.clock``). Ids are not given
-again by it: what is reserved stays reserved.
+For a store whose server had a clock that was ahead (``eventer_bridge.core.clock``). Ids are
+not given again by it: what is reserved stays reserved.
 
 Runs on a thread that may block.
 """

@@ -13,11 +13,11 @@ from typing import Final
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
+from eventer_bridge.backends.type_trie import TypeTrie
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, at_once, parts
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeBudget, TypeQuota
-from eventer_bridge.type_trie import TypeTrie
 
 STEP_TYPES: Final = 64
 """Types that are looked at in one step, where each of them is: 0.1 ms."""

@@ -1,6 +1,6 @@
 """Reports ``runs`` and ``availability``: when engines ran and clients were connected.
 
-What the core says of itself (``eventer_bridge.engine``, ``eventer_bridge.connection_events``):
+What the core says of itself (``engine`` and ``connection_events`` of ``eventer_bridge.core``):
 
 * ``event/<server>/engine``: ``"STARTED"`` and ``"STOPPED"``
 * ``event/<server>/eventer/<client>`` (and ``…/mariner/<client>``): ``"CONNECTED"`` and

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from eventer_bridge.core.paging import query_pages
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.model import (
     Event,
@@ -25,7 +26,6 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     natural_key,
 )
-from eventer_bridge.paging import query_pages
 from mariner import client
 from mariner.errors import ConnectError, ConnectionLostError, InitError
 from mariner_spark import limits

@@ -7,6 +7,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, HighWaterMark
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -22,7 +23,6 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.type_budget import TypeQuota
 from tests.eventer_bridge.backends.contract import BackendContract
 from tests.eventer_bridge.backends.contract_conditions import ConditionsContract
 from tests.eventer_bridge.backends.contract_timeseries import (

@@ -14,11 +14,11 @@ from rocksdict import Rdict
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys, lifecycle
 from eventer_bridge.backends.rocksdb.database import make_durable
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.engine import Engine
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType, RegisterEvent, Source
-from eventer_bridge.session import Session
-from eventer_bridge.type_budget import TypeQuota
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from eventer_bridge import engine
 from eventer_bridge.backends import dummy
 from eventer_bridge.backends.base import Backend, StoreStats
+from eventer_bridge.core import engine
 from eventer_bridge.model import (
     Event,
     QueryLatestParams,

@@ -11,7 +11,7 @@ from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.chatter.conversation import Conversation
 from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import RemoteProtocolError
-from eventer_bridge.framing import encode_frame
+from eventer_bridge.net.framing import encode_frame
 
 Key: TypeAlias = tuple[bool, int]
 """A conversation: whether it is ours, and its first identifier."""

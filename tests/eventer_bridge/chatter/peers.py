@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from eventer_bridge import chatter
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
-from eventer_bridge.framing import encode_frame
+from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import hat_decode
 
 ANY: Final = chatter.parse_address("tcp+sbs://127.0.0.1:0")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from eventer_bridge.chatter.codec import Dialect, Msg, decode, encode, recognise
 from eventer_bridge.errors import InvalidMessageError
-from eventer_bridge.framing import FrameDecoder, encode_frame
 from eventer_bridge.model import INT64_MAX, INT64_MIN
+from eventer_bridge.net.framing import FrameDecoder, encode_frame
 from tests.eventer_bridge.chatter.samples import (
     GOLDEN,
     PING,

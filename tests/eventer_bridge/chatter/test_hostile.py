@@ -11,7 +11,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
-from eventer_bridge.framing import encode_frame
+from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,

@@ -20,7 +20,7 @@ from eventer_bridge.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
-from eventer_bridge.framing import encode_frame
+from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import GOLDEN, PING, PONG, msgs
 
 DIALECTS: Final = pytest.mark.parametrize("dialect", Dialect)

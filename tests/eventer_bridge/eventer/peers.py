@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from eventer_bridge import chatter, engine
+from eventer_bridge import chatter
 from eventer_bridge.backends import memory, rocksdb
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.messages import (

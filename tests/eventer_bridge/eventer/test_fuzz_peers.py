@@ -13,14 +13,15 @@ from typing import Final
 
 import pytest
 
-from eventer_bridge import chatter, engine
+from eventer_bridge import chatter
 from eventer_bridge.backends import memory
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
+from eventer_bridge.core import engine
 from eventer_bridge.errors import EventerBridgeError, InvalidMessageError
 from eventer_bridge.eventer import client, codec, server
 from eventer_bridge.eventer.messages import MsgInitReq, MsgInitRes, RefusedReq
-from eventer_bridge.framing import encode_frame
 from eventer_bridge.model import JsonPayload, QueryTimeseriesParams, RegisterEvent, Status
+from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.peers import RawPeer
 from tests.eventer_bridge.eventer.message_generator import MessageGenerator
 

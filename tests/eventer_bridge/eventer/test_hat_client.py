@@ -11,9 +11,10 @@ from hat.drivers import net
 from hat.event import common
 from hat.event import eventer as hat_eventer
 
-from eventer_bridge import chatter, engine
+from eventer_bridge import chatter
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.chatter.sbs import encode_integer, encode_string
 from eventer_bridge.errors import InvalidMessageError
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import (
@@ -20,7 +21,6 @@ from eventer_bridge.eventer.messages import (
     RefusedReq,
 )
 from eventer_bridge.model import EventId, QueryLatestParams
-from eventer_bridge.sbs import encode_integer, encode_string
 from eventer_bridge.slices import at_once
 from tests.eventer_bridge.eventer.samples import SAMPLES
 

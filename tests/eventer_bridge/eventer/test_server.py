@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from eventer_bridge import chatter, limits
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator, ClientConfig
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer.messages import (
@@ -24,8 +26,6 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.eventer.server import AuthenticateCb, by_token
 from eventer_bridge.model import Event, QueryLatestParams, QueryServerParams, Status
-from eventer_bridge.payload_schemas import PayloadSchemas
-from eventer_bridge.rights import Authenticator, ClientConfig
 from tests.eventer_bridge.eventer.peers import (
     closed,
     initialised,

@@ -10,8 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventer_bridge import limits, sbs
+from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.chatter import sbs
+from eventer_bridge.core.paging import query_all
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import (
@@ -36,9 +40,6 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.paging import query_all
-from eventer_bridge.payload_schemas import PayloadSchemas
-from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,

@@ -10,11 +10,11 @@ from hat.event import common
 from hat.event import eventer as hat_eventer
 
 from eventer_bridge import tls
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
 from eventer_bridge.errors import ClosedError, ConnectError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import QueryLatestParams
-from eventer_bridge.payload_schemas import PayloadSchemas
-from eventer_bridge.rights import Authenticator, ClientConfig, RegisterRule
 from tests.eventer_bridge.eventer.peers import closed, register_event, serving
 from tests.support.certificates import make_certificates
 

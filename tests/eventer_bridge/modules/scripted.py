@@ -10,10 +10,11 @@ from typing import Any, TypeAlias
 
 from hat import aio
 
-from eventer_bridge import engine
 from eventer_bridge.backends import memory
-from eventer_bridge.conditions import Conditions
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import engine
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session import Session
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -26,7 +27,6 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.modules.base import Module, ModuleEngine, ModuleSession
 from eventer_bridge.modules.loading import ModuleConf
-from eventer_bridge.session import Session
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
 NAME = "tests.eventer_bridge.modules.scripted"

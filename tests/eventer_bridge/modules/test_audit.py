@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.engine import Engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import Event, JsonPayload, RegisterEvent, Source, SourceType
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import engine, limits
+from eventer_bridge import limits
 from eventer_bridge.backends import memory
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ModuleError, NotOperationalError
 from eventer_bridge.model import JsonPayload, ProcessEvent, QueryLatestParams, Status
 from eventer_bridge.modules.base import Module, ModuleEngine

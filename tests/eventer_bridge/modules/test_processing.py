@@ -9,7 +9,8 @@ import pytest
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.conditions import Conditions
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError, ModuleError
 from eventer_bridge.model import (
     BinaryPayload,
@@ -21,7 +22,6 @@ from eventer_bridge.model import (
     SourceType,
 )
 from eventer_bridge.modules.base import ModuleSession
-from eventer_bridge.session import Session
 from eventer_bridge.subscription import EVERYTHING, NOTHING, Subscription
 from tests.eventer_bridge.modules.scripted import (
     CONNECTION,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge.conditions import Conditions
-from eventer_bridge.engine import Engine
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ConditionError
 from eventer_bridge.model import JsonPayload, ProcessEvent, QueryTimeseriesParams, Timestamp
 from eventer_bridge.modules.base import Module, ModuleEngine

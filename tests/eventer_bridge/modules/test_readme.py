@@ -11,7 +11,7 @@ import yaml
 import eventer_bridge.modules
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import JsonPayload
-from mariner import config
+from mariner.gateway import config
 from tests.eventer_bridge.modules.scripted import (
     register,
     register_event,

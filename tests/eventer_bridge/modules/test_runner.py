@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import engine, limits
+from eventer_bridge import limits
 from eventer_bridge.backends import memory
+from eventer_bridge.core import engine
 from eventer_bridge.errors import EventerBridgeError, ModuleError, NotOperationalError
 from eventer_bridge.model import (
     Event,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge.engine import Engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleEngine

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventer_bridge import engine, limits
+from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.conditions import Conditions
-from eventer_bridge.engine import Engine
+from eventer_bridge.core import engine
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import ConditionError, ModuleError
 from eventer_bridge.model import (
     BinaryPayload,

@@ -15,7 +15,7 @@ import pytest
 
 from eventer_bridge import limits, net, tls
 from eventer_bridge.net import Acceptor, Admission, Bounds, Place
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 from tests.support.certificates import Certificates, make_certificates
 
 TIMEOUT_S: Final = 10.0

@@ -8,7 +8,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.net.admission import Admission, Place, RefusedError
 from eventer_bridge.net.quota import Bounds, Quota
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 
 FOREVER_S = 3600.0
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge.engine import Engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.introspection import RSB_SCOPE
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import TIMEOUT_S, RawPeer, raw_server, until
 from tests.eventer_bridge.rsb.samples import OTHER, sample
 from tests.support.inprocess import running_gateway

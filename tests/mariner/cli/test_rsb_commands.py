@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.rsb.peers import RawPeer, raw_server, until
 from tests.eventer_bridge.rsb.samples import sample
 from tests.eventer_bridge.rsb.test_bridge import bridging, rsb_port, stats

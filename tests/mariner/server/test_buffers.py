@@ -10,7 +10,7 @@ import pytest
 
 from eventer_bridge import limits
 from mariner import limits as mariner_limits
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.torture.attacks import eventer, rsb, wire

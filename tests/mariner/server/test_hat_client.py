@@ -9,7 +9,7 @@ from hat.drivers import net
 from hat.event import common
 from hat.mariner import client as hat_client
 
-from eventer_bridge.engine import Engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import Event, EventId, Status, Timestamp
 from tests.support.inprocess import APP, running_gateway
 

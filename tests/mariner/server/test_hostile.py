@@ -12,7 +12,7 @@ import pytest
 
 from eventer_bridge import limits as core_limits
 from mariner import limits
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, frame, register_req
 

@@ -12,7 +12,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.eventer.messages import MsgQueryReq, MsgQueryRes
 from eventer_bridge.model import QueryTimeseriesParams
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.eventer import peers
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req

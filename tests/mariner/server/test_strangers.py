@@ -14,9 +14,9 @@ from eventer_bridge import chatter, tls
 from eventer_bridge import limits as bridge_limits
 from eventer_bridge.errors import InitError
 from eventer_bridge.eventer import client as eventer
-from eventer_bridge.server_stats import ServerStats
+from eventer_bridge.net.stats import ServerStats
 from mariner import limits
-from mariner.gateway import Gateway
+from mariner.gateway.gateway import Gateway
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req

@@ -10,8 +10,8 @@ import pytest
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from mariner import limits
-from mariner.messages import PingReq
 from mariner.server.connection import ClientConnection
+from mariner.wire.messages import PingReq
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, frame

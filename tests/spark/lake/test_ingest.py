@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from eventer_bridge.model import Event
-from mariner.cli.spark import reason
 from mariner_spark import times
+from mariner_spark.cli.spark import reason
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import manifest
 from mariner_spark.lake.files import Files

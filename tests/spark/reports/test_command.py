@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
-from mariner.cli.report import NAMES
 from mariner_spark import type_path
+from mariner_spark.cli.report import NAMES
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
 from mariner_spark.reports.catalogue import REPORTS

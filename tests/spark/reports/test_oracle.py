@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from mariner.cli.report import NAMES
 from mariner_spark import limits
+from mariner_spark.cli.report import NAMES
 from mariner_spark.reports import formats
 from mariner_spark.reports.catalogue import REPORTS
 from tests.spark.reports.nasty import nasty_store

@@ -1,0 +1,347 @@
+"""Reading the LMDB database of a hat-event server (its format 0.9), which is never changed.
+
+The file has nine databases; keys are big-endian, so that they are in order of what they
+mean. Used here are::
+
+    SYSTEM_SETTINGS        0 (8)                                  → JSON: the format's version
+    SYSTEM_LAST_EVENT_ID   server (8)                             → event id (24)
+    REF                    event id (24)                          → where it is, once or more:
+                                                                    4 · key in LATEST_DATA
+                                                                    6 · key in TIMESERIES_DATA
+    LATEST_DATA            number (8)                             → event
+    TIMESERIES_DATA        partition (8) · timestamp (12) · event id (24)  → event
+
+An event is the SBS record ``HatEventer.Event`` (001). An event that is stored stands in
+REF, and one that several partitions or the latest events have is stored in each of them.
+
+LMDB ends the process where a page is not what it should be. So the importing process does not read
+it itself, but has it read by another (``hat_reading``).
+"""
+
+import contextlib
+import heapq
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from struct import error as StructError  # noqa: N812  # it is a class
+from typing import Any, Final, NamedTuple
+
+import lmdb
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.core import payload_bounds
+from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    Payload,
+    Timestamp,
+)
+
+VERSION: Final = "0.9"
+"""The format that is known here; hat-event writes it since 0.9."""
+
+_DATABASES: Final = 9
+_LATEST: Final = 4
+_TIMESERIES: Final = 6
+_REFERRED: Final = {_LATEST: ("LATEST_DATA", 8), _TIMESERIES: ("TIMESERIES_DATA", 44)}
+_ID: Final = Struct(">QQQ")
+
+
+_DAMAGED: Final = (
+    lmdb.InvalidError,
+    lmdb.NotFoundError,
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+)
+
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Row(NamedTuple):
+    """An event as it is stored.
+
+    Attributes:
+        id: server, session and instance.
+        data: what :func:`decode_event` takes; None: only the id is there.
+    """
+
+    id: tuple[int, int, int]
+    data: bytes | None
+
+
+class Unreadable(NamedTuple):
+    """An event that cannot be read.
+
+    Attributes:
+        id: server, session and instance.
+        reason: why.
+    """
+
+    id: tuple[int, int, int]
+    reason: str
+
+
+@contextlib.contextmanager
+def open_store(path: Path) -> Iterator["HatStore"]:
+    """Open a database, to read it as it is at this moment.
+
+    A hat-event server may have it open meanwhile, if its lock file is there and we have the
+    right to write to that.
+
+    Raises:
+        StoreFormatError: it has a format that is not known.
+        StoreDamagedError: it is damaged, or something else.
+        StorageError: it cannot be opened for another reason.
+    """
+    lock = path.with_name(f"{path.name}-lock")
+    if path.is_dir():
+        raise StorageError(f"{path}: a directory, expected the file of a hat-event database")
+    with contextlib.ExitStack() as stack:
+        with _errors(path):
+            environment = stack.enter_context(
+                lmdb.open(
+                    str(path),
+                    map_size=path.stat().st_size,
+                    subdir=False,
+                    readonly=True,
+                    lock=os.access(lock, os.W_OK),  # would make one otherwise
+                    max_dbs=_DATABASES,
+                )
+            )
+            used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+            if path.stat().st_size < used:  # reading behind its end would end the process
+                raise StoreDamagedError(f"{path}: cut off: it should have {used} bytes")
+            transaction = stack.enter_context(environment.begin())
+            store = HatStore(path, environment, transaction)
+        store.check_version()
+        yield store
+
+
+class HatStore:
+    """See the module. Made by :func:`open_store`.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, environment: Any, transaction: Any) -> None:
+        self.path = path
+        self._transaction = transaction
+        self._databases = {
+            name: environment.open_db(name.encode(), txn=transaction, create=False)
+            for name in (
+                "SYSTEM_SETTINGS",
+                "SYSTEM_LAST_EVENT_ID",
+                "REF",
+                "LATEST_DATA",
+                "TIMESERIES_DATA",
+            )
+        }
+
+    def check_version(self) -> None:
+        """Refuse formats that are not known.
+
+        Raises:
+            StoreFormatError: it has another one.
+        """
+        settings = dict(self._rows("SYSTEM_SETTINGS"))
+        version = settings.get(bytes(8), b"none").decode(errors="replace").strip('"')
+        if version != VERSION:
+            raise StoreFormatError(
+                f"{self.path}: a hat-event database of format {version},"
+                f" this version knows format {VERSION} only"
+            )
+
+    def last_sessions(self) -> dict[int, int]:
+        """The greatest session id that was given, by server; its events may be gone."""
+        found: dict[int, int] = {}
+        for _, value in self._rows("SYSTEM_LAST_EVENT_ID"):
+            if len(value) == _ID.size:
+                server, session, _ = _ID.unpack(value)
+                found[server] = session
+        return found
+
+    def n_events(self) -> int:
+        """Number of events that REF knows."""
+        n_events: int = self._transaction.stat(self._databases["REF"])["entries"]
+        return n_events
+
+    def rows(self) -> Iterator[Row]:
+        """Every event once, as it is stored, ordered by server, session and instance.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        lost = sorted(self._without_ref().items())
+        for key, refs in heapq.merge(self._rows("REF"), lost):
+            if len(key) != _ID.size:
+                raise StoreDamagedError(f"{self.path}: {key.hex()} is no event id")
+            yield Row(_ID.unpack(key), self._resolve(refs))
+
+    def _resolve(self, refs: bytes) -> bytes | None:
+        """The event that one of these references leads to."""
+        while refs and refs[0] in _REFERRED:
+            name, size = _REFERRED[refs[0]]
+            data = self._get(name, refs[1 : 1 + size])
+            if data is not None:
+                return data
+            refs = refs[1 + size :]
+        return None
+
+    def _without_ref(self) -> dict[bytes, bytes]:
+        """Events that are stored, but not in REF: what REF would have, by id."""
+        found: dict[bytes, bytes] = {}
+        for kind, (name, _) in _REFERRED.items():
+            for key, data in self._rows(name):
+                event_id = _read_id(data) if kind == _LATEST else key[-_ID.size :]
+                if event_id and event_id not in found and self._get("REF", event_id) is None:
+                    found[event_id] = bytes((kind,)) + key
+                    if len(found) > limits.MAX_HAT_UNREFERENCED:
+                        raise StoreDamagedError(
+                            f"{self.path}: more than {limits.MAX_HAT_UNREFERENCED} events are"
+                            " not in the database's own list of events"
+                        )
+        return found
+
+    def _get(self, name: str, key: bytes) -> bytes | None:
+        with _errors(self.path):
+            data: bytes | None = self._transaction.get(key, db=self._databases[name])
+        return data
+
+    def _rows(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        with _errors(self.path), self._transaction.cursor(self._databases[name]) as cursor:
+            yield from cursor
+
+
+def decode_row(row: Row) -> Event | Unreadable:
+    """The event of a row."""
+    event_id, data = row
+    if data is None:
+        return Unreadable(event_id, "only its id is there")
+    try:
+        event = decode_event(data)
+    except ValueError as e:
+        return Unreadable(event_id, str(e))
+    if (event.id.server, event.id.session, event.id.instance) == event_id:
+        return event
+    return Unreadable(event_id, "another event is in its place")
+
+
+def decode_event(data: bytes) -> Event:
+    """An event, from the SBS record ``HatEventer.Event`` (001).
+
+    Raises:
+        ValueError: it is none, or has a value that events cannot have here; it says why.
+    """
+    reader = _Reader(data)
+    try:
+        event_id = EventId(reader.int64(), reader.int64(), reader.int64())
+        event_type = tuple([reader.text() for _ in range(reader.size())])
+        timestamp = reader.timestamp()
+        source_timestamp = reader.timestamp() if reader.choice(2) else None
+        payload = reader.payload() if reader.choice(2) else None
+    except IndexError:
+        raise ValueError("its row is cut off") from None
+    if reader.n_left:
+        raise ValueError("its row goes on behind the event")
+    return Event(event_id, event_type, timestamp, source_timestamp, payload)
+
+
+class _Reader:
+    """Reads values of SBS one after the other.
+
+    An integer is in base 128, most significant digit first, bit 7 set in the last byte and
+    bit 6 of the first its sign. Texts, bytes and arrays begin with their size, choices and
+    optional values with an index.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    @property
+    def n_left(self) -> int:
+        return len(self._data) - self._position
+
+    def int64(self) -> int:
+        first = self._data[self._position]
+        value = -1 if first & 0x40 else 0
+        is_last = False
+        while not is_last:
+            byte = self._data[self._position]
+            self._position += 1
+            is_last = bool(byte & 0x80)
+            value = value << 7 | byte & 0x7F
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise ValueError("an integer of it has more than 64 bits")
+        return value
+
+    def size(self) -> int:
+        value = self.int64()
+        if not 0 <= value <= self.n_left:
+            raise IndexError
+        return value
+
+    def choice(self, n_choices: int) -> int:
+        value = self.int64()
+        if not 0 <= value < n_choices:
+            raise ValueError("its row is no event")
+        return value
+
+    def data(self) -> bytes:
+        n_bytes = self.size()
+        begin = self._position
+        self._position += n_bytes
+        return self._data[begin : self._position]
+
+    def text(self) -> str:
+        return self.data().decode()
+
+    def timestamp(self) -> Timestamp:
+        return Timestamp(self.int64(), self.int64())
+
+    def payload(self) -> Payload:
+        if self.choice(2) == 0:
+            return BinaryPayload(self.text(), self.data())
+        data = self.data()
+        data.decode()
+        if payload_bounds.is_too_deep(data):
+            raise ValueError("its payload is nested too deeply")
+        try:
+            return JsonPayload(_check_json(data))
+        except msgspec.DecodeError as e:
+            raise ValueError(f"its payload is no JSON that can be read: {e}") from e
+
+
+def _read_id(data: bytes) -> bytes | None:
+    """Id of an event, as REF has it; None where it cannot be read."""
+    try:
+        event_id = decode_event(data).id
+        return _ID.pack(event_id.server, event_id.session, event_id.instance)
+    except (ValueError, StructError):
+        return None
+
+
+@contextlib.contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """Turn what LMDB raises into ``StorageError``."""
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{path}: cannot be opened: {e.strerror}") from e
+    except (
+        lmdb.InvalidError,
+        lmdb.NotFoundError,
+        lmdb.CorruptedError,
+        lmdb.PageNotFoundError,
+    ) as e:
+        raise StoreDamagedError(f"{path}: damaged, or not a hat-event database: {e}") from e
+    except lmdb.Error as e:
+        raise StorageError(f"{path}: cannot be read: {e}") from e

@@ -1,0 +1,1 @@
+"""The event core: what every wire serves its clients from."""

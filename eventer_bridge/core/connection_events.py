@@ -1,0 +1,108 @@
+"""Events that tell of connections (000, "Communication").
+
+For each client that connects or disconnects, one session with
+
+* ``event/communication/connected`` or ``…/disconnected``, without payload (000);
+* ``event/<server id>/eventer/<client name>`` with the JSON payload ``"CONNECTED"`` or
+  ``"DISCONNECTED"``, which is what today's Hat components subscribe to. It is left out where the
+  name cannot be part of an event type (``*``, or too long), or is one too many.
+
+When the server ends, connections end with it: they are told of before it registers its own end,
+after which nothing could be registered. A kill leaves them without.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from eventer_bridge import limits
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError, LimitError
+from eventer_bridge.excerpts import cut
+from eventer_bridge.model import JsonPayload, RegisterEvent, Source
+
+mlog = logging.getLogger(__name__)
+
+RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | None], object]
+"""Registers events of a source as one session; raises branches of ``EventerBridgeError``."""
+
+_TURN_CONNECTIONS: Final = 32
+"""Connections that are told of in one iteration of the loop, about 2 ms: a network that fails ends
+thousands of them at once."""
+
+
+class Announcer:
+    """See the module.
+
+    Args:
+        server_id: of this server.
+        register: see :data:`RegisterCb`.
+    """
+
+    def __init__(self, server_id: int, register: RegisterCb) -> None:
+        self._server_id = server_id
+        self._register = register
+        self._quota = TypeQuota("announced clients", limits.MAX_ANNOUNCED_NAMES)
+        self._connected: dict[Source, str] = {}
+        self._waiting: deque[tuple[Source, str, bool]] = deque()
+        self._n_left = _TURN_CONNECTIONS
+        self._is_ended = False
+
+    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        """Register the events of a connection, in their turn; see ``EventCore.announce``."""
+        if self._is_ended:
+            return
+        if is_connected:
+            self._connected[source] = client_name
+        else:
+            self._connected.pop(source, None)
+        self._waiting.append((source, client_name, is_connected))
+        self._tell_some()
+
+    async def settle(self) -> None:
+        """Wait until all that was to be told is registered."""
+        while self._waiting:
+            self._next_turn()
+            await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Register the end of every connection, and nothing from then on."""
+        while self._connected:
+            source, client_name = self._connected.popitem()
+            self.announce(source, client_name, is_connected=False)
+        await self.settle()
+        self._is_ended = True
+
+    def _tell_some(self) -> None:
+        if self._waiting and self._n_left == _TURN_CONNECTIONS:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        while self._waiting and self._n_left:
+            source, client_name, is_connected = self._waiting.popleft()
+            self._n_left -= 1
+            self._tell(source, client_name, is_connected=is_connected)
+
+    def _next_turn(self) -> None:
+        self._n_left = _TURN_CONNECTIONS
+        self._tell_some()
+
+    def _tell(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        state = "CONNECTED" if is_connected else "DISCONNECTED"
+        named_type = ("event", str(self._server_id), "eventer", client_name)
+        nameless = RegisterEvent(("event", "communication", state.lower()), None, None)
+        named = RegisterEvent(named_type, None, JsonPayload.of(state))
+        try:
+            try:
+                self._register(source, (nameless, named), self._quota)
+            except (InvalidEventError, LimitError) as e:
+                _log("name of a connection is not announced", client_name, e)
+                self._register(source, (nameless,), None)
+        except EventerBridgeError as e:
+            _log("connection is not announced", client_name, e)
+
+
+def _log(message: str, client_name: str, error: EventerBridgeError) -> None:
+    mlog.debug(message, extra={"client": cut(client_name), "reason": cut(str(error))})

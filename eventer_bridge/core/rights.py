@@ -1,0 +1,213 @@
+"""What a client may do: who it is, what it may see, what it may register.
+
+Configured by ``clients`` and ``schemas`` of the configuration. A client's
+``subscriptions`` bound what it is notified of and what it can query; only types of its
+``register_events`` may be registered, and where an entry names a ``schema_id``, its JSON
+payload must satisfy that schema. If several entries match a type, all of their schemas
+must be satisfied.
+"""
+
+import hmac
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from eventer_bridge import limits, slices
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.payload_schemas import PayloadSchema, PayloadSchemas
+from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.schema_worker import Check, SchemaCheckError
+from eventer_bridge.core.validation import check_length, check_type
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.excerpts import cut, quoted_type
+from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.slices import Steps, parts
+from eventer_bridge.subscription import Subscription
+
+_DECLINED = "invalid client name or token"
+
+
+class RegisterRule(msgspec.Struct, frozen=True):
+    """What a client may register, and the schema of its payloads."""
+
+    subscriptions: tuple[EventType, ...]
+    schema_id: str | None = None
+
+
+class ClientConfig(msgspec.Struct, frozen=True):
+    """A client and its rights; ``max_event_types`` is its quota (``type_budget``)."""
+
+    name: str
+    token: str | None
+    subscriptions: tuple[EventType, ...]
+    register_events: tuple[RegisterRule, ...]
+    certificate: str | None = None
+    max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
+
+
+class DeclinedError(Exception):
+    """The client is not who it says it is; the text is for the client."""
+
+
+class Rights:
+    """Rights of one configured client.
+
+    Attributes:
+        inline_bytes: a registration of more is to be asked for by :meth:`refusal_of_large`.
+    """
+
+    def __init__(self, config: ClientConfig, schemas: PayloadSchemas) -> None:
+        self.name = config.name
+        self.token = config.token
+        self.certificate = config.certificate
+        self.type_quota = TypeQuota(f"client {config.name}", config.max_event_types)
+        self.subscription = Subscription(config.subscriptions)
+        self._rules = [
+            (
+                Subscription(rule.subscriptions),
+                schemas.by_id[rule.schema_id] if rule.schema_id is not None else None,
+            )
+            for rule in config.register_events
+        ]
+        self._worker = schemas.worker
+        has_schemas = any(schema is not None for _, schema in self._rules)
+        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if has_schemas else sys.maxsize
+        # the engine refuses what nobody may register
+        self._may_register_everything = all(i is None for _, i in self._rules) and any(
+            rule.is_everything for rule, _ in self._rules
+        )
+        self._checks_by_type: Remembered[EventType, Sequence[PayloadSchema]] = Remembered()
+
+    def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
+        """Why these events may not be registered, cut; None if they may."""
+        if self._may_register_everything:
+            return None
+        checks_by_type = self._checks_by_type.known
+        for index, event in enumerate(register_events):
+            try:
+                schemas = checks_by_type[event.type]
+            except KeyError:
+                try:
+                    schemas = self._checks(event.type)
+                except InvalidEventError as e:
+                    return f"register_events[{index}]: {cut(str(e))}"
+            for schema in schemas:
+                if reason := schema.refusal(event.payload):
+                    return _wrong_payload(index, event.type, reason)
+        return None
+
+    async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:
+        """As :meth:`refusal`, in slices. Schemas come last, and are checked by another process."""
+        checks: list[Check] = []
+        indexes: list[int] = []
+        reason = await slices.run(self._prepare_checks(register_events, checks, indexes))
+        if reason is not None or not checks:
+            return reason
+        try:
+            refused = await self._worker.first_refused(checks)
+        except SchemaCheckError as e:
+            return cut(str(e))
+        if refused is None:
+            return None
+        index = indexes[refused[0]]
+        return _wrong_payload(index, register_events[index].type, refused[1])
+
+    def _prepare_checks(
+        self, register_events: Sequence[RegisterEvent], checks: list[Check], indexes: list[int]
+    ) -> Steps[str | None]:
+        """Find out what is to be checked, and why it is refused without any check.
+
+        Args:
+            register_events: the events.
+            checks: gets payloads and their schemas.
+            indexes: gets the places of their events.
+        """
+        for part in parts(len(register_events)):
+            for index, event in enumerate(register_events[part], part.start):
+                try:
+                    check_length(event.type)
+                    if self._may_register_everything:
+                        continue
+                    schemas = self._checks_by_type.known.get(event.type)
+                    if schemas is None:
+                        schemas = self._checks(event.type)
+                        yield
+                except InvalidEventError as e:
+                    return f"register_events[{index}]: {cut(str(e))}"
+                if not schemas:
+                    continue
+                if not isinstance(event.payload, JsonPayload):
+                    reason = schemas[0].refusal(event.payload)
+                    assert reason is not None
+                    return _wrong_payload(index, event.type, reason)
+                checks.append(([schema.id for schema in schemas], memoryview(event.payload.data)))
+                indexes.append(index)
+            yield
+        return None
+
+    def _checks(self, event_type: EventType) -> Sequence[PayloadSchema]:
+        """Schemas of a type's payloads. What is allowed is remembered, and nothing else.
+
+        Raises:
+            InvalidEventError: the type cannot be registered, or no rule allows it.
+        """
+        check_type(event_type)
+        matching = [schema for rule, schema in self._rules if rule.matches(event_type)]
+        if not matching:
+            raise InvalidEventError(f"no right to register {quoted_type(event_type)}")
+        checks = tuple(i for i in matching if i is not None)
+        n_bytes = type_bytes(event_type) + sys.getsizeof(checks)
+        self._checks_by_type.remember(event_type, checks, n_bytes)
+        return checks
+
+
+def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
+    return cut(f"register_events[{index}]: {quoted_type(event_type)}: {reason}")
+
+
+def everything(quota: TypeQuota) -> Rights:
+    """Rights of all who may see and register everything, with one quota together."""
+    all_types = (("*",),)
+    config = ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),))
+    rights = Rights(config, PayloadSchemas())
+    rights.type_quota = quota
+    return rights
+
+
+class Authenticator:
+    """Knows all configured clients.
+
+    Args:
+        clients: who they are.
+        schemas: of their payloads; the caller's to close, after who uses their rights.
+    """
+
+    def __init__(self, clients: Iterable[ClientConfig], schemas: PayloadSchemas) -> None:
+        self._rights = {client.name: Rights(client, schemas) for client in clients}
+
+    def authenticate(self, name: str, token: str | None, certificate: str | None) -> Rights:
+        """Rights of the client that gives this name and token.
+
+        Args:
+            name: ``client_name`` of the ``init_req``.
+            token: its ``client_token``.
+            certificate: common name of the verified TLS client certificate, if there is one.
+
+        Raises:
+            DeclinedError: unknown name, wrong token or wrong certificate; all of them
+                alike, and the token is compared in constant time.
+        """
+        rights = self._rights.get(name)
+        expected = rights.token if rights else ""
+        same = hmac.compare_digest(_token_bytes(token), _token_bytes(expected))
+        if rights is None or not same:
+            raise DeclinedError(_DECLINED)
+        if rights.certificate is not None and rights.certificate != certificate:
+            raise DeclinedError(_DECLINED)
+        return rights
+
+
+def _token_bytes(token: str | None) -> bytes:
+    # told apart by a first byte: no token is not the same as an empty token
+    return b"0" if token is None else b"1" + token.encode()

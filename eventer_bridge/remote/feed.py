@@ -1,0 +1,429 @@
+"""A feed of a remote Event Server's events: every one, once, in order (001, "server" query).
+
+A feed connects, and connects again whenever the connection is lost. Each time it first
+catches up: with ``server`` queries from the last event that it delivered of each server it
+knows, while live notifications wait; then it goes on with those. What is delivered are whole
+sessions, of each server in the order of their ids::
+
+    connect ─▶ queries from the last known id ─▶ notifications that came meanwhile ─▶ live
+       ▲                                                                               │
+       └───────────────────────────── connection lost ─────────────────────────────────┘
+
+A session that could not be delivered ends the connection, and nothing after it is delivered
+before it was: the next connection begins when everything that is under way has ended, and
+where :data:`KnownCb` then says.
+
+Notifications are acknowledged when they are delivered; while it catches up, at once: some
+servers (hat-event) write nothing to disk while they wait for that.
+
+Catching up is done in slices, and gives way between them. Of a session that is too large to be told
+of in one message (``limits.MAX_SESSION_BYTES``), the first events are delivered.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import enum
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import TypeAlias
+
+import tenacity
+from hat import aio
+
+from eventer_bridge import limits, slices
+from eventer_bridge.core.validation import content_bytes
+from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
+from eventer_bridge.eventer.client import EventerClient, EventsCb
+from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
+from eventer_bridge.slices import Steps
+
+mlog = logging.getLogger(__name__)
+
+ConnectCb: TypeAlias = Callable[[EventsCb], Awaitable[EventerClient]]
+"""Connects; notifications are to be given to the callback."""
+
+DeliverCb: TypeAlias = Callable[[Sequence[Event]], asyncio.Future[None]]
+"""Takes the events of a session; done when it has them for good. Where it fails, the feed
+connects again, and delivers the session again. The future is never cancelled."""
+
+KnownCb: TypeAlias = Callable[[EventerClient], Awaitable[Mapping[int, EventId | None]]]
+"""The servers to catch up with, and the last event that was delivered of each; None: none
+was. Called after each connection; what live notifications tell of other servers is added."""
+
+
+class FeedState(enum.Enum):
+    """How far a feed is (names as in hat-event's ``synced`` events)."""
+
+    CONNECTED = "CONNECTED"
+    SYNCING = "SYNCING"
+    SYNCED = "SYNCED"
+
+
+class Feed(aio.Resource):
+    """See the module.
+
+    Args:
+        name: what to call the remote server in the log.
+        connect: see :data:`ConnectCb`.
+        known: see :data:`KnownCb`.
+        deliver: see :data:`DeliverCb`.
+        server_id: the only server whose events are accepted; None: events of all.
+        on_client: called with each new connection, and with None when it is lost.
+        on_state: called with the state and, when SYNCED, the number of events that were
+            caught up with.
+        give_way: awaited now and then while it catches up; see ``slices.run``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: ConnectCb,
+        known: KnownCb,
+        deliver: DeliverCb,
+        *,
+        server_id: int | None = None,
+        on_client: Callable[[EventerClient | None], None] = lambda client: None,
+        on_state: Callable[[FeedState, int | None], None] = lambda state, count: None,
+        give_way: Callable[[], Awaitable[None]] = slices.next_turn,
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._known = known
+        self._deliver = deliver
+        self._server_id = server_id
+        self._on_client = on_client
+        self._on_state = on_state
+        self._give_way = give_way
+        self._loop = asyncio.get_running_loop()
+        self._client: EventerClient | None = None
+        self._positions: dict[int, EventId | None] = {}
+        self._backlog: deque[Sequence[Event]] | None = None
+        self._backlog_events = 0
+        self._dropped: dict[int, EventId] = {}  # positions before what was told and not kept
+        self._failure: BaseException | None = None  # why a session was not delivered
+        self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
+        self._undelivered_events = 0
+        self._n_received = 0
+        self._refused_events = 0
+        self._told_reason: str | None = None  # why the last attempt failed
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the feed's tasks."""
+        return self._async_group
+
+    @property
+    def refused_events(self) -> int:
+        """See ``EventerClient.refused_events``; of all connections."""
+        current = 0 if self._client is None else self._client.refused_events
+        return self._refused_events + current
+
+    @property
+    def n_received(self) -> int:
+        """Events that were taken of the server, so far."""
+        return self._n_received
+
+    @property
+    def pending_events(self) -> int:
+        """Events that came and are not delivered yet, those that wait for that included."""
+        return self._undelivered_events + self._backlog_events
+
+    def last_received(self, server_id: int) -> EventId | None:
+        """The last event of a server that came, one that was left out included."""
+        last = self._positions.get(server_id)
+        refused = None if self._client is None else self._client.last_refused(server_id)
+        return max([i for i in (last, refused) if i is not None], default=None)
+
+    async def wait_delivered(self) -> None:
+        """Wait until what has come is delivered."""
+        if self._undelivered:
+            await asyncio.wait(tuple(self._undelivered))
+
+    # --- connections ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        attempts = tenacity.AsyncRetrying(
+            # any: a feed that ended would never connect again
+            retry=tenacity.retry_if_exception_type(Exception),
+            wait=tenacity.wait_random_exponential(
+                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
+            ),
+            before_sleep=self._on_attempt_failed,
+        )
+        while True:
+            self._told_reason = None
+            await attempts(self._follow)
+
+    def _on_attempt_failed(self, state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        error = state.outcome.exception()
+        is_expected = isinstance(error, (OSError, EventerBridgeError))
+        reason = str(error) if is_expected else repr(error)
+        level = logging.DEBUG if reason == self._told_reason else logging.WARNING
+        self._told_reason = reason
+        extra = {"server": self._name, "reason": reason}
+        exc_info = None if is_expected else error
+        mlog.log(level, "feed is not connected", extra=extra, exc_info=exc_info)
+
+    async def _follow(self) -> None:
+        """One connection, until it is lost.
+
+        Returns where it was of use; an attempt that broke off soon raises why.
+        """
+        self._backlog, self._backlog_events, self._dropped = deque(), 0, {}
+        self._failure = None
+        client = await self._connect(self._on_events)
+        connected_at = self._loop.time()
+        self._client = client
+        try:
+            self._positions = dict(await self._known(client))
+            self._on_client(client)
+            self._on_state(FeedState.CONNECTED, None)
+            count = await self._catch_up(client)
+            if not client.is_open:  # it was lost just now, so that nothing can be begun with it
+                raise ClosedError(f"connection lost: {client.close_reason}")
+            mlog.info("feed is live", extra={"server": self._name, "events": count})
+            self._on_state(FeedState.SYNCED, count)
+            await client.wait_closing()
+            self._raise_failure()
+            raise ClosedError(f"connection lost: {client.close_reason}")
+        except EventerBridgeError as e:
+            if self._loop.time() - connected_at < limits.STABLE_CONNECTION_S:
+                raise
+            mlog.warning("feed broke off", extra={"server": self._name, "reason": str(e)})
+        finally:
+            self._refused_events += client.refused_events
+            self._client = None
+            self._on_client(None)
+            await aio.uncancellable(client.async_close())
+            await self._settle()
+
+    # --- catching up ----------------------------------------------------------------------
+
+    async def _catch_up(self, client: EventerClient) -> int:
+        count = 0
+        while True:
+            dropped, self._dropped = self._dropped, {}
+            self._positions = {**dropped, **self._positions}
+            for server_id in list(self._positions):
+                count += await self._pull(client, server_id, is_first=not count)
+            assert self._backlog is not None
+            while self._backlog and not self._dropped:
+                await slices.run(self._deliver_backlog(), self._give_way)
+                await self._settle(limits.MAX_FOLLOWED_EVENTS)
+                self._raise_failure()
+            if not self._dropped:
+                self._backlog = None
+                return count
+
+    async def _pull(self, client: EventerClient, server_id: int, *, is_first: bool) -> int:
+        """Deliver what is stored of a server behind its position."""
+        count = 0
+        last = self._positions[server_id]
+        begun: list[Event] = []  # the last session of a page, which may go on with the next one
+        while True:
+            params = QueryServerParams(server_id, persisted=client.persisted, last_event_id=last)
+            result = await client.query(params)
+            if result.events and is_first and not count:
+                self._on_state(FeedState.SYNCING, None)
+            count += len(result.events)
+            page = deque(result.events)
+            while page:
+                begun = await slices.run(
+                    self._deliver_page(page, server_id, last, begun), self._give_way
+                )
+                await self._settle(limits.MAX_FOLLOWED_EVENTS)
+                self._raise_failure()
+            if result.events:
+                last = result.events[-1].id
+            if not result.more_follows:
+                if begun:
+                    self._deliver_session(begun)
+                await self._settle()
+                self._raise_failure()
+                return count
+            if len(begun) > limits.MAX_RECEIVED_EVENTS or not result.events:
+                raise RemoteProtocolError("answers that lead nowhere")
+
+    def _deliver_page(
+        self, page: deque[Event], server_id: int, last: EventId | None, begun: list[Event]
+    ) -> Steps[list[Event]]:
+        """Deliver sessions of a page, until enough are under way.
+
+        Args:
+            page: its events; those that are left are to be delivered later.
+            server_id: whose they have to be.
+            last: the event that they have to be behind.
+            begun: events of the same session that came before them.
+
+        Returns:
+            Events of the last session, of which there may be more.
+        """
+        while page and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS:
+            event = page.popleft()
+            previous = begun[-1].id if begun else last
+            if event.id.server != server_id or (previous is not None and event.id <= previous):
+                raise RemoteProtocolError(f"answer with event {event.id} after {previous}")
+            if begun and event.id.session != begun[-1].id.session:
+                self._deliver_session(begun)
+                begun = []
+                yield
+            begun.append(event)
+            if len(begun) % limits.STEP_EVENTS == 0:
+                yield
+        return begun
+
+    def _deliver_backlog(self) -> Steps[None]:
+        """Deliver what came while it caught up, until enough is under way."""
+        while (
+            self._backlog
+            and not self._dropped
+            and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS
+        ):
+            events = self._backlog.popleft()
+            self._backlog_events -= len(events)
+            self._deliver_new(events)
+            yield
+
+    # --- live -----------------------------------------------------------------------------
+
+    def _on_events(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
+        """A notification came; done when it was delivered."""
+        if self._backlog is None:
+            return self._deliver_new(events)
+        self._backlog.append(events)
+        self._backlog_events += len(events)
+        if self._dropped or self._backlog_events > limits.MAX_PENDING_EVENTS:
+            self._drop_backlog()
+        return None
+
+    def _drop_backlog(self) -> None:
+        """Keep no more of it than where to query it from."""
+        assert self._backlog is not None
+        for event in itertools.chain.from_iterable(self._backlog):
+            server_id, session_id = _session_of(event)
+            if server_id not in self._dropped:
+                self._check_server(server_id, self._dropped)
+                self._dropped[server_id] = EventId(server_id, session_id - 1, INT64_MAX)
+        self._backlog.clear()
+        self._backlog_events = 0
+
+    def _deliver_new(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
+        """Deliver what was not delivered yet; done when the last of it was, None: nothing."""
+        delivery = None
+        for (server_id, session_id), group in groupby(events, _session_of):
+            session = list(group)
+            self._check_server(server_id, self._positions)
+            if any(later.id <= event.id for event, later in pairwise(session)):
+                raise RemoteProtocolError(f"events of session {session_id} in no order")
+            last = self._positions.get(server_id)
+            if last is not None and session[-1].id <= last:
+                continue
+            if last is not None and session[0].id.session <= last.session:
+                raise RemoteProtocolError(f"more events of session {session_id} after {last}")
+            delivery = self._deliver_session(session)
+        if delivery is None:
+            return None
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def on_delivered(_: object) -> None:
+            # sessions are delivered in order: so were those before it
+            if self._failure is None and not done.done():
+                done.set_result(None)
+
+        delivery.add_done_callback(on_delivered)
+        return done
+
+    def _check_server(self, server_id: int, known: Collection[int]) -> None:
+        if self._server_id is not None and server_id != self._server_id:
+            raise RemoteProtocolError(
+                f"events of server {server_id}, expected those of {self._server_id}"
+            )
+        if server_id not in known and len(known) >= limits.MAX_REMOTE_SERVERS:
+            raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")
+
+    # --- deliveries -----------------------------------------------------------------------
+
+    def _deliver_session(self, session: Sequence[Event]) -> asyncio.Future[None]:
+        if self._failure is not None:
+            return self._loop.create_future()  # after what failed, nothing is delivered
+        self._positions[session[-1].id.server] = session[-1].id
+        self._n_received += len(session)
+        session = self._within_bounds(session)
+        delivery = self._deliver(session)
+        if delivery.done():
+            self._note_failure(delivery)
+            return delivery
+        # sessions that are committed together share it
+        if delivery not in self._undelivered:
+            self._undelivered[delivery] = 0
+            delivery.add_done_callback(self._on_delivered)
+        self._undelivered[delivery] += len(session)
+        self._add_undelivered(len(session))
+        return delivery
+
+    def _within_bounds(self, session: Sequence[Event]) -> Sequence[Event]:
+        """A session without what is too much for those who are told of it in one message."""
+        if _most_bytes(session) <= limits.MAX_SESSION_BYTES:
+            return session
+        left_bytes = limits.MAX_SESSION_BYTES
+        kept = []
+        for event in session:
+            n_bytes = content_bytes(event.payload)
+            if n_bytes <= left_bytes:
+                kept.append(event)
+                left_bytes -= n_bytes
+        if len(kept) < len(session):
+            self._refused_events += len(session) - len(kept)
+            extra = {
+                "server": self._name,
+                "session": session[0].id.session,
+                "events": len(session) - len(kept),
+                "reason": f"the session has more than {limits.MAX_SESSION_BYTES} bytes",
+            }
+            mlog.error("events of a remote server are left out: too large", extra=extra)
+        return kept
+
+    def _on_delivered(self, delivery: asyncio.Future[None]) -> None:
+        self._add_undelivered(-self._undelivered.pop(delivery))
+        self._note_failure(delivery)
+
+    def _note_failure(self, delivery: asyncio.Future[None]) -> None:
+        error = delivery.exception()
+        if error is None or self._failure is not None:
+            return
+        self._failure = error
+        if self._client is not None:
+            self._client.close()  # it is fetched anew
+
+    def _add_undelivered(self, count: int) -> None:
+        self._undelivered_events += count
+        if self._client is not None:
+            self._client.set_reading(self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS)
+
+    async def _settle(self, max_events: int = 0) -> None:
+        """Wait until so few events are under way."""
+        while self._undelivered_events > max_events:
+            await asyncio.wait(tuple(self._undelivered), return_when=asyncio.FIRST_COMPLETED)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _session_of(event: Event) -> tuple[int, int]:
+    return event.id.server, event.id.session
+
+
+def _most_bytes(session: Sequence[Event]) -> int:
+    """What the payloads of a session have at the most; quicker than to encode their labels."""
+    payloads = [event.payload for event in session if event.payload is not None]
+    labels = [i.data_type for i in payloads if type(i) is BinaryPayload]
+    # a character has four bytes at the most
+    return sum([len(i.data) for i in payloads]) + 4 * sum(map(len, labels))

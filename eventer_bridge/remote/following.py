@@ -1,0 +1,136 @@
+"""Whether a remote server's events go on where those end that are kept here.
+
+It tells of its history (``history``), and so do the events that are kept. Where they do not tell,
+or tell of the same, the events are compared, as far as that is possible: a store can be set back
+by other means than ``mariner restore``, a copy of its directory for example.
+
+Belongs to the event loop's thread.
+"""
+
+from collections.abc import Sequence
+
+from eventer_bridge import limits
+from eventer_bridge.core import history
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.history import History
+from eventer_bridge.core.paging import query_all
+from eventer_bridge.eventer.client import EventerClient
+from eventer_bridge.model import (
+    INT64_MAX,
+    Event,
+    EventId,
+    EventType,
+    QueryLatestParams,
+    QueryServerParams,
+    Timestamp,
+    natural_key,
+)
+
+
+class Following:
+    """See the module.
+
+    Args:
+        engine: where events are kept.
+        remote_id: whose events they are.
+    """
+
+    def __init__(self, engine: Engine, remote_id: int) -> None:
+        self._engine = engine
+        self._remote_id = remote_id
+        self._type = history.type_of(remote_id)
+        self._told: History | None = None
+        self._session = 0
+
+    async def begin(
+        self, client: EventerClient, session_id: int, timestamp: Timestamp | None
+    ) -> str | None:
+        """Compare, at the beginning of a connection.
+
+        Args:
+            client: a connection to the remote server.
+            session_id: the last session that is kept.
+            timestamp: of that session; None: none is kept.
+
+        Returns:
+            Why the server cannot be followed; None: it can.
+
+        Raises:
+            EventerBridgeError: the remote server was lost, or the store here failed.
+        """
+        latest = (await client.query(QueryLatestParams([self._type]))).events
+        self._told = history.read_all(latest).get(self._remote_id)
+        self._session = session_id
+        if timestamp is None:
+            return None
+        kept = await self._engine.told_history(self._remote_id)
+        held = None if kept is None else kept.id
+        if self._told is not None:
+            reason = history.refusal(held, self._told, session_id)
+        else:
+            reason = None if held is None else f"it tells of no history, and {held} was followed"
+        if reason is None and not await self._has_events(client, session_id, timestamp):
+            reason = f"session {session_id}, which is the last one here, is another one there"
+        return reason
+
+    def goes_on(self, session: Sequence[Event]) -> str | None:
+        """Look at a session that the server told of.
+
+        Who only hands on the events of a server may come to another history of it at any time.
+
+        Returns:
+            Why it cannot be kept, nor any later one; None: it can.
+        """
+        found = history.of_session(session)
+        if found is not None and (self._told is None or found.id not in self._told.ids):
+            held = None if self._told is None else self._told.id
+            if reason := history.refusal(held, found, self._session):
+                return reason
+            self._told = found
+        self._session = session[0].id.session
+        return None
+
+    async def _has_events(
+        self, client: EventerClient, session_id: int, timestamp: Timestamp
+    ) -> bool:
+        """Whether what the server has goes with the last session of it that is kept here."""
+        event = await client.first_event(self._remote_id, session_id)
+        if event is not None:
+            if event.id.session == session_id:
+                return event.timestamp == timestamp
+            # that session was deleted there, or never was
+            return event.timestamp >= timestamp and await self._has_latest(client, session_id)
+        # Nothing so new is there: also that can be deleted, where other servers' events of its
+        # types are newer. But not the last one of this type; each start registers one.
+        engine = ("event", str(self._remote_id), "engine")
+        started = (await client.query(QueryLatestParams([engine]))).events
+        return bool(started) and started[0].timestamp <= timestamp
+
+    async def _has_latest(self, client: EventerClient, session_id: int) -> bool:
+        """Whether of no type an event is kept here which is later than all that are there.
+
+        The latest event of a type is never deleted. Looked at are types of the last sessions.
+        """
+        first = max(session_id - limits.COMPARED_SESSIONS, 0)
+        params = QueryServerParams(
+            self._remote_id, last_event_id=EventId(self._remote_id, first, INT64_MAX)
+        )
+        kept: dict[EventType, Event] = {}
+        for event in (await self._engine.query(params)).events:
+            kept[event.type] = event
+        types = list(kept)[-limits.COMPARED_TYPES :]
+        if not types:
+            return True
+        found = query_all(client.query, QueryLatestParams(types))
+        latest = {event.type: event async for event in found}
+        return all(
+            # others than ours may keep no latest events of some types
+            self._told is None if i not in latest else not _is_before(latest[i], kept[i])
+            for i in types
+        )
+
+
+def _is_before(event: Event, kept: Event) -> bool:
+    if event.id.server == kept.id.server:
+        return event.id < kept.id
+    return natural_key(event) < natural_key(kept)

@@ -1,0 +1,181 @@
+"""The other servers of a group, as the Monitor Server tells of them.
+
+Their events are kept here: each is replicated, as long as it is told of or connected. Those
+that the configuration lists for replication already, with a token or TLS of their own, are
+left to that. A server that loses its own connection to the Monitor Server is told of no
+longer while it may still be at work; that is why its status is looked at as well.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterable
+from itertools import chain
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from hat import aio
+
+from eventer_bridge import chatter, limits
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.eventer import client
+from eventer_bridge.model import INT64_MAX, Status
+from eventer_bridge.remote import replication
+from eventer_bridge.remote.replication import Replication
+
+mlog = logging.getLogger(__name__)
+
+
+class _EventerServer(msgspec.Struct):
+    host: str
+    port: Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
+
+
+class ServerData(msgspec.Struct):
+    """What a server has the Monitor Server tell of it (as hat-event's servers do).
+
+    Attributes:
+        server_id: identifier of the server.
+        eventer_server: where Eventer clients connect to; None where that takes TLS, of which
+            Hat's components know nothing.
+        server_token: what clients have to give, if they have to give anything.
+    """
+
+    server_id: Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+    eventer_server: _EventerServer | None
+    server_token: str | None = None
+
+
+def server_data(server_id: int, address: chatter.Address, token: str | None) -> dict[str, Any]:
+    """:class:`ServerData` of this server, as JSON."""
+    told = None if address.is_tls else _EventerServer(address.host, address.port)
+    data: dict[str, Any] = msgspec.to_builtins(ServerData(server_id, told, token))
+    return data
+
+
+class _Found(NamedTuple):
+    address: chatter.Address
+    replication: Replication
+
+
+class ServerGroup(aio.Resource):
+    """See the module.
+
+    Args:
+        engine: where events are kept.
+        token: of this server, which those that are found have to have, too.
+        replications: those of the configuration.
+    """
+
+    def __init__(
+        self, engine: Engine, token: str | None, replications: Iterable[Replication]
+    ) -> None:
+        self._engine = engine
+        self._token = token
+        self._configured = {i.remote_id: i for i in replications}
+        self._members: dict[int, Replication] = {}  # of the configured ones, those of the group
+        self._told: dict[int, chatter.Address] = {}
+        self._found: dict[int, _Found] = {}
+        self._reasons: set[str] = set()
+        self._told_changed = asyncio.Event()
+        self._status_changed = asyncio.Event()
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._replicate_loop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of tasks."""
+        return self._async_group
+
+    @property
+    def replications(self) -> list[Replication]:
+        """Those of servers that were found, without those of the configuration."""
+        return [found.replication for found in self._found.values()]
+
+    @property
+    def is_other_active(self) -> bool:
+        """Whether another server is connected and not STANDBY."""
+        statuses = (i.remote_status for i in chain(self.replications, self._members.values()))
+        return any(i not in {None, Status.STANDBY} for i in statuses)
+
+    async def wait_others_standby(self) -> None:
+        """Wait while :attr:`is_other_active`."""
+        while self.is_other_active:
+            self._status_changed.clear()
+            await self._status_changed.wait()
+
+    def update(self, servers: Iterable[Any]) -> None:
+        """Take what the Monitor Server tells.
+
+        Args:
+            servers: JSON data of each other component of the group.
+        """
+        told: dict[int, chatter.Address] = {}
+        reasons: set[str] = set()
+        for data in servers:
+            try:
+                self._take(data, told)
+            except msgspec.ValidationError as e:
+                reasons.add(str(e))
+        for reason in reasons - self._reasons:
+            mlog.warning("a server of the group is not replicated", extra={"reason": reason})
+        self._reasons = reasons
+        self._told = told
+        self._told_changed.set()
+
+    def _take(self, data: Any, told: dict[int, chatter.Address]) -> None:
+        server = msgspec.convert(data, ServerData)
+        server_id = server.server_id
+        if server_id == self._engine.server_id:
+            raise msgspec.ValidationError(f"server_id {server_id} is the one of this server")
+        if server_id in self._configured:
+            self._add_member(self._configured[server_id])
+            return
+        if server.eventer_server is None:
+            raise msgspec.ValidationError(f"server {server_id} wants TLS: list it in replication")
+        if self._token is not None and server.server_token != self._token:
+            raise msgspec.ValidationError(f"server {server_id} has another token")
+        if len(told) >= limits.MAX_GROUP_SERVERS:
+            raise msgspec.ValidationError(f"more than {limits.MAX_GROUP_SERVERS} servers")
+        told[server_id] = chatter.Address(server.eventer_server.host, server.eventer_server.port)
+
+    def _add_member(self, member: Replication) -> None:
+        if member.remote_id not in self._members:
+            self._members[member.remote_id] = member
+            member.register_remote_status_cb(self._on_remote_status)
+
+    def _on_remote_status(self) -> None:
+        self._status_changed.set()
+        self._told_changed.set()  # who is not told of and was connected may be so no longer
+
+    async def _replicate_loop(self) -> None:
+        try:
+            while True:
+                await self._told_changed.wait()
+                self._told_changed.clear()
+                await self._replicate()
+        finally:
+            for found in self._found.values():
+                await aio.uncancellable(found.replication.async_close())
+
+    async def _replicate(self) -> None:
+        for server_id, found in tuple(self._found.items()):
+            is_told = self._told.get(server_id) == found.address
+            if not is_told and found.replication.remote_status is None:
+                await found.replication.async_close()
+                del self._found[server_id]
+        for server_id, address in self._told.items():
+            if server_id not in self._found:
+                self._found[server_id] = _Found(address, self._create(server_id, address))
+
+    def _create(self, server_id: int, address: chatter.Address) -> Replication:
+        mlog.info("server of the group", extra={"server": server_id, "address": str(address)})
+        name = f"event/{self._engine.server_id}"
+        connect = functools.partial(
+            client.connect, address, name, client_token=self._token, keeps_bounds=True
+        )
+        created = replication.create(self._engine, server_id, connect)
+        created.register_remote_status_cb(self._on_remote_status)
+        return created

@@ -1,0 +1,211 @@
+"""Active and standby: the engine works while the Monitor Server says so (package hat-monitor).
+
+The Monitor Server knows the components of a group; by its algorithm BLESS_ONE it blesses one
+of them at a time, the ready one with the lowest rank, and another one only after the one
+before has told that it ended. Whoever is blessed starts its engine, the others are STANDBY::
+
+    connect ─▶ ready ─▶ blessed ─▶ others are STANDBY ─▶ engine.start()
+       ▲         ▲         │                                  │
+       │         └─────────┴── blessing withdrawn ◀───────────┤ engine.stop(), told
+       └────────────────────── connection lost ◀──────────────┘ engine.stop()
+
+What it tells of this server to all of its components is what hat-event's servers have told:
+``hat.event.component`` finds the active one by it, and the servers of a group each other.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import hat.monitor.component
+import tenacity
+from hat import aio
+from hat.drivers import net
+from hat.monitor.component import Component
+
+from eventer_bridge import chatter, limits
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.remote.group import ServerGroup, server_data
+from eventer_bridge.remote.replication import Replication
+
+mlog = logging.getLogger(__name__)
+
+
+class Member(NamedTuple):
+    """This server, as the Monitor Server tells of it.
+
+    Attributes:
+        name: of the component, for operators.
+        group: name of the group of servers, one of which is active.
+        address: where Eventer clients connect to.
+        token: what they have to give; all servers of the group have the same.
+    """
+
+    name: str
+    group: str
+    address: chatter.Address
+    token: str | None
+
+
+def create(
+    engine: Engine,
+    monitor: chatter.Address,
+    member: Member,
+    replications: Iterable[Replication] = (),
+) -> "Monitor":
+    """Become a member of a group; connects, and connects again, in the background.
+
+    Args:
+        engine: is started and stopped; stays the caller's to close, afterwards.
+        monitor: where the Monitor Server listens for components.
+        member: this server.
+        replications: those that there are already; other servers of the group that are not
+            among them are replicated by the returned monitor.
+    """
+    return Monitor(engine, monitor, member, replications)
+
+
+class Monitor(aio.Resource):
+    """See the module. Made by :func:`create`.
+
+    Closing it stops the engine, before the Monitor Server is told. It closes by itself if
+    the engine cannot be started.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        monitor: chatter.Address,
+        member: Member,
+        replications: Iterable[Replication],
+    ) -> None:
+        self._engine = engine
+        self._address = monitor
+        self._member = member
+        self._group = ServerGroup(engine, member.token, replications)
+        self._activity: _Activity | None = None
+        self._is_known = False
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the monitor's tasks."""
+        return self._async_group
+
+    @property
+    def replications(self) -> list[Replication]:
+        """Those of servers that the Monitor Server told of."""
+        return self._group.replications
+
+    async def _run(self) -> None:
+        attempts = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(OSError),
+            wait=tenacity.wait_random_exponential(
+                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
+            ),
+            before_sleep=self._on_connect_failed,
+        )
+        try:
+            while True:
+                await attempts(self._be_component)
+                mlog.warning("monitor server is gone", extra={"address": str(self._address)})
+                await asyncio.sleep(limits.RECONNECT_MIN_S)
+        finally:
+            self.close()
+            await aio.uncancellable(self._group.async_close())
+
+    async def _be_component(self) -> None:
+        """Be a component of the Monitor Server until the connection is lost.
+
+        Raises:
+            OSError: there is no connection, or it was closed without a word.
+        """
+        self._is_known = False
+        async with asyncio.timeout(limits.CONNECT_TIMEOUT_S):
+            component = await hat.monitor.component.connect(
+                net.TcpAddress(self._address.host, self._address.port),
+                self._member.name,
+                self._member.group,
+                self._create_activity,
+                data=server_data(self._engine.server_id, self._member.address, self._member.token),
+                state_cb=self._on_state,
+                close_req_cb=self._on_close_request,
+            )
+        try:
+            await component.set_ready(True)
+            await component.wait_closing()
+            if not self._is_known:
+                raise ConnectionError("closed without a word, is it a monitor server?")
+        finally:
+            # before the connection: nobody else is to be blessed while this one is at work
+            await aio.uncancellable(self._end_activity())
+            await aio.uncancellable(component.async_close())
+
+    def _on_state(self, component: Component, state: hat.monitor.component.State) -> None:
+        if state.info is not None:
+            self._is_known = True
+        others = (i for i in state.components if i is not state.info)
+        self._group.update([i.data for i in others if i.group == self._member.group])
+
+    def _create_activity(self, component: Component) -> "_Activity":
+        self._activity = _Activity(self._engine, self._group, self.close)
+        if not self.is_open:
+            self._activity.close()
+        return self._activity
+
+    async def _on_close_request(self, component: Component) -> None:
+        # the Monitor Server ends, and waits for us a while
+        await self._end_activity()
+
+    async def _end_activity(self) -> None:
+        if self._activity is not None:
+            await self._activity.async_close()
+
+    def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None
+        # the first time, and then ever more seldom
+        level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
+        extra = {"address": str(self._address), "reason": str(state.outcome.exception())}
+        mlog.log(level, "monitor server is not reachable", extra=extra)
+
+
+class _Activity(aio.Resource):
+    """The time from a blessing to its end.
+
+    Args:
+        engine: is started and, when this is closed, stopped.
+        group: the other servers.
+        on_failed: called if the engine cannot be started.
+    """
+
+    def __init__(self, engine: Engine, group: ServerGroup, on_failed: Callable[[], None]) -> None:
+        self._engine = engine
+        self._group = group
+        self._on_failed = on_failed
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the task."""
+        return self._async_group
+
+    async def _run(self) -> None:
+        try:
+            if self._group.is_other_active:
+                mlog.warning("another server of the group is active: waiting until it is not")
+            await self._group.wait_others_standby()
+            # whole: what was begun is ended by stop(), in the store as well
+            await aio.uncancellable(self._engine.start())
+            await self._engine.wait_closing()
+        except EventerBridgeError as e:
+            mlog.error("engine cannot be started", extra={"reason": str(e)})
+            self._on_failed()
+        finally:
+            self.close()
+            await aio.uncancellable(self._engine.stop())

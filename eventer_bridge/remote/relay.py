@@ -1,0 +1,367 @@
+"""A core that is elsewhere: registrations, queries and notifications of a remote Event Server.
+
+Mariner clients are served as by the embedded engine; nothing is acknowledged to them that
+the remote server did not acknowledge. While it is away, the status is STANDBY and
+registrations are refused; of those that it did not answer before it was lost, the outcome is
+unknown. Notifications that were missed are caught up with (see ``feed``). If it comes back with
+another history of a server (``history``), clients are disconnected: none hears of both.
+
+The gateway is one client of the remote server, with three connections. Two are feeds:
+clients that ask for persisted events hear of other moments than the rest. The third is for
+queries: a server may answer what comes over a connection one after the other (hat-event
+does), so that registrations would wait for slow queries. It is asked for a few at a time, of
+one client after the other. What clients may see and register
+is the gateway's to decide.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+
+import msgspec
+from hat import aio
+
+from eventer_bridge import limits
+from eventer_bridge.backends.common import failed, visible_types
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import history
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.history import History
+from eventer_bridge.core.paging import QueryCb
+from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
+from eventer_bridge.core.stalls import Work
+from eventer_bridge.core.validation import check_count, check_type
+from eventer_bridge.errors import (
+    ClosedError,
+    LimitError,
+    NotOperationalError,
+    RemoteProtocolError,
+)
+from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Source,
+    Status,
+)
+from eventer_bridge.remote import relay_positions
+from eventer_bridge.remote.fair_gate import FairGate
+from eventer_bridge.remote.feed import Feed
+from eventer_bridge.remote.relay_positions import Position
+from eventer_bridge.remote.relay_queries import is_conditional, query_conditional
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+
+def create(name: str, connect: ConnectCb) -> "RelayCore":
+    """Create a core that connects, and connects again, in the background.
+
+    Args:
+        name: what to call the remote server in errors and in the log.
+        connect: connects; raises branches of ``EventerBridgeError``.
+    """
+    return RelayCore(name, connect)
+
+
+class RelayCore(EventCore):
+    """See the module. Made by :func:`create`."""
+
+    def __init__(self, name: str, connect: ConnectCb) -> None:
+        super().__init__(limits.MAX_RELAYED_BYTES)
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._connect = connect
+        self._client: EventerClient | None = None
+        self._query_client: EventerClient | None = None
+        self._connecting_query_client = asyncio.Lock()
+        self._n_asked = self._n_answered = 0
+        self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
+        self._baseline: Mapping[int, Position] | None = None
+        self._finding_baseline = asyncio.Lock()
+        self._positions: list[dict[int, Position]] = []  # of each feed
+        self._histories: dict[int, History] = {}  # by server, what clients were told of
+        self._async_group = aio.Group()
+        self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the core's tasks."""
+        return self._async_group
+
+    @property
+    def status(self) -> Status:
+        """The remote server's status; STANDBY while there is no connection to it."""
+        return Status.STANDBY if self._client is None else self._client.status
+
+    @property
+    def name(self) -> str:
+        """What the remote server is called in errors and in the log."""
+        return self._name
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the remote server."""
+        return self._client is not None
+
+    @property
+    def refused_events(self) -> int:
+        """Times that the remote server told of an event that cannot be one here."""
+        return sum(feed.refused_events for feed in self._feeds)
+
+    def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+        """Nothing: the remote server announces who is connected to it."""
+
+    def _work(self) -> Iterable[Work]:
+        pending = self._pending
+        yield Work(f"events wait for {self._name}", pending.events, pending.n_ended)
+        n_asked = self._n_asked - self._n_answered
+        yield Work(f"queries wait for {self._name}", n_asked, self._n_answered)
+
+    def register(
+        self,
+        source: Source,
+        register_events: Sequence[RegisterEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
+        """See :class:`EventCore`. Types are the remote server's to count.
+
+        Raises:
+            NotOperationalError: the remote server is not OPERATIONAL, or away: nothing was sent.
+            OutcomeUnknownError: it was lost before it answered (fails ``committed``).
+            InvalidEventError: a type cannot be registered.
+            LimitError: more than can be sent.
+        """
+        client = self._client
+        if client is None:
+            raise NotOperationalError(f"event server {self._name} is not connected")
+        if client.status is not Status.OPERATIONAL:
+            raise NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
+        check_count(len(register_events))
+        for event_type in {event.type for event in register_events}:
+            check_type(event_type)
+        committed: asyncio.Future[None] = self._loop.create_future()
+        if not register_events:
+            committed.set_result(None)
+            return Session(source, 0, 0, committed)
+        n_bytes = payload_bytes(register_events)
+        if self._pending.n_bytes and (
+            self._pending.n_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES
+        ):
+            raise LimitError(f"event server {self._name} is too slow for that many bytes")
+        session = Session(source, len(register_events), n_bytes, committed)
+        try:
+            response = client.register(register_events)
+        except ClosedError as e:
+            raise NotOperationalError(f"event server {self._name} was lost: {e}") from e
+        self._pending.add(session.requested, n_bytes)
+        response.add_done_callback(functools.partial(self._on_response, session))
+        return session
+
+    async def query(
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        client: str = "",
+        after: Collection[asyncio.Future[None]] = (),
+        holding: ExitStack | None = None,
+    ) -> QueryResult:
+        """See :class:`EventCore`; what is found is up to the remote server.
+
+        What the Eventer protocol cannot ask (ids, payload, unique type) is picked out of
+        the answer to a wider query here, which costs as much as that.
+
+        Raises:
+            ClosedError: the remote server is away, or was lost meanwhile.
+            LimitError: it took too long.
+            EventerBridgeError: it cannot be answered.
+        """
+        timeout = asyncio.timeout(limits.RELAYED_QUERY_TIMEOUT_S)
+        try:
+            async with timeout:
+                connected = await self._connect_for_queries()
+
+                async def ask(page: QueryParams) -> QueryResult:
+                    self._n_asked += 1
+                    try:
+                        return await self._query_gate.run(client, lambda: connected.query(page))
+                    finally:
+                        self._n_answered += 1
+
+                return await _query(ask, params, subscription)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise LimitError(
+                f"the query took more than {limits.RELAYED_QUERY_TIMEOUT_S:g} s"
+            ) from None
+
+    async def _connect_for_queries(self) -> EventerClient:
+        """The connection for queries: made with the first one, and again if it was lost."""
+        async with self._connecting_query_client:
+            client = self._client
+            if client is None:
+                raise ClosedError(f"event server {self._name} is not connected")
+            if self._query_client is None or not self._query_client.is_open:
+                # one query that is too slow is no reason to end those of others
+                connected = await self._connect(
+                    response_timeout_s=limits.RELAYED_RESPONSE_TIMEOUT_S
+                )
+                if self._client is not client:
+                    await aio.uncancellable(connected.async_close())
+                    raise ClosedError(f"event server {self._name} was lost meanwhile")
+                self._query_client = connected
+            return self._query_client
+
+    def _create_feed(self, persisted: bool) -> Feed:
+        """A feed of what is registered there; the one that is not persisted is the main one."""
+
+        def connect_feed(on_events: EventsCb) -> Awaitable[EventerClient]:
+            return self._connect(
+                subscriptions=[("*",)],
+                persisted=persisted,
+                on_events=on_events,
+                on_status=_ignore_status if persisted else self._on_status,
+            )
+
+        async def known(client: EventerClient) -> Mapping[int, EventId | None]:
+            told = await relay_positions.histories(client)
+            if reason := relay_positions.refusal(positions, self._histories, told):
+                self._begin_anew(reason)
+            self._histories.update(told)
+            for server_id, position in (await self._find_baseline(client)).items():
+                positions.setdefault(server_id, position)
+            return await relay_positions.resume(client, positions)
+
+        def deliver(events: Sequence[Event]) -> asyncio.Future[None]:
+            delivered: asyncio.Future[None] = self._loop.create_future()
+            if reason := self._other_history(events, positions):
+                return failed(delivered, ClosedError(f"another history: {reason}"))
+            delivered.set_result(None)
+            positions[events[-1].id.server] = Position.of(events[-1])
+            session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
+            self._tell_session(session, persisted=persisted)
+            return delivered
+
+        positions: dict[int, Position] = {}
+        self._positions.append(positions)
+        return Feed(
+            f"{self._name} (persisted)" if persisted else self._name,
+            connect_feed,
+            known,
+            deliver,
+            on_client=(lambda client: None) if persisted else self._set_client,
+        )
+
+    def _other_history(
+        self, session: Sequence[Event], positions: Mapping[int, Position]
+    ) -> str | None:
+        """Whether a session tells that its server went another way than what was told of.
+
+        Who only hands on the events of a server may come to another history of it at any time.
+        """
+        told = history.of_session(session)
+        if told is None:
+            return None
+        server_id = session[0].id.server
+        held = self._histories.get(server_id)
+        if held is not None and told.id in held.ids:
+            return None
+        reason = relay_positions.refusal(positions, self._histories, {server_id: told})
+        if reason is None:
+            self._histories[server_id] = told
+        return reason
+
+    def _begin_anew(self, reason: str) -> None:
+        """Tell nobody of another history who was told of the one before."""
+        mlog.error(
+            "event server does not go on where it was: clients are disconnected, and those that"
+            " connect anew hear of its events from now on",
+            extra={"server": self._name, "reason": reason},
+        )
+        self._baseline = None
+        self._histories.clear()
+        for positions in self._positions:
+            positions.clear()
+        self._tell_other_history()
+
+    async def _find_baseline(self, client: EventerClient) -> Mapping[int, Position]:
+        """What is too old to be told as new: the same for both feeds."""
+        async with self._finding_baseline:
+            if self._baseline is None:
+                self._baseline = await relay_positions.baseline(client)
+        return self._baseline
+
+    def _set_client(self, client: EventerClient | None) -> None:
+        self._client = client
+        if client is None and self._query_client is not None:
+            self._query_client.close()
+        self._tell_status()
+
+    def _on_status(self, status: Status) -> None:
+        self._tell_status()
+
+    def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
+        self._pending.remove(session.requested, session.payload_bytes)
+        error = response.exception()
+        if error is None:
+            session.events = response.result()
+        session.resolve(error)
+        self._pending.tell_drained()
+
+    async def _stop(self) -> None:
+        for feed in self._feeds:
+            await feed.async_close()
+        if self._query_client is not None:
+            await self._query_client.async_close()
+
+
+async def _query(
+    ask: QueryCb, params: QueryParams, subscription: Subscription | None
+) -> QueryResult:
+    visible = visible_types(params, subscription)
+    if visible is not None and visible.is_empty:
+        return QueryResult([], False)
+    if isinstance(params, QueryServerParams):
+        return await _query_server(ask, params, visible)
+    types = None if visible is None else visible.query_types
+    params = msgspec.structs.replace(params, event_types=types)
+    if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+        result = await query_conditional(ask, params)
+    else:
+        result = await ask(params)
+    if visible is None:
+        return result
+    # the rights are the gateway's to keep, whatever the remote server answers
+    events = [event for event in result.events if visible.matches(event.type)]
+    return QueryResult(events, result.more_follows)
+
+
+async def _query_server(
+    ask: QueryCb, params: QueryServerParams, visible: Subscription | None
+) -> QueryResult:
+    while True:
+        result = await ask(params)
+        if visible is None:
+            return result
+        events = [event for event in result.events if visible.matches(event.type)]
+        if events or not result.more_follows or not result.events:
+            return QueryResult(events, result.more_follows)
+        if params.last_event_id is not None and result.events[-1].id <= params.last_event_id:
+            raise RemoteProtocolError("answers that lead nowhere")
+        # none of this page may be seen: who asked could not ask for the next one
+        params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
+
+
+def _ignore_status(status: Status) -> None:
+    pass

@@ -1,0 +1,318 @@
+"""Replication: keeps the events of a remote Event Server (000, "Server - Server communication").
+
+Events come as they are, with their ids and timestamps, session by session; what is stored
+tells where to go on after a restart. An event that cannot be stored, now or ever, is left
+out, which the log and a count tell of: nothing else is lost for it. What cannot be stored
+for now (a full disk, too many event types) holds up the replication until it can.
+
+The remote server is told how far this one is, by
+events ``event/<server id>/synced/<remote id>`` that are registered there, as today's Hat
+servers do: ``{"state": "CONNECTED"}``, ``SYNCING`` when there is something to catch up with,
+``SYNCED`` with ``count``, of the events that it caught up with; null where it was connected all
+the time. It is SYNCING again when it falls behind (``lag``). Of events that were left out, since
+it started, SYNCED tells as ``left_out``; it is told anew when they are more.
+
+A server whose store was restored from a backup, or made anew, has another history than the one
+that was followed (``following``), and is not replicated; the log says why, and what to do.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from hat import aio, util
+
+from eventer_bridge import limits
+from eventer_bridge.backends.common import failed
+from eventer_bridge.core import clock
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.history import is_history, type_of
+from eventer_bridge.core.validation import check_type
+from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
+from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb
+from eventer_bridge.model import (
+    INT64_MAX,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    QueryLatestParams,
+    RegisterEvent,
+    Status,
+    Timestamp,
+)
+from eventer_bridge.remote.feed import Feed, FeedState
+from eventer_bridge.remote.following import Following
+from eventer_bridge.remote.lag import Lag
+
+mlog = logging.getLogger(__name__)
+
+_REFUSED: Final = (
+    "server is not replicated: its store is not the one whose events are kept here. Start it with"
+    " that one; or give it another server_id, list that here, and have it replicate its old id from"
+    " here, so that nothing is lost; or begin here with a store from before, or an empty one"
+)
+"""What to do, besides why."""
+
+
+def create(engine: Engine, remote_id: int, connect: ConnectCb) -> "Replication":
+    """Create the replication of a server, which goes on until it is closed.
+
+    Args:
+        engine: where its events are kept and told of.
+        remote_id: the remote server's identifier.
+        connect: connects to it.
+    """
+    return Replication(engine, remote_id, connect)
+
+
+class Replication(aio.Resource):
+    """See the module. Made by :func:`create`.
+
+    Attributes:
+        remote_id: whose events they are.
+        state: how far it is; None while there is no connection, or none to the same store.
+    """
+
+    def __init__(self, engine: Engine, remote_id: int, connect: ConnectCb) -> None:
+        self.remote_id = remote_id
+        self.state: FeedState | None = None
+        self._engine = engine
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+        self._client: EventerClient | None = None
+        self._remote_status_cbs = util.CallbackRegistry()
+        self._timestamp: Timestamp | None = None  # of the last session
+        self._is_ahead_told = False
+        self._refused_events = 0
+        self._following = Following(engine, remote_id)
+        self._feed = Feed(
+            self.name,
+            self._connect_feed,
+            self._known,
+            self._deliver,
+            server_id=remote_id,
+            on_client=self._on_client,
+            on_state=self._on_state,
+            give_way=engine.give_way,
+        )
+        self._lag = Lag(self._feed, remote_id, self._on_looked)
+        self._told_left_out = 0
+        self._tell_left_out_at_s = 0.0
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the replication's tasks."""
+        return self._feed.async_group
+
+    @property
+    def remote_status(self) -> Status | None:
+        """The remote server's status; None while there is no connection."""
+        return None if self._client is None else self._client.status
+
+    def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
+        """Have ``cb`` called whenever :attr:`remote_status` may have changed."""
+        return self._remote_status_cbs.register(cb)
+
+    @property
+    def name(self) -> str:
+        """What the remote server is called in the log."""
+        return f"server {self.remote_id}"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the remote server."""
+        return self._client is not None
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether it caught up with all that was there, and is close behind what is new."""
+        return self.state is FeedState.SYNCED and self._lag.is_within()
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since when something may be missing (``lag``)."""
+        return self._lag.seconds
+
+    @property
+    def lag_events(self) -> int:
+        """Events that are known to be missing for now (``lag``)."""
+        return self._lag.events
+
+    @property
+    def refused_events(self) -> int:
+        """Times that the remote server told of an event that cannot be kept."""
+        return self._refused_events + self._feed.refused_events
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds that the newest event kept of it is ahead of the clock of this machine."""
+        return 0.0 if self._timestamp is None else clock.ahead_s(self._timestamp)
+
+    async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
+        return await self._connect(
+            subscriptions=[("*",)],
+            server_id=self.remote_id,
+            persisted=True,
+            on_events=on_events,
+            on_status=self._on_status,
+        )
+
+    async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
+        session_id, self._timestamp = self._engine.replicated(self.remote_id)
+        reason = await self._following.begin(client, session_id, self._timestamp)
+        if reason is not None:
+            self._on_client(client)
+            extra = {
+                "server": self.remote_id,
+                "peer": client.peer,
+                "last_session": session_id,
+                "reason": reason,
+            }
+            mlog.error(_REFUSED, extra=extra)
+            await client.wait_closing()  # its status counts all the same
+            raise ClosedError(f"connection lost: {client.close_reason}")
+        if self._timestamp is None:
+            await self._warn_if_unknown(client)
+            return {self.remote_id: None}
+        return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
+
+    async def _warn_if_unknown(self, client: EventerClient) -> None:
+        """Tell of a wrong identifier, for which the replication would wait without a word."""
+        if client.status is not Status.OPERATIONAL:
+            return  # nothing may be registered there yet
+        started = (await client.query(QueryLatestParams([("event", "?", "engine")]))).events
+        known = sorted({event.id.server for event in started})
+        if known and self.remote_id not in known:
+            extra = {"server": self.remote_id, "known": known[: limits.MAX_GROUP_SERVERS]}
+            mlog.warning(f"server {self.remote_id} is not known at {client.peer}", extra=extra)
+
+    def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
+        """Keep what can be kept of a session."""
+        if reason := self._following.goes_on(session):
+            error = ClosedError(f"server {self.remote_id} goes on with another history: {reason}")
+            return failed(asyncio.get_running_loop().create_future(), error)
+        checked: dict[EventType, str | None] = {}
+        reasons = [self._refusal(event, session[0], checked) for event in session]
+        events = [event for event, reason in zip(session, reasons, strict=True) if reason is None]
+        if len(events) < len(session):
+            self._refused_events += len(session) - len(events)
+            extra = {
+                "server": self.remote_id,
+                "session": session[0].id.session,
+                "events": len(session) - len(events),
+                "reason": next(i for i in reasons if i is not None)[: limits.MAX_LOG_CHARACTERS],
+            }
+            mlog.error("events of a remote server are left out: they cannot be kept", extra=extra)
+        if not events:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        self._timestamp = session[0].timestamp
+        self._tell_if_ahead()
+        return self._engine.replicate(events)
+
+    def _tell_if_ahead(self) -> None:
+        """Say once for each connection that one of the clocks is wrong; its events are kept."""
+        if not self._is_ahead_told and self.ahead_s > limits.CLOCK_TOLERANCE_S:
+            self._is_ahead_told = True
+            extra = {"server": self.remote_id, "ahead_s": round(self.ahead_s, 3)}
+            mlog.warning("replicated events are ahead of the clock of this machine", extra=extra)
+
+    def _refusal(
+        self, event: Event, first: Event, checked: dict[EventType, str | None]
+    ) -> str | None:
+        """Why an event can never be stored; None if it can. Remembers what it finds of types.
+
+        A server's timestamps rise with its ids: the natural order is built upon that. Of
+        events for which they do not, hat-event tells, but does not store them either.
+        """
+        if event.timestamp != first.timestamp:
+            return "its timestamp is not that of its session"
+        if self._timestamp is not None and event.timestamp < self._timestamp:
+            return "its timestamp is before that of an earlier session"
+        if event.type not in checked:
+            checked[event.type] = self._type_refusal(event.type)
+        return checked[event.type]
+
+    def _type_refusal(self, event_type: EventType) -> str | None:
+        if is_history(event_type) and event_type != type_of(self.remote_id):
+            return "it tells of the history of another server"
+        try:
+            check_type(event_type)
+        except InvalidEventError as e:
+            return str(e)
+        return None
+
+    def _on_client(self, client: EventerClient | None) -> None:
+        self._client = client
+        if client is None:
+            self.state = None
+            self._is_ahead_told = False
+        self._remote_status_cbs.notify()
+
+    def _on_state(self, state: FeedState, count: int | None) -> None:
+        if state is FeedState.SYNCED:
+            self._lag.note_complete()
+            if self._client is not None:
+                self._client.async_group.spawn(self._watch, self._client)
+        self._set_state(state, count)
+
+    async def _watch(self, client: EventerClient) -> None:
+        try:
+            with contextlib.suppress(EventerBridgeError):
+                await self._lag.watch(client)
+        finally:
+            client.close()  # who does not answer is asked over another connection
+
+    def _on_looked(self) -> None:
+        if self.state is FeedState.SYNCED and not self._lag.is_within():
+            self._set_state(FeedState.SYNCING, None)
+        elif self.state is FeedState.SYNCING and self._lag.is_within(0.5):
+            self._set_state(FeedState.SYNCED, None)
+        elif (
+            self.state is FeedState.SYNCED
+            and self.refused_events != self._told_left_out
+            and self._loop.time() >= self._tell_left_out_at_s
+        ):
+            self._tell(None)
+
+    def _set_state(self, state: FeedState, count: int | None) -> None:
+        self.state = state
+        extra = {
+            "server": self.remote_id,
+            "state": state.value,
+            "events": count,
+            "lag_s": round(self.lag_s, 3),
+            "lag_events": self.lag_events,
+            "left_out": self.refused_events,
+        }
+        mlog.info("replication", extra=extra)
+        self._tell(count)
+
+    def _on_status(self, status: Status) -> None:
+        # while it was not OPERATIONAL it could not be told
+        if status is Status.OPERATIONAL and self.state is not None:
+            self._tell(None)
+        self._remote_status_cbs.notify()
+
+    def _tell(self, count: int | None) -> None:
+        if self._client is None or self.state is None:
+            return
+        data: dict[str, Any] = {"state": self.state.value}
+        if self.state is FeedState.SYNCED:
+            data["count"] = count
+            if left_out := self.refused_events:
+                data["left_out"] = left_out
+            self._told_left_out = left_out
+            self._tell_left_out_at_s = self._loop.time() + limits.LEFT_OUT_TOLD_S
+        event_type = ("event", str(self._engine.server_id), "synced", str(self.remote_id))
+        try:
+            self._client.register_only([RegisterEvent(event_type, None, JsonPayload.of(data))])
+        except EventerBridgeError as e:
+            extra = {"server": self.remote_id, "reason": str(e)}
+            mlog.debug("remote server is not told of the replication", extra=extra)

@@ -1,0 +1,1 @@
+"""The gateway process: configuration, life cycle, HTTP, metrics and logs."""

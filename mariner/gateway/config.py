@@ -1,0 +1,463 @@
+"""Configuration of the gateway: a file, checked against ``schemas/gateway.yaml``.
+
+YAML, TOML or JSON, read by hat-json. Everything that is wrong is told at once, a line each,
+with the key, the value and what was expected; tokens are never shown.
+
+:func:`load` and :func:`parse` look at the configuration itself, :func:`check` at the files
+that it names.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import jsonschema
+import jsonschema_rs
+import msgspec
+import yaml
+from hat import json as hat_json
+from jsonschema.exceptions import ValidationError
+from referencing import Registry, Resource
+
+from eventer_bridge import limits as core_limits
+from eventer_bridge import tls
+from eventer_bridge.backends.retention import LIMITS, RetentionRule
+from eventer_bridge.core.rights import ClientConfig
+from eventer_bridge.errors import (
+    ConfigurationError,
+    InvalidEventError,
+    InvalidSubscriptionError,
+    ModuleError,
+)
+from eventer_bridge.model import EventType, check_registrable
+from eventer_bridge.modules import loading as modules
+from eventer_bridge.resources import read_schema
+from eventer_bridge.rsb.event import parse_scope
+from eventer_bridge.subscription import Subscription
+
+DEFAULT_HTTP_PORT: Final = 23080
+
+_ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
+_MAX_VALUE_CHARACTERS: Final = 60
+_ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is listened on here
+
+
+class TlsConfig(msgspec.Struct, frozen=True):
+    """TLS of a listener; with ``client_ca`` clients need a certificate of that CA."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+class ListenConfig(msgspec.Struct, frozen=True):
+    """Where Mariner clients connect to."""
+
+    host: str
+    port: int
+    tls: TlsConfig | None = None
+
+
+class DummyConfig(msgspec.Struct, frozen=True, tag_field="type", tag="dummy"):
+    """Nothing is stored: events are only distributed."""
+
+    conditions: tuple[dict[str, Any], ...] = ()
+
+
+class MemoryConfig(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
+    """A store that lives as long as the process."""
+
+    conditions: tuple[dict[str, Any], ...] = ()
+    retention: tuple[RetentionRule, ...] = ()
+
+
+class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"):
+    """A durable store; ``path`` is its directory."""
+
+    path: Path
+    conditions: tuple[dict[str, Any], ...] = ()
+    retention: tuple[RetentionRule, ...] = ()
+
+
+BackendConfig: TypeAlias = DummyConfig | MemoryConfig | RocksDbConfig
+
+
+class ClientTlsConfig(msgspec.Struct, frozen=True):
+    """TLS to a remote server: by which CA it is verified, and who we are."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+class RemoteConfig(msgspec.Struct, frozen=True):
+    """A remote Event Server."""
+
+    host: str
+    port: int
+    token: str | None = None
+    tls: ClientTlsConfig | None = None
+
+
+class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
+    """A remote Event Server whose events are kept here, too."""
+
+    server_id: int
+
+
+class EventerServerConfig(msgspec.Struct, frozen=True):
+    """Where Eventer clients connect to; ``clients`` gives rights to each, by its name.
+
+    Without them, ``max_event_types`` is the quota of all together.
+    """
+
+    host: str
+    port: int
+    token: str | None = None
+    tls: TlsConfig | None = None
+    clients: tuple[ClientConfig, ...] | None = None
+    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
+
+
+class MonitorConfig(msgspec.Struct, frozen=True):
+    """Where the Monitor Server listens, and the group of servers that this one is of."""
+
+    host: str
+    port: int
+    group: str
+
+
+class RsbConfig(msgspec.Struct, frozen=True):
+    """The RSB bus that takes part; ``scopes_in`` is registered, ``scopes_out`` sent."""
+
+    host: str
+    port: int
+    mode: Literal["server", "client"]
+    scopes_in: tuple[str, ...] = ()
+    scopes_out: tuple[str, ...] = ()
+    prefix: EventType = ("rsb",)
+    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
+
+
+class CoreConfig(msgspec.Struct, frozen=True):
+    """The embedded event server."""
+
+    server_id: int
+    backend: BackendConfig
+    modules: tuple[dict[str, Any], ...] = ()
+    eventer_server: EventerServerConfig | None = None
+    replication: tuple[ReplicationConfig, ...] = ()
+    monitor: MonitorConfig | None = None
+    rsb: RsbConfig | None = None
+
+
+class HttpConfig(msgspec.Struct, frozen=True):
+    """Where health and metrics are told."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_HTTP_PORT
+
+
+class GatewayConfig(msgspec.Struct, frozen=True):
+    """A whole configuration; it has either ``event_core`` or ``eventer``.
+
+    ``log`` is for ``logging.config.dictConfig``.
+    """
+
+    name: str
+    mariner: ListenConfig
+    clients: tuple[ClientConfig, ...]
+    event_core: CoreConfig | None = None
+    eventer: RemoteConfig | None = None
+    schemas: tuple[dict[str, Any], ...] = ()
+    http: HttpConfig | None = None
+    log: dict[str, Any] | None = None
+
+
+def load(path: Path) -> GatewayConfig:
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is wrong.
+    """
+    if path.suffix not in _ENDINGS:
+        raise ConfigurationError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}")
+    try:
+        data = hat_json.decode_file(path)
+    except OSError as e:
+        raise ConfigurationError(f"{path}: {e.strerror}") from e
+    except ValueError as e:  # JSON, TOML and UTF-8 errors, which name line and column
+        raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = _without_quotes(e.problem or "")
+        raise ConfigurationError(f"{path}: {place}{problem}") from e
+    except yaml.YAMLError as e:
+        raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
+    return parse(data, str(path))
+
+
+def parse(data: Any, where: str) -> GatewayConfig:
+    """Check a decoded configuration.
+
+    Args:
+        data: the configuration.
+        where: what to call it in errors, usually its file.
+
+    Raises:
+        ConfigurationError: it is wrong; one line an error.
+    """
+    problems = [_describe(error) for error in _validator().iter_errors(data)]
+    if isinstance(data, Mapping) and ("event_core" in data) is ("eventer" in data):
+        found = "both are there" if "eventer" in data else "missing"
+        problems.append(
+            f"event_core: {found}, expected either event_core, the embedded event server, or"
+            " eventer, the remote one that everything is relayed to"
+        )
+    if not problems:
+        problems = list(_semantic_problems(data))
+    if problems:
+        raise ConfigurationError("\n".join(f"{where}: {i}" for i in sorted(problems)))
+    return msgspec.convert(data, GatewayConfig, dec_hook=_to_path)
+
+
+def check(config: GatewayConfig) -> None:
+    """Check the files that a configuration names.
+
+    Raises:
+        ConfigurationError: a certificate or key is missing or does not fit.
+    """
+    core = config.event_core
+    listeners = [config.mariner.tls]
+    remotes = [] if config.eventer is None else [config.eventer.tls]
+    if core is not None:
+        listeners += [] if core.eventer_server is None else [core.eventer_server.tls]
+        remotes += [remote.tls for remote in core.replication]
+    for listener in filter(None, listeners):
+        tls.server_context(listener.cert, listener.key, listener.client_ca)
+    for remote in filter(None, remotes):
+        tls.client_context(remote.ca, remote.cert, remote.key)
+
+
+def _to_path(kind: type[Any], value: Any) -> Any:
+    return kind(value)
+
+
+@functools.cache
+def _validator() -> jsonschema.Draft202012Validator:
+    schema = yaml.load(read_schema("gateway.yaml"), yaml.CSafeLoader)
+    # hat-json's repository of its own schemas, which `log` refers to
+    logging = hat_json.json_schema_repo["hat-json://logging.yaml"]
+    registry: Registry[Any] = Registry().with_resources(
+        [
+            ("hat-json://logging.yaml", Resource.from_contents(logging)),
+            (schema["$id"], Resource.from_contents(schema)),
+        ]
+    )
+    return jsonschema.Draft202012Validator(schema, registry=registry)
+
+
+def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
+    """Key (below ``parent``), value and what was expected."""
+    path = [*parent, *error.absolute_path]
+    expected: Any = error.validator_value
+    value: Any = error.instance
+    if error.validator == "required":
+        [name] = [i for i in expected if i not in value and f"'{i}'" in error.message][:1]
+        return f"{_key([*path, name])}: missing, expected {_what(error.schema, name)}"
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"] if isinstance(error.schema, Mapping) else {}
+        unknown = [i for i in value if i not in known]
+        keys = ", ".join(_key([*path, _masked(i)]) for i in unknown)
+        return f"{keys}: unknown key, expected one of {', '.join(known)}"
+    shown = "***" if "token" in path else _show(value)
+    match error.validator:
+        case "type":
+            text = " or ".join(expected if isinstance(expected, list) else [expected])
+        case "enum":
+            text = f"one of {', '.join(map(str, expected))}"
+        case "const":
+            text = repr(expected)
+        case "minimum":
+            text = f"at least {expected}"
+        case "maximum":
+            text = f"at most {expected}"
+        case "minLength":
+            text = "a text that is not empty"
+        case "minItems":
+            text = f"at least {expected} in it"
+        case "maxItems":
+            text = f"at most {expected} in it"
+        case "not" if isinstance(error.schema, Mapping) and "description" in error.schema:
+            text = error.schema["description"]
+        case _:
+            text = f"{error.validator} {_show(expected)}"
+    article = {"integer": "an ", "object": "an ", "array": "an ", "string": "a "}.get(text, "")
+    return f"{_key(path)}: {shown}: expected {article}{text}"
+
+
+def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    schemas: list[Mapping[str, Any]] = data.get("schemas", [])
+    for index, schema in enumerate(schemas):
+        key = f"schemas[{index}]"
+        if not isinstance(schema.get("$id"), str):
+            yield f"{key}.$id: missing, expected the identifier that schema_id refers to"
+        elif reason := _schema_problem(schema):
+            yield f"{key}: expected a valid JSON Schema: {reason}"
+    known = {schema.get("$id") for schema in schemas}
+    yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
+    if "event_core" in data:
+        yield from _core_problems(data["event_core"], known)
+
+
+def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
+    yield from _module_problems(core.get("modules", []))
+    for index, condition in enumerate(core["backend"].get("conditions", [])):
+        key = f"event_core.backend.conditions[{index}].subscriptions"
+        yield from _subscription_problems(key, condition["subscriptions"])
+    for index, rule in enumerate(core["backend"].get("retention", [])):
+        yield from _retention_problems(f"event_core.backend.retention[{index}]", rule)
+    server = core.get("eventer_server", {})
+    key = "event_core.eventer_server"
+    yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
+    if "clients" in server and server.get("token") is not None:
+        yield f"{key}.token: expected either token, which is for all, or clients with their own"
+    if "clients" in server and "max_event_types" in server:
+        yield f"{key}.max_event_types: expected in each of clients, where there are any"
+    ids = {core["server_id"]}
+    for index, remote in enumerate(core.get("replication", [])):
+        if remote["server_id"] in ids:
+            key = f"event_core.replication[{index}].server_id"
+            yield f"{key}: {remote['server_id']}: expected an id that no other server has"
+        ids.add(remote["server_id"])
+    if "monitor" in core:
+        yield from _monitor_problems(core)
+    yield from _rsb_problems("event_core.rsb", core.get("rsb", {}))
+
+
+def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
+    key = "event_core.eventer_server"
+    if "eventer_server" not in core:
+        yield f"{key}: missing, expected beside monitor, for the other servers of the group"
+        return
+    host = core["eventer_server"]["host"]
+    if "tls" not in core["eventer_server"] and host in _ANY_ADDRESS:
+        yield (
+            f"{key}.host: {host!r}: expected the name or address that others reach this server"
+            " at, which is what the monitor server tells them"
+        )
+
+
+def _rsb_problems(key: str, rsb: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("scopes_in", "scopes_out"):
+        for index, scope in enumerate(rsb.get(name, [])):
+            try:
+                parse_scope(scope)
+            except InvalidEventError as e:
+                yield f"{key}.{name}[{index}]: {e}"
+    try:
+        check_registrable(tuple(rsb.get("prefix", ())))
+    except InvalidEventError as e:
+        yield f"{key}.prefix: {e}"
+
+
+def _client_problems(
+    place: str,
+    clients: Iterable[Mapping[str, Any]],
+    listener_key: str,
+    listener: Mapping[str, Any],
+    known: Container[Any],
+) -> Iterator[str]:
+    names: set[str] = set()
+    for index, client in enumerate(clients):
+        key = f"{place}[{index}]"
+        name = client["name"]
+        if name in names:
+            yield f"{key}.name: {name!r}: expected a name that no other client has"
+        names.add(name)
+        if client.get("certificate") is not None:
+            tls_keys = listener.get("tls") or {}
+            if "client_ca" not in tls_keys:
+                yield f"{key}.certificate: expected {listener_key}.tls.client_ca beside it"
+        yield from _subscription_problems(f"{key}.subscriptions", client["subscriptions"])
+        for number, rule in enumerate(client["register_events"]):
+            rule_key = f"{key}.register_events[{number}]"
+            yield from _subscription_problems(f"{rule_key}.subscriptions", rule["subscriptions"])
+            schema_id = rule.get("schema_id")
+            if schema_id is not None and schema_id not in known:
+                yield f"{rule_key}.schema_id: {schema_id!r}: expected the $id of one of schemas"
+
+
+def _module_problems(confs: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for index, conf in enumerate(confs):
+        path = ["event_core", "modules", index]
+        try:
+            yield from [_describe(error, path) for error in modules.errors(conf)]
+        except ModuleError as e:
+            yield f"{_key([*path, 'module'])}: {e}"
+
+
+def _subscription_problems(key: str, query_types: Iterable[list[str]]) -> Iterator[str]:
+    for index, query_type in enumerate(query_types):
+        try:
+            Subscription([query_type])
+        except InvalidSubscriptionError as e:
+            yield f"{key}[{index}]: {e}"
+
+
+def _retention_problems(key: str, rule: Mapping[str, Any]) -> Iterator[str]:
+    yield from _subscription_problems(f"{key}.subscriptions", rule["subscriptions"])
+    if not any(limit in rule for limit in LIMITS):
+        yield f"{key}: expected at least one of {', '.join(LIMITS)}"
+    if math.isnan(rule.get("duration", 0)):
+        yield f"{key}.duration: nan: expected a number"
+
+
+def _schema_problem(schema: Mapping[str, Any]) -> str | None:
+    try:
+        jsonschema_rs.meta.validate(dict(schema))
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
+        return str(e).splitlines()[0]
+    return None
+
+
+def _without_quotes(problem: str) -> str:
+    """What a parser says without what it quotes of the file: that may be part of a token.
+
+    A token that begins with ``!`` or ``*``, for example, is a tag or an alias to YAML. What is
+    one character, or the parser's own word (``<block end>``), stays.
+    """
+    return re.sub(r"""(['"])(?!<[a-z ]+>\1)(?:(?!\1).){2,}\1""", "***", problem)
+
+
+def _what(schema: Any, name: str) -> str:
+    """What a property is for, as the schema describes it."""
+    described = schema.get("properties", {}).get(name, {}) if isinstance(schema, Mapping) else {}
+    description = described.get("description") if isinstance(described, Mapping) else None
+    return description or described.get("type") or "a value"
+
+
+def _key(path: Iterable[Any]) -> str:
+    text = ""
+    for i in path:
+        text += f"[{i}]" if isinstance(i, int) else f".{i}"
+    return text.removeprefix(".") or "(root)"
+
+
+def _masked(value: Any) -> Any:
+    """Without a token that stands where none should: ``token:secret`` is one text to YAML."""
+    is_suspect = isinstance(value, str) and "token" in value and not value.isidentifier()
+    return "***" if is_suspect else value
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    text = repr(_masked(value))
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"

@@ -1,0 +1,313 @@
+"""The gateway: core, servers and HTTP, made and closed in order.
+
+The core is embedded (backend, engine, replications, monitor) or relays to a remote Event Server;
+the servers do not know which. When the gateway is closed, the engine stops first: nothing new
+is accepted, what was is answered and durable. Then the parts are closed in the opposite order.
+"""
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+from hat import aio
+
+from eventer_bridge import chatter, tls
+from eventer_bridge.backends import dummy, memory, rocksdb
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.core import engine
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.clock import SteadyClock
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator
+from eventer_bridge.eventer import server as eventer_server
+from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.net import Admission, descriptors
+from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.remote import relay, replication
+from eventer_bridge.remote.relay import RelayCore
+from eventer_bridge.rsb import bridge as rsb_bridge
+from eventer_bridge.rsb.event import parse_scope
+from mariner import limits, server
+from mariner.gateway import remotes
+from mariner.gateway.config import (
+    BackendConfig,
+    CoreConfig,
+    DummyConfig,
+    EventerServerConfig,
+    GatewayConfig,
+    MemoryConfig,
+    RemoteConfig,
+    RocksDbConfig,
+    RsbConfig,
+    TlsConfig,
+)
+from mariner.gateway.metrics import GatewayCollector, Metrics, RemotesCollector, RemoteServer
+
+if TYPE_CHECKING:
+    from eventer_bridge.remote.monitor import Monitor
+    from mariner.gateway.http import HttpServer
+
+mlog = logging.getLogger(__name__)
+
+
+async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
+    """Start a gateway.
+
+    Args:
+        config: its configuration.
+        accept_loss: go on without acknowledged events, if the store lost some.
+
+    Raises:
+        ConfigurationError: a certificate or a schema cannot be used.
+        StorageError: the store cannot be opened.
+        OSError: an address cannot be listened on.
+        LimitError: the limit of open files is too low.
+    """
+    gateway = Gateway(config, accept_loss=accept_loss)
+    try:
+        await gateway._start()
+    except BaseException:
+        await aio.uncancellable(gateway.async_close())
+        raise
+    return gateway
+
+
+class Gateway(aio.Resource):
+    """See the module. Made by :func:`create`.
+
+    It closes when it is told to, and by itself when one of its parts closes (a store that
+    fails, for example): :attr:`failed` tells which of the two it was.
+    """
+
+    def __init__(self, config: GatewayConfig, *, accept_loss: bool) -> None:
+        self._config = config
+        self._accept_loss = accept_loss
+        self._async_group = aio.Group()
+        self._parts: list[tuple[str, aio.Resource]] = []
+        self._waits_for = "nothing"
+        self._replications: list[replication.Replication] = []
+        self._failed_part: str | None = None
+        self._descriptors = descriptors.find()
+        self._admission = Admission(self._descriptors.bounds)
+        self._schemas = PayloadSchemas(config.schemas)
+        self._backend: Backend | None = None
+        self._engine: engine.Engine | None = None
+        self._monitor: Monitor | None = None
+        self.core: EventCore
+        self.mariner: server.MarinerServer
+        self.eventer_server: EventerServer | None = None
+        self.rsb: rsb_bridge.Bridge | None = None
+        self.http: HttpServer | None = None
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the gateway's tasks."""
+        return self._async_group
+
+    @property
+    def failed(self) -> str | None:
+        """The part that closed by itself and took the gateway with it, if one did."""
+        return self._failed_part
+
+    @property
+    def waits_for(self) -> str:
+        """The part that closing waits for now; may be asked on any thread."""
+        return self._waits_for
+
+    async def _start(self) -> None:
+        config = self._config
+        self._tell_limits()
+        metrics = Metrics()
+        tls_context = _tls_context(config.mariner.tls)
+        if config.eventer is not None:
+            self.core = self._relay(config.eventer)
+        else:
+            assert config.event_core is not None
+            self.core = await self._embed(config.event_core, metrics)
+        core = self.core
+        self.mariner = await server.listen(
+            core,
+            config.clients,
+            self._schemas,
+            config.mariner.host,
+            config.mariner.port,
+            tls_context=tls_context,
+            admission=self._admission,
+            observe_query=metrics.observe_query,
+        )
+        self._own(self.mariner, "mariner server")
+        http_stats = ServerStats()
+        metrics.registry.register(
+            GatewayCollector(
+                core,
+                self._backend,
+                self.mariner,
+                self.eventer_server,
+                self.rsb,
+                http_stats=http_stats,
+            )
+        )
+        metrics.registry.register(RemotesCollector(self._remote_servers))
+        if config.http is not None:
+            from mariner.gateway import http  # noqa: PLC0415  # slow to import
+
+            self.http = await http.listen(
+                core,
+                metrics.registry,
+                config.http.host,
+                config.http.port,
+                admission=self._admission,
+                stats=http_stats,
+            )
+            self._own(self.http, "http server")
+
+    def _tell_limits(self) -> None:
+        found = self._descriptors
+        level = logging.INFO if found.are_enough else logging.WARNING
+        extra = {
+            "open_files": found.limit,
+            "max_clients": found.bounds.known,
+            "max_connections_before_init": found.bounds.new,
+        }
+        mlog.log(level, "limit of open files", extra=extra)
+
+    def _relay(self, remote: RemoteConfig) -> RelayCore:
+        connect = remotes.connector(remote, f"mariner/{self._config.name}")
+        core = relay.create(f"{remote.host}:{remote.port}", connect)
+        self._own(core, "relay")
+        return core
+
+    async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
+        backend = self._backend = await _create_backend(
+            config.backend, metrics, config.server_id if self._accept_loss else None
+        )
+        self._own(backend, "backend")
+        core = self._engine = engine.Engine(
+            backend, config.server_id, config.modules, Conditions(config.backend.conditions)
+        )
+        self._own(core, "engine")
+        if config.monitor is None:
+            await core.start()
+        for remote in config.replication:
+            connect = remotes.connector(remote, f"event/{config.server_id}")
+            part = replication.create(core, remote.server_id, connect)
+            self._own(part, f"replication of server {remote.server_id}")
+            self._replications.append(part)
+        if config.eventer_server is not None:
+            self.eventer_server = await self._listen(core, config.eventer_server, metrics)
+            self._own(self.eventer_server, "eventer server")
+        if config.monitor is not None:
+            # slow to import, and few gateways have a monitor
+            from eventer_bridge.remote import monitor  # noqa: PLC0415
+
+            assert config.eventer_server is not None
+            assert self.eventer_server is not None
+            member = monitor.Member(
+                self._config.name,
+                config.monitor.group,
+                self.eventer_server.address,
+                config.eventer_server.token,
+            )
+            address = chatter.Address(config.monitor.host, config.monitor.port)
+            self._monitor = monitor.create(core, address, member, self._replications)
+            self._own(self._monitor, "monitor")
+        if config.rsb is not None:
+            self.rsb = await rsb_bridge.create(
+                core,
+                self._rsb_settings(config.rsb),
+                admission=self._admission,
+                observe_times=metrics.rsb.observe,
+            )
+            self._own(self.rsb, "RSB bridge")
+        return core
+
+    async def _listen(
+        self, core: EventCore, config: EventerServerConfig, metrics: Metrics
+    ) -> EventerServer:
+        if config.clients is None:
+            authenticate = eventer_server.by_token(config.token, config.max_event_types)
+        else:
+            authenticate = Authenticator(config.clients, self._schemas).authenticate
+        return await eventer_server.listen(
+            core,
+            chatter.Address(config.host, config.port, config.tls is not None),
+            authenticate,
+            tls=_tls_context(config.tls),
+            admission=self._admission,
+            observe_query=metrics.observe_query,
+        )
+
+    def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.Settings:
+        return rsb_bridge.Settings(
+            config.host,
+            config.port,
+            is_server=config.mode == "server",
+            scopes_in=tuple(parse_scope(scope) for scope in config.scopes_in),
+            scopes_out=tuple(parse_scope(scope) for scope in config.scopes_out),
+            prefix=config.prefix,
+            name=self._config.name,
+            max_event_types=config.max_event_types,
+        )
+
+    def _remote_servers(self) -> list[RemoteServer]:
+        if isinstance(self.core, RelayCore):
+            return [self.core]
+        of_group = () if self._monitor is None else self._monitor.replications
+        return [*self._replications, *of_group]
+
+    def _own(self, part: aio.Resource, name: str) -> None:
+        self._parts.append((name, part))
+        self.async_group.spawn(self._watch, part, name)
+
+    async def _watch(self, part: aio.Resource, name: str) -> None:
+        await part.wait_closing()
+        if self.is_open:
+            self._failed_part = name
+            mlog.error("a part of the gateway closed by itself", extra={"part": name})
+            self.close()
+
+    async def _stop(self) -> None:
+        if self._engine is not None:
+            # clients are told, and what they asked for is answered, before they are closed
+            try:
+                async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+                    if self._monitor is not None:  # which would start it again
+                        self._waits_for = "monitor"
+                        await self._monitor.async_close()
+                    self._waits_for = "engine"
+                    await self._engine.stop(is_last=True)
+            except TimeoutError:
+                mlog.error("sessions did not end", extra={"timeout_s": limits.STOP_TIMEOUT_S})
+        for name, part in reversed(self._parts):
+            self._waits_for = name
+            await part.async_close()
+        self._waits_for = "schema checks"
+        await self._schemas.async_close()
+        self._waits_for = "threads"
+
+
+async def _create_backend(
+    backend: BackendConfig, metrics: Metrics, accept_loss_of: int | None
+) -> Backend:
+    match backend:
+        case DummyConfig():
+            return dummy.create()
+        case MemoryConfig():
+            return memory.create(backend.retention, SteadyClock())
+        case RocksDbConfig():
+            return await rocksdb.create(
+                backend.path,
+                on_commit=metrics.observe_commit,
+                retention=backend.retention,
+                clock=SteadyClock(),
+                accept_loss_of=accept_loss_of,
+            )
+
+
+def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
+    if config is None:
+        return None
+    return tls.server_context(config.cert, config.key, config.client_ca)

@@ -1,0 +1,183 @@
+"""HTTP for operators: ``/healthz``, ``/readyz`` and ``/metrics``.
+
+* ``/healthz``: 200 while the process lives and its event loop turns.
+* ``/readyz``: 200 while the status is OPERATIONAL and nothing is stuck (see
+  ``EventCore.check_ready``), else 503; the body names the status, and why it is not ready.
+  Nothing is registered for that.
+* ``/metrics``: Prometheus text format.
+
+It tells how the gateway is, never what it stored; listen on loopback or an inner network. A
+connection is for one request, without a body, and has a few seconds for it and its answer.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from hat import aio
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from eventer_bridge import net
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.net import Acceptor, Admission, Place
+from eventer_bridge.net.stats import ServerStats
+from mariner import limits
+
+mlog = logging.getLogger(__name__)
+
+
+async def listen(
+    core: EventCore,
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    *,
+    admission: Admission | None = None,
+    stats: ServerStats | None = None,
+) -> "HttpServer":
+    """Listen for HTTP requests.
+
+    Args:
+        core: whose status is told.
+        registry: whose metrics are told.
+        host: address or name to listen on.
+        port: TCP port; 0 takes a free one (see :attr:`HttpServer.port`).
+        admission: of the process; None: one of its own.
+        stats: where connections are counted.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    server = HttpServer(core, registry)
+    try:
+        await server._listen(host, port, admission, stats)
+    except BaseException:
+        await aio.uncancellable(server.async_close())
+        raise
+    return server
+
+
+class HttpServer(aio.Resource):
+    """See the module. Made by :func:`listen`."""
+
+    def __init__(self, core: EventCore, registry: CollectorRegistry) -> None:
+        self._core = core
+        self._registry = registry
+        self._acceptor: Acceptor | None = None
+        self._async_group = aio.Group()
+        app = web.Application(middlewares=[_one_request_without_body])
+        app.add_routes(
+            [
+                web.get("/healthz", self._on_healthz),
+                web.get("/readyz", self._on_readyz),
+                web.get("/metrics", self._on_metrics),
+            ]
+        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1)
+        self.async_group.spawn(aio.call_on_cancel, self._stop)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the server's tasks."""
+        return self._async_group
+
+    @property
+    def port(self) -> int:
+        """TCP port that is listened on."""
+        assert self._acceptor is not None
+        return self._acceptor.port
+
+    async def _listen(
+        self, host: str, port: int, admission: Admission | None, stats: ServerStats | None
+    ) -> None:
+        await self._runner.setup()
+        self._acceptor = await net.listen(
+            host, port, self._create_connection, admission=admission, stats=stats
+        )
+
+    def _create_connection(self, place: Place) -> "_Connection":
+        assert self._runner.server is not None
+        return _Connection(self._runner.server, place)
+
+    async def _stop(self) -> None:
+        if self._acceptor is not None:
+            await self._acceptor.async_close()
+        await self._runner.cleanup()
+
+    async def _on_healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _on_readyz(self, request: web.Request) -> web.Response:
+        try:
+            await self._core.check_ready()
+        except EventerBridgeError as e:
+            return web.Response(text=f"{self._core.status.name}: {e}\n", status=503)
+        return web.Response(text=f"{self._core.status.name}\n")
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+class _Connection(web.RequestHandler):
+    """One connection, which ends after its time, whatever it does."""
+
+    def __init__(self, server: web.Server, place: Place) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # as web.AppRunner gives it on
+            lingering_time=0,
+            max_line_size=limits.MAX_HTTP_LINE_BYTES,
+            max_field_size=limits.MAX_HTTP_LINE_BYTES,
+            max_headers=limits.MAX_HTTP_HEADERS,
+        )
+        self._place = place
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """There is a connection."""
+        super().connection_made(transport)
+        self._place.when_taken(self._abort)
+        left_s = self._place.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timeout)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._place.release()
+        super().connection_lost(exc)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """What a peer did wrong is told to it, and to nobody else."""
+        mlog.debug("HTTP request failed", extra={"peer": self._place.peer}, exc_info=True)
+
+    def _on_timeout(self) -> None:
+        extra = {"peer": self._place.peer, "reason": "request timeout"}
+        mlog.warning("closing HTTP connection", extra=extra)
+        self._abort()
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+@web.middleware
+async def _one_request_without_body(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response: web.StreamResponse
+    try:
+        if request.can_read_body:
+            response = web.Response(text="no body is expected\n", status=413)
+        else:
+            response = await handler(request)
+    except web.HTTPException as e:
+        e.force_close()
+        raise
+    response.force_close()
+    return response

@@ -1,0 +1,133 @@
+"""A bounded queue and a thread between those who log and the handlers.
+
+Every handler that is configured is replaced by one that puts records into the queue, and
+never waits: while it is full, they are dropped and counted. The thread hands them to the
+handlers. One that blocks (nobody reads standard error, the disk hangs) holds up nobody else.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from typing import Any, Final, TypeAlias
+
+from mariner import limits
+from mariner.gateway.logs.rate import Rate
+from mariner.gateway.logs.shorten import shorten
+
+mlog = logging.getLogger(__name__)
+
+_VERDICT: Final = "_is_admitted"
+"""Attribute of a record that several handlers are offered: whether it may be told."""
+
+_WAKE_S: Final = 0.5
+
+_Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
+
+
+class Pipeline:
+    """See the module. It is there once it is made.
+
+    Attributes:
+        n_dropped: lines that were dropped because the queue was full.
+        rate: how often the same may be told.
+    """
+
+    def __init__(self) -> None:
+        self.n_dropped = 0
+        self.rate = Rate()
+        self._told_dropped = 0
+        self._told_s = time.monotonic()
+        self._queue: queue.Queue[_Item | None] = queue.Queue(limits.MAX_LOG_QUEUE_LINES)
+        self._is_closing = False
+        self._replaced: list[tuple[logging.Logger, logging.Handler, logging.Handler]] = []
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+        for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+            if isinstance(logger, logging.Logger):
+                for handler in tuple(logger.handlers):
+                    self._replace(logger, handler)
+
+    def close(self) -> bool:
+        """See ``logs.close``."""
+        self._is_closing = True
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(limits.LOG_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            return False
+        for logger, handler, queueing in self._replaced:
+            logger.removeHandler(queueing)
+            logger.addHandler(handler)
+        self._replaced.clear()
+        return True
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """Whether it may be told; the same whoever asks."""
+        attributes = vars(record)
+        if _VERDICT not in attributes:
+            attributes[_VERDICT] = self.rate.admits(record)
+        return bool(attributes[_VERDICT])
+
+    def put(self, handler: logging.Handler, record: logging.LogRecord) -> None:
+        """Have a handler handle a record; never waits."""
+        if threading.current_thread() is self._thread:
+            handler.handle(record)
+            return
+        try:
+            self._queue.put_nowait((handler, record))
+        except queue.Full:
+            self.n_dropped += 1
+
+    def _replace(self, logger: logging.Logger, handler: logging.Handler) -> None:
+        queueing = _Queueing(self, handler)
+        logger.removeHandler(handler)
+        logger.addHandler(queueing)
+        self._replaced.append((logger, handler, queueing))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=_WAKE_S)
+            except queue.Empty:
+                item = None
+            if item is not None:
+                handler, record = item
+                try:
+                    handler.handle(record)
+                except Exception:  # its own are handled by itself
+                    self.n_dropped += 1
+            self._tell(is_last=item is None and self._is_closing)
+            if item is None and self._is_closing:
+                return
+
+    def _tell(self, *, is_last: bool) -> None:
+        """Tell now and then what was not told."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < limits.LOG_SUMMARY_PERIOD_S and not is_last:
+            return
+        self._told_s = now_s
+        left_out, n_dropped = self.rate.take_left_out(), self.n_dropped - self._told_dropped
+        self._told_dropped += n_dropped
+        if left_out:
+            extra: dict[str, Any] = {"lines": sum(left_out.values()), "left_out": left_out}
+            mlog.warning("lines were left out, there were too many of a kind", extra=extra)
+        if n_dropped:
+            mlog.warning("lines were dropped, the log is too slow", extra={"lines": n_dropped})
+
+
+class _Queueing(logging.Handler):
+    """Stands for another handler, see the module."""
+
+    def __init__(self, pipeline: Pipeline, handler: logging.Handler) -> None:
+        super().__init__(handler.level)
+        self._pipeline = pipeline
+        self._handler = handler
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by :mod:`logging`, on the thread that logs."""
+        if self._pipeline.admits(record):
+            short = shorten(record)
+            del vars(short)[_VERDICT]
+            self._pipeline.put(self._handler, short)

@@ -1,0 +1,258 @@
+"""Metrics of a gateway in Prometheus form.
+
+The hot path counts in plain integers (``ServerStats``); :class:`GatewayCollector` reads
+them when it is scraped. Only durations are observed as they happen, one per commit or
+query. Each gateway has a registry of its own.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.model import QueryParams, Status
+from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.remote.replication import Replication
+from eventer_bridge.rsb.bridge import Bridge
+from mariner.gateway import logs
+from mariner.gateway.rsb_metrics import RsbLatency
+from mariner.server import MarinerServer
+
+_LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
+_GROUP_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096)
+
+
+class Metrics:
+    """Registry and the durations of one gateway."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._commit_seconds = Histogram(
+            "mariner_commit_seconds",
+            "Duration of a group commit, synced to disk",
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._commit_events = Histogram(
+            "mariner_commit_events",
+            "Events of a group commit",
+            buckets=_GROUP_BUCKETS,
+            registry=self.registry,
+        )
+        self._query_seconds = Histogram(
+            "mariner_query_seconds",
+            "Time from a query's turn to its answer",
+            ["type"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+
+        self.rsb = RsbLatency()
+        self.registry.register(self.rsb)
+
+    def observe_commit(self, event_count: int, seconds: float) -> None:
+        """A group of ``event_count`` events was committed."""
+        self._commit_seconds.observe(seconds)
+        self._commit_events.observe(event_count)
+
+    def observe_query(self, params: QueryParams, seconds: float) -> None:
+        """A query was answered."""
+        name = type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
+        self._query_seconds.labels(name).observe(seconds)
+
+
+class RemoteServer(Protocol):
+    """What follows a remote Event Server: a relay or a replication."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to it."""
+
+    @property
+    def refused_events(self) -> int:
+        """Times that it told of an event that had to be left out."""
+
+
+class RemotesCollector(Collector):
+    """Metrics of the remote Event Servers that there are when it is scraped.
+
+    Args:
+        remotes: gives them.
+    """
+
+    def __init__(self, remotes: Callable[[], Iterable[RemoteServer]]) -> None:
+        self._remotes = remotes
+
+    def collect(self) -> Iterable[Metric]:
+        """Whether they can be followed, and what could not be taken from them."""
+        remotes = list(self._remotes())
+        connected = {remote.name: remote.is_connected for remote in remotes}
+        text = "1 if there is a connection to the remote server"
+        yield _gauges("mariner_remote_connected", text, "server", connected)
+        replications = [i for i in remotes if isinstance(i, Replication)]
+        for name, text, values in (
+            (
+                "synced",
+                "1 if all was caught up with, and both lags are within their bounds",
+                {i.name: i.is_synced for i in replications},
+            ),
+            (
+                "lag_seconds",
+                "Seconds since when an event of the remote server may be missing",
+                {i.name: i.lag_s for i in replications},
+            ),
+            (
+                "lag_events",
+                "Events of the remote server that are on their way, as far as they are known",
+                {i.name: i.lag_events for i in replications},
+            ),
+            (
+                "clock_ahead_seconds",
+                "Seconds that the newest event kept of the server is ahead of the clock here",
+                {i.name: i.ahead_s for i in replications},
+            ),
+        ):
+            yield _gauges(f"mariner_replication_{name}", text, "server", values)
+        refused = {remote.name: remote.refused_events for remote in remotes}
+        text = "Events of a remote server that were left out, each time it told of them"
+        yield _labelled("mariner_remote_events_refused", text, "server", refused)
+
+
+class GatewayCollector(Collector):
+    """Reads the counts of a gateway's parts when it is scraped, on the event loop's thread."""
+
+    def __init__(
+        self,
+        core: EventCore,
+        backend: Backend | None,
+        server: MarinerServer,
+        eventer_server: EventerServer | None,
+        rsb: Bridge | None,
+        *,
+        http_stats: ServerStats,
+    ) -> None:
+        self._core = core
+        self._backend = backend
+        self._server = server
+        self._eventer_server = eventer_server
+        self._rsb = rsb
+        self._http_stats = http_stats
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics but the durations."""
+        core = self._core
+        is_operational = int(core.status is Status.OPERATIONAL)
+        for name, text, value in (
+            ("operational", "1 if the status is OPERATIONAL", is_operational),
+            ("pending_events", "Events that wait for their commit", core.pending_events),
+        ):
+            yield GaugeMetricFamily(f"mariner_{name}", text, value)
+        if isinstance(core, Engine):
+            text = "Seconds that the newest event is ahead of the clock of this machine"
+            yield GaugeMetricFamily("mariner_clock_ahead_seconds", text, core.clock_ahead_s)
+        stats = self._server.stats
+        yield from _server_metrics("mariner", stats)
+        traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
+        yield _labelled("mariner_bytes", "Bytes of messages", "direction", traffic)
+        if self._eventer_server is not None:
+            yield from _server_metrics("mariner_eventer", self._eventer_server.stats)
+        if self._rsb is not None:
+            yield from _rsb_metrics(self._rsb)
+        yield from _connection_metrics("mariner_http", self._http_stats)
+        if self._backend is not None:
+            yield from _store_metrics(self._backend)
+        yield from _log_metrics()
+
+
+def _log_metrics() -> Iterable[Metric]:
+    counts = logs.counts()
+    for name, text, value in (
+        ("log_left_out", "Lines that were not logged, as too many of a kind", counts.left_out),
+        ("log_dropped", "Lines that were not logged, as the log was too slow", counts.dropped),
+    ):
+        yield CounterMetricFamily(f"mariner_{name}", text, value)
+
+
+def _connection_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
+    text = "Open connections, counted from accept"
+    yield GaugeMetricFamily(f"{prefix}_connections", text, stats.connections)
+    text = "Connections accepted"
+    yield CounterMetricFamily(f"{prefix}_connections_accepted", text, stats.accepted)
+    for name, text, values in (
+        ("refused", "Connections that got no place, or lost it before init", stats.refused),
+        ("closed", "Closed connections", stats.closed),
+    ):
+        yield _labelled(f"{prefix}_connections_{name}", text, "reason", values)
+
+
+def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
+    yield from _connection_metrics(prefix, stats)
+    yield GaugeMetricFamily(f"{prefix}_clients", "Initialised clients", stats.clients)
+    for name, text, value in (
+        ("connections_declined", "Connections whose init was declined", stats.declined),
+        ("events_registered", "Events acknowledged to clients", stats.events_registered),
+        ("events_notified", "Events sent in notifications", stats.events_notified),
+        (
+            "registrations_outcome_unknown",
+            "Registrations told to be stored or not, nobody knows",
+            stats.outcome_unknown,
+        ),
+    ):
+        yield CounterMetricFamily(f"{prefix}_{name}", text, value)
+    frames = {"in": stats.frames_in, "out": stats.frames_out}
+    for name, text, label, values in (
+        ("frames", "Messages", "direction", frames),
+        ("registrations_rejected", "Registrations refused", "reason", stats.rejected),
+    ):
+        yield _labelled(f"{prefix}_{name}", text, label, values)
+
+
+def _rsb_metrics(rsb: Bridge) -> Iterable[Metric]:
+    stats = rsb.stats
+    yield from _server_metrics("mariner_rsb", stats)
+    traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
+    yield _labelled("mariner_rsb_bytes", "Bytes of notifications", "direction", traffic)
+    yield CounterMetricFamily(
+        "mariner_rsb_relayed", "Notifications relayed, counted per receiver", stats.relayed
+    )
+    yield _labelled("mariner_rsb_unsent", "Events not sent to the bus", "reason", stats.unsent)
+
+
+def _store_metrics(backend: Backend) -> Iterable[Metric]:
+    load = backend.query_load
+    for name, text, value in (
+        ("queries_running", "Queries that read from the store", load.running),
+        ("queries_waiting", "Queries that wait to begin", load.waiting),
+    ):
+        yield GaugeMetricFamily(f"mariner_{name}", text, value)
+    store = backend.stats()
+    for name, text, value in (
+        ("store_events", "Stored events, estimated", store.events),
+        ("store_event_types", "Known event types", store.event_types),
+        ("store_bytes", "Bytes of the store on disk", store.size_bytes),
+    ):
+        yield GaugeMetricFamily(f"mariner_{name}", text, value)
+
+
+def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in sorted(values.items()):
+        family.add_metric([value], count)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for label_value, value in sorted(values.items()):
+        family.add_metric([label_value], value)
+    return family

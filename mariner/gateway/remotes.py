@@ -1,0 +1,31 @@
+"""Connecting to the remote Event Servers of the configuration."""
+
+import functools
+
+from eventer_bridge import chatter, tls
+from eventer_bridge.eventer import client
+from mariner.gateway.config import RemoteConfig
+
+
+def connector(remote: RemoteConfig, client_name: str) -> client.ConnectCb:
+    """What connects to a remote server.
+
+    Args:
+        remote: the server.
+        client_name: our name there.
+
+    Raises:
+        ConfigurationError: a certificate cannot be used.
+    """
+    address = chatter.Address(remote.host, remote.port, remote.tls is not None)
+    context = None
+    if remote.tls is not None:
+        context = tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
+    return functools.partial(
+        client.connect,
+        address,
+        client_name,
+        client_token=remote.token,
+        keeps_bounds=True,
+        tls=context,
+    )

@@ -1,0 +1,1 @@
+"""The Mariner protocol as bytes, messages and states, without I/O (002)."""

@@ -1,0 +1,284 @@
+"""Decoding large messages in slices, with the verdict that ``codec.decode`` would give.
+
+Large is a registration, if a message to a server is::
+
+    {"msg_type":"register_req","register_id":1,"register_events":[ … ]}
+    └──────────────────── head ────────────────────────────────┘   └ tail
+
+Events are decoded as many at a time as fill a step. Where to cut is guessed: before what looks
+like the begin of an event, as the first one does. The guess was right if what comes before it are
+whole events; if not (in a payload may be anything), the end of the next event is looked for
+bracket by bracket. Head and tail together are a message without events, which the codec decodes.
+
+Beyond the contract:
+
+- a message of more than ``limits.MAX_OTHER_FRAME_BYTES`` is a ``register_req`` whose name of
+  ``register_events`` is within the first ``limits.LARGE_FRAME_BYTES``, and which has no more
+  than ``MAX_SESSION_EVENTS`` events;
+- an event of it has no more than ``limits.MAX_EVENT_COMMAS`` commas and
+  ``limits.MAX_EVENT_MARKS`` brackets and quotes.
+
+Sans I/O; any thread.
+"""
+
+import re
+from typing import Final, NoReturn
+
+import msgspec
+
+from eventer_bridge import limits as core_limits
+from eventer_bridge.model import RegisterEvent
+from eventer_bridge.slices import Steps
+from mariner import limits
+from mariner.errors import InvalidMessageError
+from mariner.wire import codec, lenient
+from mariner.wire.messages import Message, RegisterReq
+
+_decode_events: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
+_decode_event: Final = msgspec.json.Decoder(RegisterEvent).decode
+
+_EVENTS: Final = re.compile(rb'"register_events"[ \t\n\r]*:[ \t\n\r]*\[')
+_FIRST: Final = re.compile(rb'\{[ \t\n\r]*"[^"\\]{0,64}"[ \t\n\r]*:[ \t\n\r]*[\[{"]?')
+_BLANKS: Final = b" \t\n\r"
+_NOT_BLANK: Final = re.compile(rb"[ \t\n\r]*")
+_STRUCTURE: Final = re.compile(rb'[^"\[\]{}]*')
+
+_OPENING: Final = (b"[", b"{")
+_CLOSING: Final = (b"]", b"}")
+
+_MAX_GUESSES: Final = 4
+"""Places that are tried to cut at before brackets are counted."""
+
+_MIN_GUESS_BYTES: Final = 256
+"""How far a cut is guessed after a wrong guess; it doubles with each good one."""
+
+_STEP_TOKENS: Final = 1_024
+"""Brackets and quotes that are passed in one step; and backslashes that are looked at at once."""
+
+
+def decode(message: bytes) -> Steps[Message]:
+    """Decode a message in steps.
+
+    Args:
+        message: without framing, from a client.
+
+    Raises:
+        InvalidMessageError: it is refused; with pointer and reason.
+    """
+    found = _EVENTS.search(message, 0, limits.LARGE_FRAME_BYTES)
+    if found is None:
+        if len(message) > limits.MAX_OTHER_FRAME_BYTES:
+            raise InvalidMessageError(
+                f"{len(message)} bytes, at most {limits.MAX_OTHER_FRAME_BYTES} are allowed for"
+                " what is not a register_req"
+            )
+        return codec.decode(message)
+    reader = _Reader(message, _skip_blanks(message, found.end()))
+    try:
+        yield from reader.read()
+    except InvalidMessageError as e:
+        reader.refuse(e)
+    request = reader.without_events()
+    if not isinstance(request, RegisterReq):
+        return request
+    return RegisterReq(request.register_id, tuple(reader.events))
+
+
+class _Reader:
+    """Takes the events out of a message.
+
+    Attributes:
+        events: those that were found so far.
+    """
+
+    def __init__(self, message: bytes, begin: int) -> None:
+        self._message = message
+        self._begin = self._pos = begin
+        first = _FIRST.match(message, begin)
+        self._sign = first.group() if first else b""
+        self._guess_bytes = limits.STEP_BYTES
+        self.events: list[RegisterEvent] = []
+
+    def read(self) -> Steps[None]:
+        """Read all events; raises InvalidMessageError, without what the head tells."""
+        if self._byte() == b"]":
+            return
+        while True:
+            if not self._read_many():
+                yield from self._read_one()
+                self._pos = _skip_blanks(self._message, self._pos)
+                self._check_count()
+                if self._byte() == b"]":
+                    return
+                if self._byte() != b",":
+                    raise InvalidMessageError("not JSON: expected ',' or ']' after an event")
+                self._pos = _skip_blanks(self._message, self._pos + 1)
+            self._check_count()
+            yield
+
+    def without_events(self) -> Message:
+        """The message without its events, from which the rest of it is known."""
+        tail = self._message[self._pos : self._pos + limits.LARGE_FRAME_BYTES + 1]
+        if len(tail) > limits.LARGE_FRAME_BYTES:
+            raise InvalidMessageError(
+                f"more than {limits.LARGE_FRAME_BYTES} bytes follow register_events"
+            )
+        if b'"register_events"' in tail or b"\\u" in tail:
+            raise InvalidMessageError("expected register_events once in a large message")
+        return codec.decode(self._message[: self._begin] + tail)
+
+    def refuse(self, error: InvalidMessageError) -> NoReturn:
+        """Raise an error with what the head tells, if it tells anything."""
+        self._pos = max(self._message.rfind(b"]"), self._begin)
+        try:
+            request = self.without_events()
+            if isinstance(request, RegisterReq) and error.pointer:
+                raise error.of_registration(request.register_id) from None
+        except InvalidMessageError as e:
+            if e.register_id is not None:
+                raise
+        try:
+            raise error
+        finally:
+            del error  # or else it and this frame would keep each other, and the message
+
+    def _check_count(self) -> None:
+        if len(self.events) > core_limits.MAX_SESSION_EVENTS:
+            raise InvalidMessageError(
+                f"at most {core_limits.MAX_SESSION_EVENTS} events are allowed",
+                pointer="/register_events",
+            )
+
+    def _byte(self) -> bytes:
+        return self._message[self._pos : self._pos + 1]
+
+    def _read_many(self) -> bool:
+        """Read whole events up to a guessed begin of another; false if there is none."""
+        if not self._sign:
+            return False
+        message, begin = self._message, self._pos
+        cut = min(begin + self._guess_bytes, len(message))
+        for _ in range(_MAX_GUESSES):
+            cut = message.rfind(self._sign, begin + 1, cut)
+            if cut < 0:
+                break
+            part = message[begin:cut].rstrip(_BLANKS)
+            if part.endswith(b","):
+                _check_text(part)
+                try:
+                    events = _decode_events(b"[%b]" % part[:-1])
+                except (msgspec.DecodeError, RecursionError):
+                    continue
+                codec.check_payloads(events, len(self.events))
+                self.events += events
+                self._pos = cut
+                self._guess_bytes = min(2 * self._guess_bytes, limits.STEP_BYTES)
+                return True
+        self._guess_bytes = _MIN_GUESS_BYTES
+        return False
+
+    def _read_one(self) -> Steps[None]:
+        begin = self._pos
+        index = len(self.events)
+        pointer = f"/register_events/{index}"
+        self._pos = yield from _end_of_value(self._message, begin, pointer)
+        # the event may be the whole message
+        event = self._message[begin : self._pos]
+        yield
+        _check_text(event)
+        yield
+        decoded = _event(event, pointer)
+        del event
+        yield
+        yield from codec.check_payload_in_steps(decoded, index)
+        self.events.append(decoded)
+
+
+def _event(event: bytes, pointer: str) -> RegisterEvent:
+    try:
+        return _decode_event(event)
+    except (msgspec.ValidationError, RecursionError) as e:
+        reason = str(e)  # the error itself would keep this frame, and so the message, in a cycle
+    except msgspec.DecodeError as e:
+        raise InvalidMessageError(f"not JSON: {e}") from None
+    codec.check_depth(event)
+    if len(event) <= limits.MAX_LENIENT_BYTES:
+        try:
+            return _decode_event(lenient.plain_register_event(msgspec.Raw(event)))
+        except msgspec.DecodeError:
+            pass
+    raise InvalidMessageError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
+
+
+def _is_escaped(message: bytes, begin: int, end: int) -> bool:
+    """Whether an odd number of backslashes is before ``end``, from ``begin`` on."""
+    last = end
+    while last > begin:
+        part = message[max(begin, last - _STEP_TOKENS) : last]
+        n_others = len(part.rstrip(b"\\"))
+        last -= len(part) - n_others
+        if n_others:
+            break
+    return (end - last) % 2 == 1
+
+
+def _check_text(data: bytes) -> None:
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as e:
+            raise InvalidMessageError(f"not UTF-8: {e.reason}") from None
+
+
+def _skip_blanks(message: bytes, pos: int) -> int:
+    found = _NOT_BLANK.match(message, pos)
+    assert found is not None
+    return found.end()
+
+
+def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
+    """Where a value ends that begins at ``pos``, if it is JSON.
+
+    Raises:
+        InvalidMessageError: it does not end, or has more parts than are allowed.
+    """
+    depth = n_tokens = n_commas = 0
+    is_text = False
+    while True:
+        if is_text:
+            end = message.find(b'"', pos)
+            begin, pos = pos, end + 1
+            # one with an odd number of backslashes before it does not end the text
+            is_text = end > begin and _is_escaped(message, begin, end)
+            if end - begin > limits.STEP_BYTES:
+                yield
+        else:
+            found = _STRUCTURE.match(message, pos, pos + limits.STEP_BYTES)
+            assert found is not None
+            n_commas += message.count(b",", pos, found.end())
+            if n_commas > limits.MAX_EVENT_COMMAS:
+                raise InvalidMessageError(
+                    f"more than {limits.MAX_EVENT_COMMAS} commas in one event", pointer=pointer
+                )
+            is_long = found.end() == pos + limits.STEP_BYTES
+            pos = found.end()
+            if is_long:
+                yield
+                continue
+            mark = message[pos : pos + 1]
+            end = pos if mark else -1
+            is_text = mark == b'"'
+            depth += (mark in _OPENING) - (mark in _CLOSING)
+            pos += depth >= 0
+        if end < 0:
+            raise InvalidMessageError("not JSON: Input data was truncated")
+        if depth <= 0 and not is_text:
+            return pos
+        n_tokens += 1
+        if n_tokens > limits.MAX_EVENT_MARKS:
+            raise InvalidMessageError(
+                f"more than {limits.MAX_EVENT_MARKS} brackets and quotes in one event",
+                pointer=pointer,
+            )
+        if n_tokens % _STEP_TOKENS == 0:
+            yield

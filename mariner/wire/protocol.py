@@ -1,0 +1,303 @@
+"""State of a Mariner connection, without I/O (002, "Messages").
+
+A connection is CONNECTING until the client's ``init_req``, INITIATING until the server's
+``init_res``, then OPEN if that was a success, else CLOSED. Who may send what in which state
+is one table, which both roles share: what a role may not send is a mistake of its own
+(``LocalProtocolError``), what the other role may not send is the peer's
+(``RemoteProtocolError``):
+
+==========  ====================================  =====================================
+state       client → server                       server → client
+==========  ====================================  =====================================
+CONNECTING  init_req
+INITIATING                                        init_res
+OPEN        register_req query_req ping_req       status events register_res query_res
+            ping_res                              ping_req ping_res
+CLOSED
+==========  ====================================  =====================================
+
+Until it is OPEN, a connection accepts only small messages.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from eventer_bridge.errors import FrameError as BridgeFrameError
+from eventer_bridge.net import framing
+from eventer_bridge.slices import Steps
+from mariner import limits
+from mariner.errors import (
+    FrameError,
+    InvalidMessageError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from mariner.wire import codec
+from mariner.wire.large import decode as decode_large
+from mariner.wire.messages import (
+    EventsMsg,
+    InitReq,
+    InitRes,
+    Message,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+
+
+class Role(enum.Enum):
+    """Which end of the connection."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class State(enum.Enum):
+    """See the module."""
+
+    CONNECTING = "before init_req"
+    INITIATING = "before init_res"
+    OPEN = "after init"
+    CLOSED = "closed"
+
+
+_NAMES: Final[dict[type[Any], str]] = {
+    InitReq: "init_req",
+    InitRes: "init_res",
+    StatusMsg: "status",
+    EventsMsg: "events",
+    RegisterReq: "register_req",
+    RegisterRes: "register_res",
+    QueryReq: "query_req",
+    QueryRes: "query_res",
+    PingReq: "ping_req",
+    PingRes: "ping_res",
+}
+
+_MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
+    (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
+    (Role.CLIENT, State.INITIATING): frozenset(),
+    (Role.CLIENT, State.OPEN): frozenset({RegisterReq, QueryReq, PingReq, PingRes}),
+    (Role.CLIENT, State.CLOSED): frozenset(),
+    (Role.SERVER, State.CONNECTING): frozenset(),
+    (Role.SERVER, State.INITIATING): frozenset({InitRes}),
+    (Role.SERVER, State.OPEN): frozenset(
+        {StatusMsg, EventsMsg, RegisterRes, QueryRes, PingReq, PingRes}
+    ),
+    (Role.SERVER, State.CLOSED): frozenset(),
+}
+
+
+class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
+    """A ``register_req`` that the contract rejects, but that can be answered.
+
+    Attributes:
+        register_id: what the answer is to carry.
+        error: JSON pointer and reason.
+    """
+
+    register_id: int
+    error: str
+
+
+class LargeMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that takes long to deal with; :meth:`Protocol.decode_large` does it in steps."""
+
+    data: bytes
+
+
+class Protocol:
+    """One end of a connection.
+
+    Args:
+        role: which end.
+        max_init_frame_bytes: largest message that is accepted before the state is OPEN.
+        max_frame_bytes: largest message that is accepted afterwards.
+
+    Attributes:
+        large_bytes: above which a server gets a :class:`LargeMessage`.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_has_ended",
+        "_max_frame_bytes",
+        "_may_send",
+        "_peer_may_send",
+        "_peer_role",
+        "_role",
+        "_state",
+        "large_bytes",
+    )
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        max_init_frame_bytes: int = limits.MAX_INIT_FRAME_BYTES,
+        max_frame_bytes: int | None = None,
+    ) -> None:
+        if max_frame_bytes is None:
+            is_server = role is Role.SERVER
+            max_frame_bytes = limits.MAX_FRAME_BYTES if is_server else limits.MAX_ANSWER_FRAME_BYTES
+        self.large_bytes = limits.LARGE_FRAME_BYTES
+        self._role = role
+        self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
+        self._set_state(State.CONNECTING)
+        self._has_ended = False
+        self._max_frame_bytes = max_frame_bytes
+        self._decoder = framing.FrameDecoder(
+            max_init_frame_bytes, content="a JSON message", max_length_bytes=8
+        )
+
+    @property
+    def state(self) -> State:
+        """Current state."""
+        return self._state
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of messages that are not whole, or were not taken."""
+        return self._decoder.buffered_bytes
+
+    def receive_data(self, data: bytes) -> None:
+        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        if self._state is not State.CLOSED:
+            self._decoder.feed(data)
+
+    def receive_eof(self) -> None:
+        """The peer sends no more.
+
+        Messages that are here already can still be taken and answered.
+
+        Raises:
+            RemoteProtocolError: it ended in the middle of a message; the state is CLOSED then.
+                Where whole messages are waiting before that one, :meth:`next_message` raises
+                it after them.
+        """
+        if self._state is State.CLOSED:
+            return
+        self._has_ended = True
+        try:
+            self._check_end()
+        except BridgeFrameError as e:
+            self._set_state(State.CLOSED)
+            raise FrameError(str(e)) from None
+        except RemoteProtocolError:
+            self._set_state(State.CLOSED)
+            raise
+
+    def next_message(self) -> Message | RefusedRegister | LargeMessage | None:
+        """The next message of the peer; None if more bytes are needed for it.
+
+        Servers get a :class:`LargeMessage` where it is large.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
+        """
+        if self._state is State.CLOSED:
+            return None
+        try:
+            frame = self._decoder.next_frame()
+            if frame is None:
+                if self._has_ended:
+                    self._check_end()
+                return None
+            if len(frame) > self.large_bytes and self._role is Role.SERVER:
+                return LargeMessage(frame)
+            message = codec.decode(frame)
+            if type(message) not in self._peer_may_send:
+                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+        except InvalidMessageError as e:
+            return self._refused(e)
+        except BridgeFrameError as e:
+            self._set_state(State.CLOSED)
+            raise FrameError(str(e)) from None
+        except RemoteProtocolError:
+            self._set_state(State.CLOSED)
+            raise
+        if self._state is not State.OPEN:
+            self._on_init(message)
+        return message
+
+    def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
+        """Decode a message in steps; raises as :meth:`next_message`."""
+        try:
+            if len(large.data) > limits.LARGE_FRAME_BYTES:
+                message = yield from decode_large(large.data)
+            else:
+                message = codec.decode(large.data)
+            if type(message) not in self._peer_may_send:
+                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+        except InvalidMessageError as e:
+            return self._refused(e)
+        except RemoteProtocolError:
+            self._set_state(State.CLOSED)
+            raise
+        return message
+
+    def _refused(self, error: InvalidMessageError) -> RefusedRegister:
+        """How an invalid message is to be answered; raises it where it cannot be."""
+        if error.register_id is None or RegisterReq not in self._peer_may_send:
+            self._set_state(State.CLOSED)
+            raise error
+        return RefusedRegister(error.register_id, str(error))
+
+    def send(self, message: Message) -> bytes:
+        """Bytes that send a message.
+
+        Raises:
+            LocalProtocolError: it may not be sent in this state.
+        """
+        data = self.send_encoded(type(message), codec.encode(message))
+        if self._state is not State.OPEN:
+            self._on_init(message)
+        return data
+
+    def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
+        """Bytes that send a message which is encoded already; as :meth:`send`."""
+        if message_type not in self._may_send:
+            raise LocalProtocolError(self._not_allowed(self._role, message_type))
+        return framing.encode_frame(message)
+
+    def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
+        """As :meth:`send_encoded`, of the parts of a message, which are not joined."""
+        if message_type not in self._may_send:
+            raise LocalProtocolError(self._not_allowed(self._role, message_type))
+        return framing.frame_parts(parts)
+
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        self._may_send = _MAY_SEND[self._role, state]
+        self._peer_may_send = _MAY_SEND[self._peer_role, state]
+
+    def _check_end(self) -> None:
+        if missing := self._decoder.missing():
+            size, received = missing
+            what = f"a frame of {size} bytes" if size else "a frame header"
+            raise RemoteProtocolError(
+                f"connection ended in the middle of {what}, {received} received"
+            )
+
+    def _on_init(self, message: Message) -> None:
+        """Go on after the one message that may be sent before the state is OPEN."""
+        if isinstance(message, InitReq):
+            self._set_state(State.INITIATING)
+        elif isinstance(message, InitRes) and message.success:
+            self._set_state(State.OPEN)
+            self._decoder.max_frame_bytes = self._max_frame_bytes
+        else:
+            self._set_state(State.CLOSED)
+
+    def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
+        name = _NAMES[message_type]
+        if message_type is InitReq and role is Role.CLIENT:
+            return "second init_req, expected one at the beginning only"
+        return f"{name} from the {role.value} is not allowed {self._state.value}"

@@ -1,0 +1,1 @@
+"""The commands of Spark: ``mariner lake`` and ``mariner report``."""

@@ -1,0 +1,210 @@
+"""``mariner report``: reports about stored events, made by Spark.
+
+Spark, and what of ours needs it (``mariner_spark``), is imported when the command runs: the
+other commands neither need the extra ``spark`` nor wait for it.
+"""
+
+import contextlib
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from eventer_bridge import moments
+from eventer_bridge.model import EventType, Timestamp
+from mariner.cli import output
+from mariner.cli.run import EXIT_FAILED, CommandError
+from mariner.cli.target import read_token, server_options
+from mariner.cli.values import (
+    event_types_option,
+    format_timestamp,
+    value_option,
+)
+from mariner_spark.cli.spark import spark_errors, spark_session, without_secrets
+
+NAMES: Final = (
+    *("activity", "latest", "values", "gaps", "latency"),
+    *("availability", "runs", "top"),
+)
+"""Reports, as ``mariner_spark.reports.catalogue`` has them."""
+
+_ALL: Final = "all"
+_PORT: Final = 23014
+_ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
+_TIME_HELP: Final = (
+    "ISO 8601 (UTC where it names no zone; eight digits are a date), or seconds since 1970-01-01."
+)
+_FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
+_LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1, type=click.Choice((*NAMES, _ALL)))
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="Events of this store, whether a gateway has it open or not.",
+)
+@click.option("--lake", metavar="URI", help="Events of this lake: a folder or an object store.")
+@click.option(
+    "--gateway",
+    metavar="HOST[:PORT]",
+    help=f"Events of the gateway there (port {_PORT}), as far as --name may query them.",
+)
+@click.option("--from", "first", **_FIRST, help=f"Timestamp at or after this. {_TIME_HELP}")
+@click.option(
+    "--to", "last", **_LAST, help="Timestamp at or before this; of a date, its whole day."
+)
+@click.option(
+    "--types",
+    metavar="TYPE",
+    multiple=True,
+    callback=event_types_option,
+    help="Event type, its segments joined by '/'; '?' stands for one segment, '*' at the end"
+    " for any number. Or a JSON array. Can be given several times. All types, unless told.",
+)
+@click.option(
+    "--value-path",
+    metavar="PATH",
+    help="Where the number of a JSON payload is. Default: $.value, or the path of the lake.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    help="Segments of a type prefix.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="report",
+    show_default=True,
+    help="Where the files go; those of an earlier report are replaced.",
+)
+def report(  # noqa: PLR0917  # click gives all of them by name
+    names: Sequence[str],
+    store: Path | None,
+    lake: str | None,
+    gateway: str | None,
+    first: Timestamp | None,
+    last: Timestamp | None,
+    types: tuple[EventType, ...] | None,
+    value_path: str | None,
+    depth: int,
+    out: Path,
+    **access: Any,
+) -> None:
+    """Make reports about stored events: tables, and a page for the browser.
+
+    \b
+      activity      events by type prefix and time
+      latest        the last event of each type
+      values        numbers of payloads by type and time
+      gaps          types that were silent for longer than expected
+      latency       from the source timestamp into the store, by type prefix
+      availability  how long engines and clients were up
+      runs          each time that they were
+      top           the largest types
+
+    All of them, unless some are named. Each becomes NAME.csv and NAME.parquet; report.html
+    shows them together, and needs no network. It is made by Spark on this machine: the extra
+    'spark' has to be installed (pip install 'mariner-gateway[spark]').
+
+    --types does not apply to availability and runs, which need all events of a server.
+
+    Exit code 0: the reports are made, also of no events; 1: Spark, the store, the lake or the
+    gateway failed; 2: there is no such store or lake, or wrong usage; 130: interrupted (SIGINT,
+    SIGTERM).
+    """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
+    if [store, lake, gateway].count(None) != 2:
+        raise click.UsageError("Expected one of --store, --lake and --gateway.")
+    place = {"store": store} if gateway is None else _gateway(gateway, access)
+    with spark_errors(), _progress() as on_step:
+        # here, for what other commands need not import
+        from mariner_spark.reports import generate, reading  # noqa: PLC0415
+
+        title = without_secrets(str(store or lake or gateway))
+        job = generate.ReportJob(
+            names=() if _ALL in names else tuple(dict.fromkeys(names)),
+            source=reading.EventSource(title, place=place if lake is None else None, lake=lake),
+            selection=reading.ReportFilter(
+                types=types,
+                first=None if first is None else format_timestamp(first),
+                last=None if last is None else format_timestamp(last),
+            ),
+            value_path=value_path,
+            depth=depth,
+            folder=out,
+        )
+        generate.check(job)
+        on_step("starting Spark", None)
+        with spark_session() as (spark, check_interrupted):
+
+            def on_progress(what: str, n_steps: int) -> None:
+                check_interrupted()
+                on_step(what, n_steps + 1)
+
+            try:
+                page = generate.generate(spark, job, on_progress)
+            except ConnectionError:
+                raise  # Java is gone
+            except OSError as e:
+                text = str(e) if e.filename is None else f"{e.filename}: {e.strerror}"
+                raise CommandError(text, EXIT_FAILED) from e
+    output.write_text(str(page))
+
+
+def _gateway(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
+    """A gateway and who we are to it, as arguments of ``mariner_spark.read``."""
+    if _ADDRESS.fullmatch(address) is None:
+        raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
+    if access["name"] is None:
+        raise click.UsageError("--gateway needs --name: who we are to it.")
+    token = access["token"]
+    if access["token_file"] is not None:
+        if token is not None:
+            raise click.UsageError("--token and --token-file: only one of them can be given.")
+        token = read_token(access["token_file"])
+    return {
+        "gateway": address,
+        "client_name": access["name"],
+        "token": token,
+        "tls": access["tls"] or None,
+        **{name: access[name] for name in ("tls_ca", "cert", "key")},
+    }
+
+
+def _access_options() -> list[click.Option]:
+    """Options that tell a gateway who we are, and how to get there safely."""
+    options = [i for i in server_options("MARINER", _PORT) if i.name not in {"host", "port"}]
+    for option in options:
+        option.required = False  # of a store or a lake there is nobody to tell
+    return options
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int | None], None]]:
+    """What is done, on standard error, if that is a terminal: a step and its number of all."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not sys.stderr.isatty()
+    ) as progress:
+        task = progress.add_task("", total=None)
+        steps = itertools.count()
+
+        def on_step(what: str, n_steps: int | None) -> None:
+            progress.update(task, description=what, completed=next(steps), total=n_steps)
+
+        yield on_step
+
+
+report.params += _access_options()

@@ -1,0 +1,601 @@
+"""Engine: sessions, ids, the clock, refusals, observers, closing."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends.base import Backend, HighWaterMark
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import connection_events, engine
+from eventer_bridge.core.connection_events import Announcer
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session import REMOTE_SOURCE, Session
+from eventer_bridge.errors import InvalidEventError, LimitError, NotOperationalError
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    JsonPayload,
+    QueryServerParams,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Status,
+    Timestamp,
+)
+from tests.eventer_bridge.backends.consistency import check_store
+
+SOURCE = Source(SourceType.CONNECTION, 1)
+
+
+def register_event(*segments: str, value: object = 1) -> RegisterEvent:
+    return RegisterEvent(segments, None, JsonPayload.of(value))
+
+
+async def register(core: Engine, *events: RegisterEvent) -> Session:
+    session = core.register(SOURCE, events)
+    await session.committed
+    return session
+
+
+class Recorder:
+    """An observer that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[int, bool]] = []
+        self.statuses: list[Status] = []
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        self.sessions.append((session.events[0].id.session, persisted))
+
+    def on_status(self, status: Status) -> None:
+        self.statuses.append(status)
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[Backend]:
+    backend = memory.create()
+    yield backend
+    await backend.async_close()
+
+
+@pytest.fixture
+async def core(backend: Backend) -> AsyncIterator[Engine]:
+    core = await engine.create(backend, 7)
+    yield core
+    await core.async_close()
+
+
+async def test_a_request_is_one_session(core: Engine) -> None:
+    first = await register(core, register_event("a"), register_event("b"))
+    second = await register(core, register_event("a"))
+    ids = [(e.id.server, e.id.session, e.id.instance) for e in [*first.events, *second.events]]
+    assert ids == [(7, 2, 1), (7, 2, 2), (7, 3, 1)]  # the first was STARTED
+    assert first.events[0].timestamp == first.events[1].timestamp
+    assert [e.type for e in first.events] == [("a",), ("b",)]
+    assert first.source == SOURCE
+
+
+async def test_an_empty_request_is_no_session(core: Engine) -> None:
+    nothing = await register(core)
+    assert (nothing.events, nothing.source) == ((), SOURCE)
+    assert (nothing.requested, nothing.payload_bytes) == (0, 0)
+    session = await register(core, register_event("a"))
+    assert session.events[0].id.session == 2
+
+
+async def test_the_clock_never_goes_backwards(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = 1 << 40
+    readings = iter([Timestamp(s, 0) for s in (start, start - 3600, start + 1)])
+    monkeypatch.setattr(Timestamp, "now", lambda: next(readings, Timestamp(0, 0)))
+    timestamps = [(await register(core, register_event("a"))).events[0].timestamp for _ in range(3)]
+    assert timestamps == [Timestamp(start, 0), Timestamp(start, 0), Timestamp(start + 1, 0)]
+
+
+async def test_clock_and_ids_continue_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    last_timestamp = Timestamp(Timestamp.now().s + 3_600, 0)  # of a clock that is put back
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Timestamp, "now", lambda: last_timestamp)
+        backend = await rocksdb.create(path)
+        core = await engine.create(backend, 1)
+        for _ in range(3):
+            await register(core, register_event("a"))
+        await core.async_close()
+        await backend.async_close()
+
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    session = await register(core, register_event("a"))
+    # closed cleanly, the reserved ids that were not used are given back: STARTED, three
+    # sessions and STOPPED came before, and STARTED again
+    assert session.events[0].id.session == 7
+    assert session.events[0].timestamp == last_timestamp
+    await core.async_close()
+    await backend.async_close()
+
+
+async def test_ids_that_were_reserved_are_not_given_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    await register(core, register_event("a"))
+    await backend.async_close()  # the engine cannot give anything back any more
+    await core.async_close()
+
+    backend = await rocksdb.create(path)
+    core = await engine.create(backend, 1)
+    session = await register(core, register_event("a"))
+    assert session.events[0].id.session == limits.RESERVED_SESSIONS + 2
+    await core.async_close()
+    await backend.async_close()
+
+
+async def test_more_sessions_than_were_reserved(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 8)
+    core = await engine.create(backend, 1)
+    for expected in range(2, 50):
+        session = await register(core, register_event("a"))
+        assert session.events[0].id.session == expected
+        assert backend.high_water_mark(1).session >= expected
+    await core.async_close()
+    assert backend.high_water_mark(1).session == 50
+
+
+async def test_refusals_store_nothing(core: Engine) -> None:
+    with pytest.raises(InvalidEventError, match=r"event type 'a/\?': '\?' and '\*' are for quer"):
+        core.register(SOURCE, [register_event("ok"), register_event("a", "?")])
+    with pytest.raises(InvalidEventError, match=r"65 segments, at most 64 are allowed"):
+        core.register(SOURCE, [register_event(*["a"] * 65)])
+    with pytest.raises(InvalidEventError, match="1025 bytes, at most 1024 are allowed"):
+        core.register(SOURCE, [register_event("a" * 1025)])
+    with pytest.raises(LimitError, match="65537 events in one request, at most 65536"):
+        core.register(SOURCE, [register_event("a")] * 65_537)
+    result = await core.query(QueryServerParams(7))
+    assert [e.type[-1] for e in result.events] == ["engine", "history"]
+
+
+async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> None:
+    recorder = Recorder()
+    core.add_observer(recorder)
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(3)]
+    assert recorder.sessions == [(2, False), (3, False), (4, False)]
+    await backend.flush()
+    assert all(future.done() for future in futures)
+    assert recorder.sessions[3:] == [(2, True), (3, True), (4, True)]
+    core.remove_observer(recorder)
+    await register(core, register_event("a"))
+    assert len(recorder.sessions) == 6
+
+
+class Raising(Recorder):
+    """An observer that raises whatever it is told."""
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        super().on_session(session, persisted)
+        raise ZeroDivisionError
+
+    def on_status(self, status: Status) -> None:
+        super().on_status(status)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("n_events", [1, limits.LARGE_SESSION_EVENTS + 1])
+async def test_an_observer_that_raises_costs_the_others_nothing(
+    core: Engine, monkeypatch: pytest.MonkeyPatch, n_events: int
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", n_events - 1)
+    observers = [Raising(), Recorder(), Raising(), Recorder()]
+    for observer in observers:
+        core.add_observer(observer)
+    sessions = [core.register(SOURCE, [register_event("a")] * n_events) for _ in range(3)]
+    drained = asyncio.Event()
+
+    def cannot_go_on() -> None:
+        raise ZeroDivisionError
+
+    for callback in (cannot_go_on, drained.set):
+        core.when_drained(callback)
+    async with asyncio.timeout(60):
+        await asyncio.wait([i.committed for i in sessions])
+        if n_events == 1:
+            await drained.wait()
+        while any(len(i.sessions) < 6 for i in observers):
+            await asyncio.sleep(0)
+        await core.stop()
+    assert core.pending_events == 0
+    assert {i.committed.exception() for i in sessions} == {None}
+    for observer in observers:
+        for persisted in False, True:
+            told = [i[0] for i in observer.sessions if i[1] is persisted]
+            assert told[:3] == [2, 3, 4]
+        assert observer.statuses == [Status.STOPPING, Status.STANDBY]
+
+
+async def test_closing_finishes_what_is_under_way(backend: Backend) -> None:
+    core = await engine.create(backend, 1)
+    recorder = Recorder()
+    core.add_observer(recorder)
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(10)]
+    core.close()
+    await core.wait_closed()
+    assert [future.done() and not future.exception() for future in futures] == [True] * 10
+    assert recorder.statuses == [Status.STOPPING, Status.STANDBY]
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        await register(core, register_event("a"))
+
+
+async def test_a_full_engine_says_so_until_it_is_drained(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 5)
+    drained = asyncio.Event()
+    futures = [core.register(SOURCE, [register_event("a")]).committed for _ in range(6)]
+    full = [core.is_full]
+    core.when_drained(drained.set)
+    assert not drained.is_set()
+    await drained.wait()
+    assert [*full, core.is_full] == [True, False]
+    await asyncio.gather(*futures)
+    assert core.pending_events == 0
+
+
+async def test_large_payloads_fill_the_engine_too(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_BYTES", 1000)
+    async with await engine.create(backend, 7) as core:
+        future = core.register(SOURCE, [register_event("a", value="x" * 2000)]).committed
+        full = [core.is_full]
+        await future
+        await asyncio.sleep(0)  # the engine is told beside us
+        assert [*full, core.is_full] == [True, False]
+
+
+async def test_it_stops_and_starts_again(core: Engine) -> None:
+    recorder = Recorder()
+    core.add_observer(recorder)
+    await core.stop()
+    await core.stop()
+    assert recorder.statuses == [Status.STOPPING, Status.STANDBY]
+    with pytest.raises(NotOperationalError, match="server is STANDBY, not OPERATIONAL"):
+        core.register(SOURCE, [register_event("a")])
+    assert len((await core.query(QueryServerParams(7))).events) == 3  # with the history
+    await core.start()
+    await core.start()
+    await register(core, register_event("a"))
+    assert recorder.statuses[2:] == [Status.STARTING, Status.OPERATIONAL]
+    events = [*(await core.query(QueryServerParams(7))).events]
+    assert [e.type[-1] for e in events] == ["engine", "history", "engine", "engine", "a"]
+    del events[1]
+    states = [e.payload.value() for e in events if isinstance(e.payload, JsonPayload)]
+    assert states == ["STARTED", "STOPPED", "STARTED", 1]
+
+
+async def test_stopping_does_not_wait_for_ever_for_a_commit(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("STOP_TIMEOUT_S", "DRAIN_TIMEOUT_S"):
+        monkeypatch.setattr(limits, name, 0.02)
+    async with await engine.create(backend, 7) as core:
+        never = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(backend, "register", lambda *_: never)
+        core.register(SOURCE, [register_event("a")])
+        async with asyncio.timeout(30):
+            await core.stop()
+        assert core.status is Status.STANDBY
+        [record] = [i for i in caplog.records if i.message == "sessions do not end"]
+        assert vars(record)["sessions"] == 1
+        never.set_result(None)
+        await asyncio.sleep(0)
+        assert core.pending_events == 0
+
+
+class BusyReplication:
+    """Hands over a replicated session whenever one is durable, so that one always waits."""
+
+    def __init__(self, core: Engine) -> None:
+        self.n_sessions = 0
+        self._core = core
+        core.add_observer(self)
+        self._replicate()
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        if persisted and session.source == REMOTE_SOURCE:
+            self._replicate()
+
+    def on_status(self, status: Status) -> None:
+        pass
+
+    def _replicate(self) -> None:
+        self.n_sessions += 1
+        event_id = EventId(2, self.n_sessions, 1)
+        self._core.replicate([Event(event_id, ("a",), Timestamp(1, 0), None, None)])
+
+
+async def test_it_stops_while_sessions_are_replicated(core: Engine) -> None:
+    replication = BusyReplication(core)
+    own = core.register(SOURCE, [register_event("a")])
+    async with asyncio.timeout(60):
+        await core.stop()
+    assert own.committed.done()
+    last = (await core.query(QueryServerParams(7))).events[-1]
+    assert last.payload == JsonPayload.of("STOPPED")
+    n_sessions = replication.n_sessions
+    async with asyncio.timeout(60):
+        while replication.n_sessions == n_sessions:  # which goes on
+            await asyncio.sleep(0)
+    core.remove_observer(replication)
+
+
+async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> None:
+    n_large = limits.LARGE_SESSION_EVENTS + 1
+    many = [register_event("large", str(i % 9)) for i in range(n_large)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        n_turns = 0
+
+        def count() -> None:
+            nonlocal n_turns
+            n_turns += 1
+            if not large.committed.done():
+                loop.call_soon(count)
+
+        loop = asyncio.get_running_loop()
+        first = core.register(SOURCE, [register_event("a")])
+        large = core.register(SOURCE, many)
+        last = core.register(SOURCE, [register_event("a")])
+        count()
+        assert (first.events[0].id.session, large.events, last.events) == (2, (), ())
+        assert not core.is_full
+        await asyncio.wait([i.committed for i in (first, large, last)])
+        assert [i.events[0].id.session for i in (first, large, last)] == [2, 3, 4]
+        assert [i.id.instance for i in large.events] == list(range(1, n_large + 1))
+        assert n_turns > 3
+        await core.async_close()
+    both = [(session, persisted) for persisted in (False, True) for session in (2, 3, 4)]
+    told = [i for i in recorder.sessions if i[0] < 5]
+    assert sorted(told) == sorted(both)
+    for persisted in False, True:
+        assert [i[0] for i in told if i[1] is persisted] == [2, 3, 4]
+    assert core.pending_events == 0
+
+
+def of_server(server: int, session: int, names: list[str]) -> list[Event]:
+    return [
+        Event(EventId(server, session, instance), (name,), Timestamp(session, 0), None, None)
+        for instance, name in enumerate(names, 1)
+    ]
+
+
+async def test_replicated_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(limits.LARGE_SESSION_EVENTS + 1)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        large = core.replicate(of_server(2, 1, names))
+        # of types that the large one brings
+        last = core.replicate(of_server(2, 2, ["t7"]))
+        own = core.register(SOURCE, [register_event(name) for name in names[-9:]])
+        assert core.pending_events == len(names) + 10
+        await asyncio.wait([large, last, own.committed])
+        found = (await core.query(QueryServerParams(2, max_results=2))).events
+        assert [i.type for i in found] == [("t0",), ("t1",)]
+        assert (core.replicated(2).session, core.pending_events) == (2, 0)
+        await core.async_close()
+    order = [1, 2, own.events[0].id.session]
+    for persisted in False, True:
+        assert [i[0] for i in recorder.sessions if i[1] is persisted][:3] == order
+    check_store(tmp_path / "store")
+
+
+async def test_a_large_replicated_session_can_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{n}" for n in range(limits.LARGE_SESSION_EVENTS + 1)]
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        monkeypatch.setattr(limits, "MAX_EVENT_TYPES", len(names) + 1)
+        with pytest.raises(LimitError):
+            await core.replicate(of_server(2, 1, names))
+        assert core.pending_events == 0
+        await core.replicate(of_server(2, 1, names[1:]))
+        assert core.replicated(2).session == 1
+        await core.async_close()
+    check_store(tmp_path / "store")
+
+
+async def test_a_session_of_many_new_types_is_dealt_with_in_steps(tmp_path: Path) -> None:
+    names = [f"t{n}" for n in range(limits.MANY_NEW_TYPES + 1)]
+    quota = TypeQuota("client", len(names) + 1)
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        first = core.register(SOURCE, [register_event(name) for name in names], quota)
+        assert not first.events
+        await asyncio.wait([first.committed])
+        assert [event.type for event in first.events] == [(name,) for name in names]
+        known = core.register(SOURCE, [register_event(name) for name in names], quota)
+        assert known.events  # at once
+        refused = core.register(SOURCE, [register_event(f"new {name}") for name in names], quota)
+        await asyncio.wait([refused.committed])
+        with pytest.raises(LimitError, match="1 more are allowed"):
+            refused.committed.result()
+        await register(core, register_event("new"))
+        assert core.pending_events == 0
+        await core.async_close()
+    check_store(tmp_path / "store")
+
+
+async def test_a_session_of_large_payloads_is_dealt_with_in_steps(tmp_path: Path) -> None:
+    text = "x" * limits.LARGE_SESSION_BYTES
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        core = await engine.create(backend, 1)
+        recorder = Recorder()
+        core.add_observer(recorder)
+        large = core.register(SOURCE, [register_event("a", value=text)] * 2)
+        small = core.register(SOURCE, [register_event("a")])
+        replicated = core.replicate(
+            [
+                Event(EventId(2, 1, 1), ("a",), Timestamp(1, 0), None, JsonPayload.of(text)),
+            ]
+        )
+        assert (large.is_large, large.events, small.is_large) == (True, (), False)
+        await asyncio.wait([large.committed, small.committed, replicated])
+        stored = (await core.query(QueryServerParams(1))).events[2:]
+        assert stored == [*large.events, *small.events]
+        assert (core.replicated(2).session, core.pending_events) == (1, 0)
+        await core.async_close()
+    assert [i for i, persisted in recorder.sessions if persisted][:3] == [2, 3, 1]
+    check_store(tmp_path / "store")
+
+
+async def test_a_large_session_is_refused_as_a_small_one(core: Engine) -> None:
+    many = [register_event("a")] * limits.LARGE_SESSION_EVENTS
+    session = core.register(SOURCE, [*many, register_event("a", "*")])
+    await asyncio.wait([session.committed])
+    with pytest.raises(InvalidEventError, match="'a/\\*'"):
+        session.committed.result()
+    with pytest.raises(LimitError):
+        core.register(SOURCE, many * 40)
+    assert core.pending_events == 0
+    assert (await register(core, register_event("a"))).events[0].id.session == 2
+
+
+def event_of(server: int, session: int, *segments: str, value: object = 1) -> Event:
+    event_id = EventId(server, session, 1)
+    return Event(event_id, segments, Timestamp(1, 0), None, JsonPayload.of(value))
+
+
+async def test_a_session_of_another_server_is_kept_as_it_is(core: Engine, backend: Backend) -> None:
+    await core.stop()  # it is replicated whatever the status is
+    recorder = Recorder()
+    core.add_observer(recorder)
+    assert core.replicated(2) == HighWaterMark(0, None)
+    event = event_of(2, 70, "a")
+    commit = core.replicate([event])
+    assert recorder.sessions == [(70, False)]
+    await backend.flush()
+    assert commit.done()
+    assert recorder.sessions == [(70, False), (70, True)]
+    assert core.replicated(2) == HighWaterMark(70, Timestamp(1, 0))
+    assert (await core.query(QueryServerParams(2))).events == [event]
+    assert core.pending_events == 0
+
+
+async def test_what_is_replicated_may_fill_the_engine(
+    core: Engine, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 1)
+    core.replicate([event_of(2, 1, "a"), event_of(2, 1, "b")])
+    assert (core.pending_events, core.is_full) == (2, True)
+    await backend.flush()
+    assert (core.pending_events, core.is_full) == (0, False)
+
+
+async def test_own_events_are_not_replicated(core: Engine) -> None:
+    own = Event(EventId(7, 900, 1), ("a",), Timestamp(1, 0), None, None)
+    with pytest.raises(InvalidEventError, match=r"^events of server 7, which is this one"):
+        await core.replicate([own])
+    assert (await register(core, register_event("a"))).events[0].id.session < 900
+
+
+async def test_types_that_are_too_many_are_not_replicated(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 1)
+    with pytest.raises(LimitError):
+        await core.replicate([event_of(2, 1, "a")])
+    assert core.replicated(2) == HighWaterMark(0, None)
+    assert core.pending_events == 0
+
+
+async def test_connections_are_announced(core: Engine, backend: Backend) -> None:
+    core.announce(SOURCE, "gui", is_connected=True)
+    core.announce(SOURCE, "gui", is_connected=False)
+    events = (await core.query(QueryServerParams(7))).events[2:]
+    assert [(e.id.session, "/".join(e.type), e.payload) for e in events] == [
+        (2, "event/communication/connected", None),
+        (2, "event/7/eventer/gui", JsonPayload.of("CONNECTED")),
+        (3, "event/communication/disconnected", None),
+        (3, "event/7/eventer/gui", JsonPayload.of("DISCONNECTED")),
+    ]
+
+
+async def test_thousands_that_end_at_once_are_told_of_in_turns(core: Engine) -> None:
+    sources = [core.create_source(SourceType.CONNECTION) for _ in range(100)]
+    for source in sources:
+        core.announce(source, "gui", is_connected=True)
+    assert core.pending_events < 100  # two of each connection
+    core.announce(sources[0], "gui", is_connected=False)  # not before the others
+    while core.pending_events:
+        await asyncio.sleep(0)
+    events = (await core.query(QueryServerParams(7))).events
+    assert [i.type[-1] for i in events[2::2]] == ["connected"] * 100 + ["disconnected"]
+
+
+async def test_connections_end_with_the_last_stop(
+    core: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = [core.create_source(SourceType.CONNECTION) for _ in range(200)]
+    for source in sources:
+        core.announce(source, f"gui {source.id % 2}", is_connected=True)
+    core.announce(sources[0], f"gui {sources[0].id % 2}", is_connected=False)
+    await core.stop()  # as one of a pair does, whose clients stay
+    core.announce(sources[1], f"gui {sources[1].id % 2}", is_connected=False)
+    await core.start()
+    await core.stop(is_last=True)
+    for source in sources:  # their connections are closed then
+        core.announce(source, f"gui {source.id % 2}", is_connected=False)
+    events: list[Event] = []
+    while len(events) < 2 or events[-1].payload != JsonPayload.of("STOPPED"):
+        last = events[-1].id if events else None
+        events += (await core.query(QueryServerParams(7, last_event_id=last))).events
+    told = Counter(i.type[-1] for i in events)
+    # one was lost while nothing could be registered
+    assert (told["connected"], told["disconnected"]) == (200, 199)
+    assert told["gui 0"] + told["gui 1"] == 399
+    assert core.status is Status.STANDBY
+
+
+async def test_a_name_that_cannot_be_announced_leaves_a_line(
+    core: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", connection_events.mlog.name)
+    core.announce(SOURCE, "x" * 2_000, is_connected=True)
+    core.announce(SOURCE, "*", is_connected=True)
+    message = "name of a connection is not announced"
+    long, wildcard = (vars(i) for i in caplog.records if i.msg == message)
+    assert long["client"] == "x" * (limits.MAX_REASON_CHARACTERS - 1) + "…"
+    assert "at most 1024 are allowed" in long["reason"]
+    assert wildcard["client"] == "*"
+    assert "'?' and '*' are for queries only" in wildcard["reason"]
+    core.announce(SOURCE, "?", is_connected=False)
+    events = (await core.query(QueryServerParams(7))).events[2:]
+    states = ["connected", "connected", "disconnected"]
+    assert [i.type for i in events] == [("event", "communication", i) for i in states]
+
+
+async def test_names_that_are_announced_have_a_quota(
+    core: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", connection_events.mlog.name)
+    quota = TypeQuota("announced clients", 3)
+    monkeypatch.setattr(core, "_announcer", Announcer(7, core._register_announced))
+    monkeypatch.setattr(core._announcer, "_quota", quota)
+    for name in "abc":  # the first brings event/communication/connected, too
+        core.announce(SOURCE, name, is_connected=True)
+    events = (await core.query(QueryServerParams(7))).events
+    assert [e.type[-1] for e in events[3::2]] == ["a", "b"]
+    assert [e.type[-1] for e in events[2::2]] == ["connected"] * 3
+    assert "max_event_types: 3" in vars(caplog.records[-1])["reason"]

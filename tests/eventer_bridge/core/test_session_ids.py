@@ -1,0 +1,113 @@
+"""Session ids are given when they are reserved on disk, and not before."""
+
+import asyncio
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.dummy import DummyBackend
+from eventer_bridge.core.session_ids import SessionIdAllocator
+from eventer_bridge.errors import LimitError, StorageError
+from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.slices import at_once
+
+
+class SlowDisk(DummyBackend):
+    """Reserves when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[int, asyncio.Future[None]]] = []
+
+    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
+        assert server_id == 7
+        self.asked.append((session, asyncio.get_running_loop().create_future()))
+        return self.asked[-1][1]
+
+
+async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 10)
+    async with SlowDisk() as backend:
+        allocator = SessionIdAllocator(backend, 7)
+
+        def is_refused() -> bool:
+            with pytest.raises(LimitError, match=r"^session ids are not reserved on disk yet"):
+                allocator.next_session()
+            return True
+
+        assert is_refused()
+        assert [i for i, _ in backend.asked] == [10]
+        backend.asked[0][1].set_result(None)
+        await asyncio.sleep(0)  # callbacks of the future
+        assert [allocator.next_session() for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert len(backend.asked) == 1
+        # half of them are left: more are asked for
+        assert [allocator.next_session() for _ in range(5)] == [6, 7, 8, 9, 10]
+        assert [i for i, _ in backend.asked] == [10, 15]
+        assert is_refused()
+        # those that could not be reserved are not given, but asked for again
+        for _, future in backend.asked[1:]:
+            future.set_exception(StorageError("full"))
+        await asyncio.sleep(0)
+        n_asked = len(backend.asked)
+        assert is_refused()
+        assert len(backend.asked) == n_asked + 1
+        ceiling, future = backend.asked[-1]
+        future.set_result(None)
+        await asyncio.sleep(0)
+        assert [allocator.next_session() for _ in range(ceiling - 10)] == list(
+            range(11, ceiling + 1)
+        )
+        for _, future in backend.asked:
+            if not future.done():
+                future.set_result(None)
+
+
+async def test_ids_that_could_not_be_reserved_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RESERVED_SESSIONS", 10)
+    async with SlowDisk() as backend:
+        allocator = SessionIdAllocator(backend, 7)
+        allocator.reserve()
+        with pytest.raises(LimitError):
+            allocator.next_session()
+        assert [i for i, _ in backend.asked] == [10]  # which is under way
+        backend.asked[0][1].set_exception(StorageError("full"))
+        await asyncio.sleep(0)
+        with pytest.raises(LimitError):
+            allocator.next_session()
+        assert [i for i, _ in backend.asked] == [10, 10]
+        backend.asked[1][1].set_result(None)
+
+
+async def test_no_id_is_given_after_they_were_given_back() -> None:
+    async with DummyBackend() as backend:
+        allocator = SessionIdAllocator(backend, 7)
+        await allocator.reserve()
+        assert allocator.next_session() == 1
+        await allocator.release()
+        assert backend.high_water_mark(7).session == 1
+        with pytest.raises(LimitError):
+            allocator.next_session()
+
+
+async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STEP_EVENTS", 4)
+    monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))
+    events = [
+        RegisterEvent((f"{i}",), Timestamp(i, 0) if i % 2 else None, JsonPayload.of(i))
+        for i in range(9)
+    ]
+    async with DummyBackend() as backend:
+        allocator = SessionIdAllocator(backend, 7)
+        steps = allocator.create_events_in_steps(3, events)
+        for _ in range(3):
+            next(steps)
+        in_steps = at_once(steps)
+        assert in_steps == allocator.create_events(3, events)
+    assert [i.id for i in in_steps] == [EventId(7, 3, i) for i in range(1, 10)]
+    assert [(i.type, i.source_timestamp, i.payload) for i in in_steps] == [
+        (i.type, i.source_timestamp, i.payload) for i in events
+    ]
+    assert {i.timestamp for i in in_steps} == {Timestamp(5, 6)}

@@ -1,0 +1,190 @@
+import time
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventer_bridge.errors import FrameError
+from eventer_bridge.net.framing import FrameDecoder, encode_frame
+
+
+def make_decoder(max_frame_bytes: int, max_length_bytes: int = 8) -> FrameDecoder:
+    return FrameDecoder(
+        max_frame_bytes, content="a JSON message", max_length_bytes=max_length_bytes
+    )
+
+
+def take_all(decoder: FrameDecoder) -> list[bytes]:
+    return list(iter(decoder.next_frame, None))
+
+
+@pytest.mark.parametrize(
+    ("size", "header"),
+    [
+        (1, "0101"),
+        (255, "01ff"),
+        (256, "020100"),
+        (65_535, "02ffff"),
+        (65_536, "03010000"),
+        (0xFF_FFFF, "03ffffff"),
+    ],
+)
+def test_header_is_of_the_shortest_form(size: int, header: str) -> None:
+    assert encode_frame(b"x" * size) == bytes.fromhex(header) + b"x" * size
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+def test_length_bytes_from_1_to_8(m: int) -> None:
+    decoder = make_decoder(10)
+    decoder.feed(bytes([m]) + (3).to_bytes(m, "big") + b"abc" + b"\x01\x01d")
+    assert take_all(decoder) == [b"abc", b"d"]
+
+
+@pytest.mark.parametrize("m", [1, 8, 9, 255])
+def test_length_bytes_up_to_255(m: int) -> None:
+    decoder = make_decoder(10, 255)
+    stream = bytes([m]) + (3).to_bytes(m, "big") + b"abc" + b"\x01\x01d"
+    received = []
+    for byte in stream:
+        decoder.feed(bytes([byte]))
+        received += take_all(decoder)
+    assert received == [b"abc", b"d"]
+
+
+def test_a_header_of_255_bytes_may_announce_no_more_than_others() -> None:
+    decoder = make_decoder(10, 255)
+    decoder.feed(b"\xff" * 256)
+    with pytest.raises(
+        FrameError, match=r"^frame of 2\*\*64 or more bytes announced, at most 10 are allowed$"
+    ):
+        decoder.next_frame()
+
+
+def test_how_a_size_beyond_64_bits_is_told() -> None:
+    for size, told in (((1 << 64) - 1, f"{(1 << 64) - 1}"), (1 << 64, r"2\*\*64 or more")):
+        decoder = make_decoder(10, 255)
+        decoder.feed(b"\x09" + size.to_bytes(9, "big"))
+        with pytest.raises(FrameError, match=f"^frame of {told} bytes announced"):
+            decoder.next_frame()
+
+
+def test_a_header_without_length() -> None:
+    decoder = make_decoder(10, 255)
+    decoder.feed(b"\x00")
+    with pytest.raises(FrameError, match="first byte is 0, expected 1 to 255"):
+        decoder.next_frame()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=700), max_size=20), st.data())
+def test_any_cut_gives_the_same_frames(messages: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(encode_frame(i) for i in messages)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=20))
+    decoder = make_decoder(700)
+    received: list[bytes] = []
+    taken = 0
+    for begin, end in pairwise([0, *sorted(cuts), len(stream)]):
+        decoder.feed(stream[begin:end])
+        received += take_all(decoder)
+        taken = sum(len(encode_frame(i)) for i in received)
+        assert decoder.buffered_bytes == end - taken
+    assert received == messages
+    assert taken == len(stream)
+
+
+def test_one_byte_at_a_time() -> None:
+    messages = [b"a", b"b" * 300, b"c" * 70_000]
+    decoder = make_decoder(70_000)
+    received = []
+    for byte in b"".join(encode_frame(i) for i in messages):
+        decoder.feed(bytes([byte]))
+        received += take_all(decoder)
+    assert received == messages
+
+
+@pytest.mark.parametrize("m", [0, 9, 123, 255])
+def test_first_byte_of_header_is_wrong(m: int) -> None:
+    decoder = make_decoder(100)
+    decoder.feed(bytes([m]))
+    with pytest.raises(FrameError, match=f"first byte is {m}, expected 1 to 8"):
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize("m", [1, 8])
+def test_empty_frame(m: int) -> None:
+    decoder = make_decoder(100)
+    decoder.feed(bytes([m]) + bytes(m))
+    with pytest.raises(FrameError, match="empty frame, expected a JSON message"):
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize("size", [101, 1 << 30, (1 << 64) - 1])
+def test_too_large_a_frame_is_refused_by_its_header(size: int) -> None:
+    decoder = make_decoder(100)
+    decoder.feed(b"\x08" + size.to_bytes(8, "big"))
+    with pytest.raises(FrameError, match=f"frame of {size} bytes announced, at most 100 are"):
+        decoder.next_frame()
+
+
+def test_frame_of_the_limit_is_accepted_and_the_limit_can_be_raised() -> None:
+    decoder = make_decoder(3)
+    decoder.feed(encode_frame(b"abc"))
+    assert decoder.next_frame() == b"abc"
+    decoder.max_frame_bytes = 4
+    decoder.feed(encode_frame(b"abcd"))
+    assert decoder.next_frame() == b"abcd"
+
+
+def test_what_is_missing_of_a_frame() -> None:
+    decoder = make_decoder(1000)
+    assert decoder.missing() is None
+    decoder.feed(encode_frame(b"first") + b"\x02")
+    assert decoder.missing() is None
+    assert decoder.next_frame() == b"first"
+    assert decoder.next_frame() is None
+    assert decoder.missing() == (0, 1)
+    decoder.feed(b"\x01\x00" + b"x" * 20)
+    assert decoder.missing() == (256, 20)
+    assert decoder.next_frame() is None
+    assert decoder.missing() == (256, 20)
+    decoder.feed(b"x" * 236)
+    assert decoder.next_frame() == b"x" * 256
+    assert decoder.missing() is None
+
+
+def test_cost_is_linear_and_memory_is_flat() -> None:
+    large = encode_frame(b"x" * (4 << 20))
+    decoder = make_decoder(4 << 20)
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for i in range(0, len(large), 65_536):
+                decoder.feed(large[i : i + 65_536])
+                received = decoder.next_frame()
+            assert received == large[4:]
+            del received
+        current, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoder.buffered_bytes == 0
+    assert current < 100_000  # nothing of the large frames is kept
+    assert peak < 4 * len(large)
+
+
+def test_many_small_frames_in_one_piece_are_as_cheap_as_one_by_one() -> None:
+    """Taking a frame must not move what stands behind it."""
+
+    def seconds(n_frames: int) -> float:
+        best = float("inf")
+        stream = encode_frame(b"x" * 20) * n_frames
+        for _ in range(3):
+            decoder = make_decoder(100)
+            begin = time.thread_time()
+            decoder.feed(stream)
+            assert len(take_all(decoder)) == n_frames
+            best = min(best, time.thread_time() - begin)
+        return best
+
+    # quadratic cost would make it 32 times 32
+    assert seconds(64_000) < 32 * 8 * seconds(2_000)

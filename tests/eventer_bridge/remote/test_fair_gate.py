@@ -1,0 +1,81 @@
+"""Letting in some at a time, one of each client in turn."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from eventer_bridge.remote.fair_gate import FairGate
+
+
+class Work:
+    """What is done through a gate, until it is released."""
+
+    def __init__(self, gate: FairGate) -> None:
+        self._gate = gate
+        self.begun: list[str] = []
+        self.releases: dict[str, asyncio.Event] = {}
+
+    def start(self, name: str) -> asyncio.Task[str]:
+        self.releases[name] = asyncio.Event()
+        return asyncio.ensure_future(self._gate.run(name[0], lambda: self._work(name)))
+
+    async def _work(self, name: str) -> str:
+        self.begun.append(name)
+        await self.releases[name].wait()
+        if name.endswith("!"):
+            raise ZeroDivisionError
+        return name
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work(FairGate(2))
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    while not is_so():
+        await asyncio.sleep(0)
+
+
+async def test_clients_take_turns(work: Work) -> None:
+    names = ["a1", "a2", "a3", "a4", "b1", "b2", "c1"]
+    tasks = [work.start(name) for name in names]
+    await until(lambda: len(work.begun) == 2)
+    for n in range(len(names)):
+        while len(work.begun) <= n:
+            await asyncio.sleep(0)
+        work.releases[work.begun[n]].set()
+    assert await asyncio.gather(*tasks) == names
+    assert work.begun == ["a1", "a2", "a3", "b1", "c1", "a4", "b2"]
+
+
+async def test_who_gives_up_waiting_never_begins(work: Work) -> None:
+    tasks = [work.start(name) for name in ("a1", "a2", "a3", "b1")]
+    await until(lambda: len(work.begun) == 2)
+    tasks[2].cancel()
+    work.releases["a1"].set()
+    await until(lambda: len(work.begun) == 3)
+    assert work.begun == ["a1", "a2", "b1"]
+
+
+async def test_what_nobody_waits_for_keeps_its_place_until_it_is_done(work: Work) -> None:
+    tasks = [work.start(name) for name in ("a1!", "a2", "b1")]
+    await until(lambda: len(work.begun) == 2)
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert work.begun == ["a1!", "a2"]
+    work.releases["a1!"].set()
+    await until(lambda: len(work.begun) == 3)
+
+
+async def test_a_failure_gives_its_place_back(work: Work) -> None:
+    tasks = [work.start(name) for name in ("a1!", "a2!", "b1")]
+    for name in "a1!", "a2!", "b1":
+        work.releases[name].set()
+    assert await tasks[2] == "b1"
+    for task in tasks[:2]:
+        with pytest.raises(ZeroDivisionError):
+            await task

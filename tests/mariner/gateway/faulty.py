@@ -1,0 +1,78 @@
+"""``mariner`` in which something breaks or hangs, as soon as an event ``fault/<what>`` comes.
+
+Everything else is as in ``python -m mariner``, except that a stop may take a second only.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pytest
+
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session import Session
+from eventer_bridge.model import RegisterEvent, Source
+from mariner import limits
+from mariner.cli import main
+
+PATCH: Final = pytest.MonkeyPatch()
+
+STOP_S: Final = 1.0
+
+BEGINS: Final = "the fault begins"
+"""Line on standard error."""
+
+
+def _raise(*_: object) -> None:
+    raise ValueError("what nobody thought of")
+
+
+def _block(*_: object) -> None:
+    pipe = os.pipe()
+    os.read(pipe[0], 1)  # a system call that does not return
+
+
+def _sync_hangs() -> None:
+    PATCH.setattr(Store, "ext_sync", _block)
+
+
+def _storage_thread_dies() -> None:
+    PATCH.setattr(RocksDbBackend, "_ext_try", _raise)
+
+
+def _thread_dies() -> None:
+    threading.Thread(target=_raise, name="of-a-module").start()
+
+
+FAULTS: Final[dict[str, Callable[[], None]]] = {
+    "loop-sleeps": lambda: time.sleep(3600),
+    "sync-hangs": _sync_hangs,
+    "storage-thread-dies": _storage_thread_dies,
+    "thread-dies": _thread_dies,
+}
+
+
+def _install() -> None:
+    register = Engine.register
+
+    def faulty(
+        self: Engine, source: Source, register_events: Sequence[RegisterEvent], *others: Any
+    ) -> Session:
+        first, *rest = register_events[0].type
+        if first == "fault":
+            sys.stderr.write(f"{BEGINS}\n")
+            FAULTS[rest[0]]()
+        return register(self, source, register_events, *others)
+
+    PATCH.setattr(Engine, "register", faulty)
+    PATCH.setattr(limits, "MAX_STOP_S", STOP_S)
+
+
+if __name__ == "__main__":
+    _install()
+    main()

@@ -1,0 +1,46 @@
+"""Logs: JSON lines by default, and whatever the configuration says."""
+
+import json
+import subprocess
+import sys
+
+CODE = """
+import logging, sys
+from mariner.gateway import logs
+logs.configure({})
+logging.getLogger("mariner.x").debug("not shown")
+logging.getLogger("mariner.x").info("shown", extra={{"peer": "p", "count": 3}})
+logging.getLogger("other").info("not shown")
+logging.getLogger("other").warning("shown too")
+"""
+
+
+def run(log: str) -> list[str]:
+    command = [sys.executable, "-c", CODE.format(log)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+def test_json_lines_by_default() -> None:
+    first, second = (json.loads(line) for line in run("None"))
+    time = first.pop("time")
+    assert time[10] == "T"
+    assert first == {
+        "level": "INFO",
+        "logger": "mariner.x",
+        "message": "shown",
+        "peer": "p",
+        "count": 3,
+    }
+    assert (second["level"], second["message"]) == ("WARNING", "shown too")
+
+
+def test_the_configuration_wins() -> None:
+    log = {
+        "version": 1,
+        "formatters": {"f": {"format": "%(levelname)s|%(message)s"}},
+        "handlers": {"h": {"class": "logging.StreamHandler", "formatter": "f"}},
+        "root": {"level": "INFO", "handlers": ["h"]},
+    }
+    lines = run(repr(log))
+    assert lines == ["INFO|shown", "INFO|not shown", "WARNING|shown too"]

@@ -1,0 +1,129 @@
+"""HTTP: what strangers may do to it. What it answers: ``test_serve``."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import pytest
+
+from eventer_bridge import limits as bridge_limits
+from mariner import limits
+from mariner.gateway.gateway import Gateway
+from tests.support.inprocess import metrics_of, running_gateway
+
+TIMEOUT_S: Final = 10.0
+HTTP: Final = {"host": "127.0.0.1", "port": 0}
+
+
+async def ask(gateway: Gateway, request: bytes) -> bytes:
+    """What comes until the connection ends."""
+    assert gateway.http is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port)
+    with contextlib.closing(writer):
+        writer.write(request)
+        async with asyncio.timeout(TIMEOUT_S):
+            return await reader.read(-1)
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Gateway]:
+    async with running_gateway(http=HTTP) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"GET /heal",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n",
+        b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nX:",
+    ],
+)
+async def test_half_a_request_has_its_time(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_S", 0.2)
+    async with serving() as gateway:
+        with contextlib.suppress(ConnectionError):
+            assert await ask(gateway, half) == b""
+        assert (await ask(gateway, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")).endswith(b"ok\n")
+
+
+async def test_who_does_not_read_the_answer_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_S", 0.5)
+    async with serving() as gateway:
+        assert gateway.http is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port, limit=1)
+        for _ in range(1000):
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until_connections(gateway, 0)
+        writer.close()
+        del reader
+
+
+async def until_connections(gateway: Gateway, count: int) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        # the one that asks is one of them
+        while (await metrics_of(gateway, "mariner_http_"))["connections"] != count + 1:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_connection_is_for_one_request() -> None:
+    async with serving() as gateway:
+        request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+        answer = await ask(gateway, 3 * request)
+        assert answer.count(b"HTTP/1.1 200 OK") == 1
+        assert b"Connection: close" in answer
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", b"413 "),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nhello", b"413 "),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1", b"413 "),
+        (b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"405 "),
+        (b"GET /elsewhere HTTP/1.1\r\nHost: a\r\n\r\n", b"404 "),
+        (b"GET /" + bytes([97]) * limits.MAX_HTTP_LINE_BYTES + b" HTTP/1.1\r\n\r\n", b"400 "),
+        (
+            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (limits.MAX_HTTP_HEADERS + 1) + b"\r\n",
+            b"400 ",
+        ),
+        (b"\x16\x03\x01\x00\xee\x01\x00\x00\xea\x03\x03\r\n\r\n", b"400 "),
+    ],
+)
+async def test_what_is_too_much_is_refused_at_once(
+    request_: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with serving() as gateway:
+        caplog.clear()
+        assert (await ask(gateway, request_))[len("HTTP/1.1 ") :].startswith(answer)
+        await until_connections(gateway, 0)
+        assert not caplog.records
+
+
+async def test_connections_are_counted_and_bounded(
+    monkeypatch: pytest.MonkeyPatch, set_new_connections: Callable[[int], None]
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_TIMEOUT_S", 60.0)
+    set_new_connections(5)
+    async with serving() as gateway, contextlib.AsyncExitStack() as stack:
+        assert gateway.http is not None
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", gateway.http.port)
+            writer.write(b"GET /healthz HTTP/1.1\r\n")
+            stack.callback(writer.close)
+        await until_connections(gateway, 4)
+        found = await metrics_of(gateway, "mariner_http_connections_")
+        assert found["accepted_total"] > 20
+        assert found['refused_total{reason="place needed for another"}'] >= 16
+
+
+@pytest.fixture
+def set_new_connections(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def set_bounds(count: int) -> None:
+        monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", count)
+        monkeypatch.setattr(bridge_limits, "NEW_CONNECTION_GRACE_S", 0.0)
+
+    return set_bounds

@@ -1,0 +1,91 @@
+"""Memory that threads have freed is not kept, and what is there for good is left alone."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.hat_peers import write_conf
+
+N_THREADS: Final = 8
+N_BYTES: Final = 12 << 20
+BLOCK_BYTES: Final = 2 << 20
+
+CODE: Final = f"""
+import psutil, sys, threading
+from mariner.gateway import memory
+
+if sys.argv[1] == "yes":
+    memory.configure()
+bytes({N_BYTES})  # freed, and so the size of what is usually kept
+before = psutil.Process().memory_info().rss
+kept = []
+is_over = threading.Event()
+
+def work():
+    blocks = [bytes({BLOCK_BYTES}) for _ in range({N_BYTES} // {BLOCK_BYTES})]
+    kept.append(bytes(600))
+    del blocks
+    is_over.wait()
+
+threads = [threading.Thread(target=work) for _ in range({N_THREADS})]
+for thread in threads:
+    thread.start()
+while len(kept) < {N_THREADS}:
+    pass
+is_over.set()
+for thread in threads:
+    thread.join()
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+def kept_bytes(is_configured: bool) -> int:
+    command = [sys.executable, "-c", CODE, "yes" if is_configured else "no"]
+    return int(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_what_threads_freed_goes_back_to_the_system() -> None:
+    kept = kept_bytes(True)
+    assert kept < N_BYTES
+    assert kept < kept_bytes(False) / 2
+
+
+SERVE: Final = """
+import gc, sys
+from mariner.cli import serve
+
+async def create(conf, **_):
+    print(gc.get_freeze_count(), len(gc.get_objects()), int("aiohttp" in sys.modules))
+    before = gc.get_stats()[2]["collections"]
+    made = [[] for _ in range(300_000)]  # as those of 10,000 connections
+    print(gc.get_stats()[2]["collections"] - before)
+    raise OSError("that is all")
+
+serve.gateway.create = create
+serve.serve(["--conf", sys.argv[1]])
+"""
+
+
+def test_the_garbage_collector_passes_over_what_was_imported(tmp_path: Path) -> None:
+    conf = {
+        "type": "mariner",
+        "name": "gateway",
+        "log": {"version": 1},
+        "mariner": {"host": "127.0.0.1", "port": 0},
+        "event_core": {"server_id": 1, "backend": {"type": "memory"}},
+        "clients": [],
+        "http": {"host": "127.0.0.1", "port": 0},
+    }
+    path = write_conf(tmp_path / "gateway.json", conf)
+    command = [sys.executable, "-c", SERVE, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "that is all" in ended.stderr
+    n_frozen, n_others, is_all_imported, n_full = map(int, ended.stdout.split())
+    assert n_frozen > 20 * n_others
+    assert is_all_imported
+    assert n_full == 0

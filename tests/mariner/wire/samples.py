@@ -1,0 +1,109 @@
+"""Messages of all ten kinds, in each of their forms."""
+
+from typing import Final
+
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    Order,
+    OrderBy,
+    Payload,
+    QueryLatestParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+    Timestamp,
+)
+from mariner.wire.messages import (
+    UNKNOWN,
+    EventsMsg,
+    InitReq,
+    InitRes,
+    Message,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+
+_PAYLOADS: Final[tuple[Payload | None, ...]] = (
+    None,
+    BinaryPayload("blob", bytes(range(256))),
+    BinaryPayload("", b""),
+    JsonPayload.of({"value": 21.5, "unit": "°C", "nested": [None, True, {"": -1}]}),
+    JsonPayload.of(None),
+)
+
+_REGISTER_EVENTS: Final = tuple(
+    RegisterEvent(("plant", "žižula", str(i)), Timestamp(-1, 999_999) if i % 2 else None, payload)
+    for i, payload in enumerate(_PAYLOADS)
+)
+
+_EVENTS: Final = [
+    Event(EventId(1, 2, i + 1), each.type, Timestamp(1_700_000_000, i), each.source_timestamp, p)
+    for i, (each, p) in enumerate(zip(_REGISTER_EVENTS, _PAYLOADS, strict=True))
+]
+
+SAMPLES: Final[dict[str, Message]] = {
+    "init_req": InitReq("app", "secret", (("a", "?", "*"), ("b",), ()), 1, True),
+    "init_req, bare": InitReq("", None, (), None, False),
+    "init_res, success": InitRes(True, status=Status.OPERATIONAL),
+    "init_res, failure": InitRes(False, error="wrong client name or token"),
+    "status": StatusMsg(Status.STANDBY),
+    "events": EventsMsg(_EVENTS),
+    "events, none": EventsMsg([]),
+    "register_req": RegisterReq(-(1 << 63), _REGISTER_EVENTS),
+    "register_req, no events": RegisterReq(0, ()),
+    "register_res, success": RegisterRes((1 << 63) - 1, True, events=_EVENTS),
+    "register_res, failure": RegisterRes(3, False),
+    "query_req, latest": QueryReq(4, QueryLatestParams((("a", "*"),))),
+    "query_req, latest, all": QueryReq(4, QueryLatestParams()),
+    "query_req, timeseries": QueryReq(
+        5,
+        QueryTimeseriesParams(
+            (("a",), ("*",)),
+            Timestamp(1, 2),
+            Timestamp(3, 4),
+            Timestamp(5, 6),
+            Timestamp(7, 8),
+            Order.ASCENDING,
+            OrderBy.SOURCE_TIMESTAMP,
+            0,
+            EventId(9, 10, 11),
+        ),
+    ),
+    "query_req, timeseries, bare": QueryReq(5, QueryTimeseriesParams()),
+    "query_req, server": QueryReq(6, QueryServerParams(1, True, 100, EventId(1, 2, 3))),
+    "query_req, server, bare": QueryReq(6, QueryServerParams(-1)),
+    "query_res": QueryRes(7, _EVENTS, True),
+    "query_res, none": QueryRes(7, [], False),
+    "ping_req": PingReq(8),
+    "ping_res": PingRes(8),
+}
+"""By name; each is also what hat-mariner can say (``tests/vectors``)."""
+
+EXTENDED_QUERIES: Final = (
+    QueryReq(
+        9,
+        QueryTimeseriesParams(
+            ids=(EventId(1, 2, 3), EventId(-1, 0, 1)),
+            payload=JsonPayload.of({"a": [None]}),
+            unique_type=True,
+        ),
+    ),
+    QueryReq(9, QueryTimeseriesParams(ids=(), payload=BinaryPayload("t", b"\x00"))),
+    QueryReq(9, QueryLatestParams((("a", "*"),), EventId(1, 2, 3))),
+)
+"""What only we say: 002 has not all conditions of 000, and no pages of the latest."""
+
+FAILED_REGISTRATIONS: Final = (
+    RegisterRes(3, False, error="not allowed: a/b"),
+    RegisterRes(3, False, error="outcome unknown: a sync failed", outcome=UNKNOWN),
+)
+"""What only we say: hat-mariner gives no reason, and knows no outcome but success and failure."""

@@ -1,0 +1,649 @@
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hat.mariner.transport import encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventer_bridge import limits as core_limits
+from eventer_bridge.model import (
+    INT64_MAX,
+    INT64_MIN,
+    BinaryPayload,
+    Event,
+    EventId,
+    JsonPayload,
+    QueryResult,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+    Timestamp,
+)
+from eventer_bridge.slices import at_once
+from mariner import limits
+from mariner.errors import InvalidMessageError
+from mariner.wire import codec, contract
+from mariner.wire.messages import (
+    EventsMsg,
+    InitRes,
+    Message,
+    PingReq,
+    PingRes,
+    QueryReq,
+    QueryRes,
+    RegisterReq,
+    RegisterRes,
+    StatusMsg,
+)
+from tests.mariner.wire.hat_messages import to_hat
+from tests.mariner.wire.record_vectors import record
+from tests.mariner.wire.samples import EXTENDED_QUERIES, FAILED_REGISTRATIONS, SAMPLES
+
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "hat_mariner.json").read_text(encoding="utf-8")
+)
+
+TYPES = (
+    "init_req, init_res, status, events, register_req, register_res, query_req, query_res,"
+    " ping_req, ping_res"
+)
+
+each_sample = pytest.mark.parametrize("message", SAMPLES.values(), ids=SAMPLES)
+
+
+def refusal(message: bytes | str) -> InvalidMessageError:
+    with pytest.raises(InvalidMessageError) as e:
+        codec.decode(message.encode() if isinstance(message, str) else message)
+    return e.value
+
+
+def ping(ping_id: str, more: str = "") -> str:
+    return f'{{"msg_type":"ping_req","ping_id":{ping_id}{more}}}'
+
+
+def register(event: str = "", *, payload: str = "null", register_id: str = "7") -> str:
+    first = '{"type":["a"],"source_timestamp":null,"payload":null}'
+    event = event or f'{{"type":["a"],"source_timestamp":null,"payload":{payload}}}'
+    return (
+        f'{{"msg_type":"register_req","register_id":{register_id},'
+        f'"register_events":[{first},{event}]}}'
+    )
+
+
+def json_payload(data: str) -> str:
+    return f'{{"payload_type":"json","data":{data}}}'
+
+
+def payload_bytes(message: Message) -> bytes:
+    """What is kept of the payload of the last event of a registration."""
+    assert isinstance(message, RegisterReq)
+    payload = message.register_events[-1].payload
+    assert isinstance(payload, JsonPayload)
+    return bytes(payload.data)
+
+
+# --- there and back -----------------------------------------------------------------------
+
+
+@each_sample
+def test_decode_encode(message: Message) -> None:
+    data = codec.encode(message)
+    assert codec.decode(data) == message
+    assert contract.explain(json.loads(data)) is None
+
+
+@pytest.mark.parametrize("message", FAILED_REGISTRATIONS)
+def test_reason_of_a_registration_that_failed(message: Message) -> None:
+    data = codec.encode(message)
+    assert codec.decode(data) == message
+    assert contract.explain(json.loads(data)) is None
+
+
+@pytest.mark.parametrize("message", EXTENDED_QUERIES)
+def test_queries_that_only_we_know(message: Message) -> None:
+    data = codec.encode(message)
+    assert codec.decode(data) == message
+    assert contract.explain(json.loads(data)) is None
+
+
+def test_conditions_that_are_not_set_are_left_out() -> None:
+    bare = {"msg_type", "query_id", "query_type", "order", "order_by"}
+    assert json.loads(codec.encode(QueryReq(5, QueryTimeseriesParams()))).keys() == bare
+    # of those that are: no event at all is not the same as every event
+    nothing = QueryReq(5, QueryTimeseriesParams(max_results=0, ids=()))
+    assert json.loads(codec.encode(nothing)).keys() == bare | {"max_results", "ids"}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (Status.STANDBY, "STANDBY"),
+        (Status.STARTING, "STANDBY"),
+        (Status.OPERATIONAL, "OPERATIONAL"),
+        (Status.STOPPING, "STANDBY"),
+    ],
+)
+def test_four_states_are_told_as_two_and_all_are_understood(status: Status, told: str) -> None:
+    for message in (StatusMsg(status), InitRes(True, status=status)):
+        assert json.loads(codec.encode(message))["status"] == told
+    assert codec.decode(b'{"msg_type":"status","status":"%b"}' % status.name.encode()) == StatusMsg(
+        status
+    )
+
+
+def test_a_declined_connection_has_a_reason_whatever_is_known() -> None:
+    assert json.loads(codec.encode(InitRes(False)))["error"] == ""
+
+
+@pytest.mark.parametrize("ping_id", [INT64_MIN, 0, INT64_MAX])
+def test_a_ping_is_answered_as_by_the_encoder(ping_id: int) -> None:
+    assert codec.encode_ping_response(ping_id) == codec.encode(PingRes(ping_id))
+
+
+def test_messages_of_events_that_are_encoded_already() -> None:
+    sample = SAMPLES["events"]
+    assert isinstance(sample, EventsMsg)
+    events = list(sample.events)
+    encoded = [codec.encode_event(i) for i in events]
+    for n in (0, 1, len(events)):
+        made = codec.encode_events_message(encoded[:n])
+        assert made == codec.encode(EventsMsg(events[:n]))
+        joined = codec.encode_events(events[:n])  # which large ones are made of, in several parts
+        assert b"".join(codec.events_message_parts([joined[:7], joined[7:]])) == made
+        for register_id in (INT64_MIN, 0, INT64_MAX):
+            made = codec.encode_register_success(register_id, encoded[:n])
+            assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
+            parts = codec.register_success_parts(register_id, [joined[:7], joined[7:]])
+            assert b"".join(parts) == made
+        for more_follows in False, True:
+            result = QueryResult(tuple(events[:n]), more_follows)
+            parts = at_once(codec.encode_query_result(-5, result))
+            assert b"".join(parts) == codec.encode(QueryRes(-5, events[:n], more_follows))
+
+
+def test_a_large_answer_is_encoded_in_steps() -> None:
+    sample = SAMPLES["events"]
+    assert isinstance(sample, EventsMsg)
+    events = [*sample.events] * core_limits.STEP_EVENTS
+    steps = codec.encode_query_result(1, QueryResult(events, True))
+    n_steps = -(-len(events) // core_limits.STEP_EVENTS)
+    assert n_steps > 1
+    for _ in range(n_steps):
+        next(steps)
+    assert b"".join(at_once(steps)) == codec.encode(QueryRes(1, events, True))
+
+
+INTEGERS = st.integers(INT64_MIN, INT64_MAX)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+TIMESTAMPS = st.builds(Timestamp, INTEGERS, st.integers(0, 999_999))
+JSON = st.recursive(
+    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda i: st.lists(i, max_size=3) | st.dictionaries(TEXTS, i, max_size=3),
+    max_leaves=8,
+)
+EVENTS = st.builds(
+    Event,
+    st.builds(EventId, INTEGERS, INTEGERS, INTEGERS),
+    st.lists(TEXTS, max_size=4).map(tuple),
+    TIMESTAMPS,
+    st.none() | TIMESTAMPS,
+    st.none() | JSON.map(JsonPayload.of) | st.builds(BinaryPayload, TEXTS, st.binary(max_size=20)),
+)
+
+
+@given(st.lists(EVENTS, max_size=4), INTEGERS)
+def test_any_event_comes_back(events: list[Event], identifier: int) -> None:
+    for message in (
+        EventsMsg(events),
+        RegisterRes(identifier, True, events=events),
+        QueryRes(identifier, events, True),
+        RegisterReq(
+            identifier,
+            tuple(RegisterEvent(i.type, i.source_timestamp, i.payload) for i in events),
+        ),
+    ):
+        assert codec.decode(codec.encode(message)) == message
+
+
+# --- the package hat-mariner --------------------------------------------------------------
+
+
+@each_sample
+def test_hat_mariner_understands_us(message: Message) -> None:
+    assert encoder.decode_msg(json.loads(codec.encode(message))) == to_hat(message)
+
+
+@each_sample
+def test_we_understand_hat_mariner(message: Message) -> None:
+    data = json.dumps(encoder.encode_msg(to_hat(message))).encode()
+    assert to_hat(codec.decode(data)) == to_hat(message)
+
+
+@pytest.mark.parametrize("message", FAILED_REGISTRATIONS)
+def test_hat_mariner_ignores_the_reason_of_a_registration_that_failed(message: Message) -> None:
+    assert encoder.decode_msg(json.loads(codec.encode(message))) == to_hat(message)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[i["name"] for i in VECTORS])
+def test_golden_vectors(vector: dict[str, str]) -> None:
+    decoded = codec.decode(vector["message"].encode())
+    assert to_hat(decoded) == to_hat(SAMPLES[vector["name"]])
+
+
+async def test_golden_vectors_are_what_hat_mariner_writes() -> None:
+    assert await record() == VECTORS
+
+
+# --- what the contract leaves open --------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", ["12.0", "1.2e1", "120E-1", "0.12e+2", "12"])
+def test_integers_may_be_written_with_point_or_exponent(number: str) -> None:
+    assert codec.decode(ping(number).encode()) == PingReq(12)
+
+
+def test_integers_with_a_point_in_every_place() -> None:
+    query = (
+        '{"msg_type":"query_req","query_id":1.0,"query_type":"timeseries","order":"ASCENDING",'
+        '"order_by":"TIMESTAMP","t_from":{"s":1e3,"us":5.0},"max_results":2.0,'
+        '"last_event_id":{"server":1.0,"session":-2.0,"instance":-9223372036854775808.0},'
+        '"ids":[{"server":1.0,"session":2.0,"instance":30e-1}],'
+        '"payload":{"payload_type":"json","data":[1.0]}}'
+    )
+    decoded = codec.decode(query.encode())
+    assert isinstance(decoded, QueryReq)
+    assert isinstance(decoded.params, QueryTimeseriesParams)
+    assert decoded.query_id == 1
+    assert decoded.params.t_from == Timestamp(1000, 5)
+    assert decoded.params.max_results == 2
+    assert decoded.params.last_event_id == EventId(1, -2, INT64_MIN)
+    assert all(type(i) is int for i in msgspec.structs.astuple(decoded.params.last_event_id))
+    assert decoded.params.ids == (EventId(1, 2, 3),)
+    assert decoded.params.payload == JsonPayload(msgspec.Raw(b"[1.0]"))
+
+
+@pytest.mark.parametrize(
+    "data", ["1.0", "1e400", "1" * 900, '{"a":1.0,"a":2}', '{"payload_type":"binary","s":1.0}']
+)
+def test_payload_is_kept_as_it_came(data: str) -> None:
+    """Also where integers elsewhere in the message have to be written anew."""
+    for register_id in ("7", "7.0"):
+        message = register(payload=json_payload(f" {data} "), register_id=register_id)
+        assert payload_bytes(codec.decode(message.encode())) == data.encode()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (ping('"x"', ',"ping_id":1'), PingReq(1)),
+        ('{"msg_type":"ping_req","msg_type":"ping_res","ping_id":1}', PingRes(1)),
+        (
+            '{"msg_type":"init_res","success":true,"success":false,"error":"no"}',
+            InitRes(False, error="no"),
+        ),
+    ],
+)
+def test_of_a_key_that_is_given_twice_the_last_value_counts(
+    message: str, expected: Message
+) -> None:
+    assert codec.decode(message.encode()) == expected
+
+
+def test_last_value_counts_in_payloads_too() -> None:
+    payload = '{"payload_type":"what","payload_type":"json","data":1,"data":[2]}'
+    assert payload_bytes(codec.decode(register(payload=payload).encode())) == b"[2]"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            '{"msg_type":"init_res","success":true,"status":"STANDBY","error":{}}',
+            InitRes(True, status=Status.STANDBY),
+        ),
+        (
+            '{"msg_type":"init_res","success":false,"status":6,"error":"x"}',
+            InitRes(False, error="x"),
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":false,"events":0}',
+            RegisterRes(1, False),
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"error":0}',
+            RegisterRes(1, True, events=[]),
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"outcome":0}',
+            RegisterRes(1, True, events=[]),
+        ),
+        (ping("1", ',"register_id":"x","events":{"events":[1e400]}'), PingReq(1)),
+        (ping("1.0", ',"register_id":"x","events":{"events":[1e400]}'), PingReq(1)),
+    ],
+)
+def test_properties_of_other_branches_are_ignored(message: str, expected: Message) -> None:
+    assert codec.decode(message.encode()) == expected
+
+
+# --- hostile messages ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (b"", "message: (root): not JSON: Input data was truncated"),
+        (b"[1]", "message: (root): expected object, got array"),
+        (b"null", "message: (root): expected object, got null"),
+        (b"{", "message: (root): not JSON: Input data was truncated"),
+        (
+            ping("1") + "x",
+            "message: (root): not JSON: JSON is malformed: trailing characters (byte 36)",
+        ),
+        (ping("NaN"), "message: (root): not JSON: JSON is malformed: invalid character (byte 33)"),
+        (
+            ping("1", ',"x":-Infinity'),
+            "message: (root): not JSON: JSON is malformed: invalid character (byte 40)",
+        ),
+        (ping("1", ',"x":"\\ud800"'), "message: (root): not JSON: lone surrogate"),
+        (
+            ping("1", ',"x":"\\udc00"'),
+            "message: (root): not JSON: JSON is malformed: invalid utf-16 surrogate pair (byte 46)",
+        ),
+        (
+            ping("1", ',"x":"HERE"').encode().replace(b"HERE", b"\xff"),
+            "message: (root): not UTF-8: invalid start byte at byte 40",
+        ),
+        (
+            ping("1", ',"x":"HERE"').encode().replace(b"HERE", b"\xed\xa0\x80"),
+            "message: (root): not UTF-8: invalid continuation byte at byte 40",
+        ),
+        (
+            b"\xef\xbb\xbf" + ping("1").encode(),
+            "message: (root): not JSON: JSON is malformed: invalid character (byte 0)",
+        ),
+        (ping("true"), "ping_req: /ping_id: expected integer, got boolean true"),
+        (ping("1.5"), "ping_req: /ping_id: expected integer, got number 1.5"),
+        (ping("null"), "ping_req: /ping_id: expected integer, got null"),
+        (
+            ping("9223372036854775808"),
+            "ping_req: /ping_id: expected at most 9223372036854775807,"
+            " got integer 9223372036854775808",
+        ),
+        (
+            ping("-9223372036854775809"),
+            "ping_req: /ping_id: expected at least -9223372036854775808,"
+            " got integer -9223372036854775809",
+        ),
+        (ping("1" * 4301), "message: (root): Integer value out of range - at `$[...]`"),
+        (ping("[" * 5000 + "]" * 5000), "message: (root): JSON is nested too deeply"),
+        (
+            ping("1", ',"x":' + "[" * 5000 + "]" * 5000),
+            "message: (root): JSON is nested too deeply",
+        ),
+        (
+            ping("[" * 300 + "]" * 300),
+            "ping_req: (root): wrong, and nested too deeply to tell where",
+        ),
+        ('{"msg_type":["ping_req"]}', f"message: /msg_type: is array, expected one of {TYPES}"),
+        (
+            '{"msg_type":"query_req","query_id":1,"query_type":["latest"]}',
+            "query_req: /query_type: is array, expected one of latest, timeseries, server",
+        ),
+        (
+            '{"msg_type":"query_req","query_id":1,"query_type":"server","server_id":1,'
+            '"persisted":true,"max_results":-1}',
+            "query_req: /max_results: expected at least 0, got integer -1",
+        ),
+        (
+            '{"msg_type":"query_req","query_id":1,"query_type":"latest","event_types":null}',
+            "query_req: /event_types: expected array, got null",
+        ),
+    ],
+)
+def test_hostile_message(message: bytes | str, text: str) -> None:
+    assert str(refusal(message)) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "pointer", "reason"),
+    [
+        (
+            register(payload='{"payload_type":"binary","data_type":"","data":"AAA"}'),
+            "/register_events/1/payload/data",
+            "expected base64, got string 'AAA'",
+        ),
+        (
+            register(payload='{"payload_type":"binary","data_type":"","data":"AAAA\\n"}'),
+            "/register_events/1/payload/data",
+            "expected base64, got string 'AAAA\\n'",
+        ),
+        (
+            register(payload='{"payload_type":"none","data":0}'),
+            "/register_events/1/payload/payload_type",
+            "expected binary or json, got string 'none'",
+        ),
+        (
+            register('{"type":["a"],"source_timestamp":{"s":1,"us":1000000},"payload":null}'),
+            "/register_events/1/source_timestamp/us",
+            "expected at most 999999, got integer 1000000",
+        ),
+        (
+            register('{"type":"a","source_timestamp":null,"payload":null}'),
+            "/register_events/1/type",
+            "expected array, got string 'a'",
+        ),
+        (
+            register('{"type":["a"],"source_timestamp":null}'),
+            "/register_events/1",
+            "required property is missing: payload",
+        ),
+        (
+            register(payload=json_payload("[" * 129 + "]" * 129)),
+            "/register_events/1/payload/data",
+            "nested deeper than 128 levels",
+        ),
+        (
+            register(payload=json_payload("1" * 1001)),
+            "/register_events/1/payload/data",
+            "a number of more than 1000 digits in a row",
+        ),
+    ],
+)
+def test_registration_that_can_be_answered(message: str, pointer: str, reason: str) -> None:
+    error = refusal(message)
+    assert (error.pointer, error.reason) == (pointer, reason)
+    assert (error.msg_type, error.register_id) == ("register_req", 7)
+
+
+@pytest.mark.parametrize("register_id", [INT64_MIN, INT64_MAX])
+def test_registration_of_any_identifier_can_be_answered(register_id: int) -> None:
+    assert refusal(register("1", register_id=str(register_id))).register_id == register_id
+
+
+def test_the_place_of_a_payload_in_a_request_is_told() -> None:
+    fine = JsonPayload.of([1] * core_limits.MAX_JSON_DEPTH)
+    events = [
+        RegisterEvent(("a",), None, i)
+        for i in (None, fine, BinaryPayload("", b"[" * 999), JsonPayload(msgspec.Raw(b"1" * 1001)))
+    ]
+    codec.check_payloads(events[:-1])
+    for event in events[:-1]:
+        at_once(codec.check_payload_in_steps(event, 8))
+    for check in (
+        lambda: codec.check_payloads(events, 5),
+        lambda: at_once(codec.check_payload_in_steps(events[-1], 8)),
+    ):
+        with pytest.raises(InvalidMessageError) as e:
+            check()
+        assert str(e.value) == (
+            "register_req: /register_events/8/payload/data:"
+            " a number of more than 1000 digits in a row"
+        )
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf5\x80\x80\x80"])
+def test_payload_that_is_not_utf8(data: bytes) -> None:
+    message = register(payload=json_payload('"HERE"')).encode().replace(b"HERE", data)
+    error = refusal(message)
+    assert error.reason.startswith("not UTF-8: ")
+    assert error.register_id is None
+
+
+@pytest.mark.parametrize("register_id", ["null", "true", "1.5", '"1"', str(1 << 63), "[]"])
+def test_registration_that_cannot_be_answered(register_id: str) -> None:
+    error = refusal(register(register_id=register_id))
+    assert (error.msg_type, error.register_id, error.pointer) == (
+        "register_req",
+        None,
+        "/register_id",
+    )
+
+
+def test_only_registrations_can_be_answered() -> None:
+    assert refusal('{"msg_type":"query_req","register_id":7}').register_id is None
+    for message in ("[1]", "{}", '{"msg_type":1,"register_id":7}'):
+        error = refusal(message)
+        assert (error.msg_type, error.register_id) == (None, None)
+
+
+def test_depth_and_digits_of_what_is_notified_are_not_bounded() -> None:
+    """The registering server's business: a client can read what a server stored."""
+    event: dict[str, Any] = {
+        "id": {"server": 1, "session": 1, "instance": 1},
+        "type": ["a"],
+        "timestamp": {"s": 0, "us": 0},
+        "source_timestamp": None,
+        "payload": {"payload_type": "json", "data": "HERE"},
+    }
+    text = json.dumps({"msg_type": "events", "events": [event]})
+    for data in ("[" * 500 + "]" * 500, "1" * 5000):
+        decoded = codec.decode(text.replace('"HERE"', data).encode())
+        assert isinstance(decoded, EventsMsg)
+        payload = decoded.events[0].payload
+        assert isinstance(payload, JsonPayload)
+        assert bytes(payload.data) == data.encode()
+
+
+DEEP = "[" * 513 + "]" * 513
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ping("1", f',"x":{DEEP}'),
+        register(register_id="7.0", payload=f'null,"x":{DEEP}'),
+        register(payload=json_payload("1") + f',"x":{DEEP}'),
+        register(f'{{"type":["a"],"source_timestamp":{{"s":1,"us":1,"x":{DEEP}}},"payload":null}}'),
+        f'{{"msg_type":"query_req","query_id":1,"query_type":"latest","x":{DEEP}}}',
+        f'{{"msg_type":"init_res","success":true,"status":"STANDBY","error":{DEEP}}}',
+        f'{{"msg_type":"init_res","success":false,"status":{DEEP},"error":""}}',
+        '{"msg_type":"register_res","register_id":1,"success":false,"events":' + DEEP + "}",
+        '{"msg_type":"register_res","register_id":1,"success":true,"events":[],"error":'
+        + DEEP
+        + "}",
+        '{"msg_type":"events","events":[{"id":{"server":1,"session":1,"instance":1},"type":["a"],'
+        '"timestamp":{"s":1,"us":1},"source_timestamp":null,"payload":'
+        + json_payload(DEEP)
+        + "}]}",
+    ],
+)
+def test_depth_is_bounded_wherever_it_is(message: str) -> None:
+    """Below what any interpreter follows, so that it is not theirs."""
+    assert refusal(message).reason == "JSON is nested too deeply"
+    codec.decode(message.replace(DEEP, "[" * 500 + "]" * 500).encode())
+
+
+def test_a_large_message_is_not_shown_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = ",".join(['{"type":["a"],"source_timestamp":{"s":1.0,"us":0},"payload":null}'] * 1000)
+    wrong = '{"type":["a"],"source_timestamp":{"s":"1","us":0},"payload":null}'
+    assert len(many) > limits.MAX_EXPLAINED_BYTES
+    monkeypatch.setattr(contract, "explain", lambda value: pytest.fail("was asked"))
+    decoded = codec.decode(register(many).encode())
+    assert isinstance(decoded, RegisterReq)
+    assert len(decoded.register_events) > 1000
+    error = refusal(register(f"{many},{wrong}"))
+    assert (error.msg_type, error.register_id) == ("register_req", 7)
+    assert error.reason.startswith("Expected `int`, got `")
+    assert refusal(register(f"{many},{wrong}", register_id=DEEP[200:800])).register_id is None
+
+
+def test_of_a_large_message_what_is_short_is_told() -> None:
+    many = ",".join(["1"] * limits.MAX_EXPLAINED_BYTES)
+    error = refusal(f'{{"msg_type":"events","events":[{many}]}}')
+    assert (error.msg_type, error.register_id, error.pointer) == ("events", None, "")
+    assert error.reason == "Expected `object`, got `int` - at `$.events[0]`"
+    for n_bytes, is_told in ((limits.MAX_REASON_BYTES, True), (limits.MAX_REASON_BYTES + 1, False)):
+        msg_type = "x" * (n_bytes - len('""'))
+        error = refusal(f'{{"msg_type":"{msg_type}","x":[{many}]}}')
+        assert error.msg_type == (msg_type if is_told else None)
+        assert len(error.reason) <= limits.MAX_REASON_BYTES
+
+
+def ping_of_size(ping_id: str, n_bytes: int) -> str:
+    return ping(ping_id, ',"x":""'.replace('""', f'"{"x" * (n_bytes - len(ping(ping_id)) - 7)}"'))
+
+
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_how_large_a_message_may_be_to_be_explained(n_more: int) -> None:
+    message = ping_of_size('"1"', limits.MAX_EXPLAINED_BYTES + n_more)
+    assert len(message) == limits.MAX_EXPLAINED_BYTES + n_more
+    expected = "Expected `int`, got `str` - at `$.ping_id`" if n_more else "expected integer, got"
+    assert refusal(message).reason.startswith(expected)
+
+
+@pytest.mark.parametrize("n_more", [0, 1])
+def test_how_large_a_message_may_be_to_be_written_anew(n_more: int) -> None:
+    message = ping_of_size("1.0", limits.MAX_LENIENT_BYTES + n_more)
+    if not n_more:
+        assert codec.decode(message.encode()) == PingReq(1)
+    else:
+        assert refusal(message).reason == "Expected `int`, got `float` - at `$.ping_id`"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            '{"msg_type":"query_req","query_id":1,"query_type":"server","server_id":1,'
+            '"persisted":true,"max_results":-1,"x":',
+            "max_results is negative",
+        ),
+        (
+            '{"msg_type":"register_res","register_id":1,"success":true,"error":',
+            "required property is missing",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_message_that_is_not_explained(message: str, reason: str) -> None:
+    assert refusal(f'{message}"{"x" * limits.MAX_EXPLAINED_BYTES}"}}').reason == reason
+    assert refusal(f"{message}1}}").reason != reason
+
+
+def test_token_is_never_shown() -> None:
+    message = (
+        '{"msg_type":"init_req","client_name":"a","client_token":["secret"],'
+        '"subscriptions":[],"server_id":null,"persisted":true}'
+    )
+    assert str(refusal(message)) == "init_req: /client_token: expected string or null"
+
+
+@given(st.binary(max_size=40))
+def test_base64_of_any_bytes(data: bytes) -> None:
+    text = base64.b64encode(data).decode()
+    payload = f'{{"payload_type":"binary","data_type":"t","data":"{text}"}}'
+    decoded = codec.decode(register(payload=payload).encode())
+    assert isinstance(decoded, RegisterReq)
+    assert decoded.register_events[-1].payload == BinaryPayload("t", data)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda i: i.encode("utf-8", "ignore")))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        codec.decode(data)
+    except InvalidMessageError:
+        return
+    assert json.loads(data)["msg_type"]
