@@ -1,15 +1,23 @@
-"""Whether two payloads are the same (000, "query events": payload).
+"""Payloads: whether two are the same, and which bounds a registered JSON payload must keep.
 
-Binary payloads are the same if their type labels and their data are. JSON payloads are the same
-if their values are equal as JSON Schema compares them: ``1`` and ``1.0`` are, ``1`` and
-``true`` are not, the order of the keys of an object does not count. This is the one place
-where the core decodes a payload, because it was asked to, and only where the bytes differ.
+Binary payloads are the same if their type labels and their data are (000, "query events"). JSON
+payloads are the same if their values are equal as JSON Schema compares them: ``1`` and ``1.0``
+are, ``1`` and ``true`` are not, the order of the keys of an object does not count. This is the
+one place where the core decodes a payload, because it was asked to, and only where the bytes
+differ. What Python cannot hold (nested too deeply, numbers of thousands of digits), is no JSON or
+is longer than ``limits.MAX_COMPARED_BYTES`` is the same only as what has the same bytes.
 
-Payloads may be hostile: what Python cannot hold (nested too deeply, numbers of thousands of
-digits), is no JSON or is longer than ``limits.MAX_COMPARED_BYTES`` is the same only as what
-has the same bytes. Pure functions, for any thread.
+The core never decodes a payload otherwise, but everybody who is notified of it does: what breaks
+their parsers (nesting, numbers of thousands of digits) is refused where it would come in. How
+deep msgspec follows depends on the interpreter (1,000 levels for 3.11, more for later ones, less
+within other calls), so that nesting is looked at before it decodes. These bounds are exact, and
+of linear cost; what cannot exceed one is told by its length or by a few passes at the speed of
+memory.
+
+Pure functions, for any thread.
 """
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
@@ -18,10 +26,30 @@ import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.model import BinaryPayload, JsonPayload, Payload
+from eventer_bridge.slices import Steps
 
 # numbers are compared as they are written, not as the nearest float
 _decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 _NOT_DECODED: Final = object()
+
+HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
+"""A valid JSON value that is not longer keeps all bounds."""
+
+HARMLESS_RECEIVED_BYTES: Final = 2 * limits.MAX_RECEIVED_DEPTH
+"""JSON that is not longer is not nested deeper than anybody may send it."""
+
+_DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
+"""A row of digits that is too long contains a whole block of this size, aligned to it."""
+
+_STEP_BYTES: Final = 1_024 * _DIGIT_BLOCK
+"""Bytes of a payload that are looked at in one step."""
+
+# a match starts only where a row of digits starts: linear, whatever comes
+_LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
+_BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(i for i in range(256) if i not in b"[]{}")
+_NO_MARKS: Final = _NO_BRACKETS.replace(b'"', b"")
+_NO_OPENING: Final = bytes(i for i in range(256) if i not in b"[{")
 
 
 def same_as(wanted: Payload) -> Callable[[Payload | None], bool]:
@@ -69,3 +97,97 @@ def _is_equal(first: Any, second: Any) -> bool:
         elif isinstance(a, bool) is not isinstance(b, bool) or a != b:
             return False
     return True
+
+
+def exceeded(data: bytes) -> str | None:
+    """Which bound a payload exceeds; None if it keeps all of them.
+
+    Args:
+        data: a valid JSON value.
+    """
+    may_be_deep = _has_many_brackets(data)
+    may_be_long = _has_digit_block(data, 0, len(data))
+    if not may_be_deep and not may_be_long:
+        return None
+    return _exceeded(_without_strings(data), may_be_deep=may_be_deep, may_be_long=may_be_long)
+
+
+def exceeded_in_steps(data: bytes) -> Steps[str | None]:
+    """As :func:`exceeded`, of a large payload."""
+    may_be_deep = _has_many_brackets(data)
+    yield
+    may_be_long = False
+    for begin in range(0, len(data), _STEP_BYTES):
+        may_be_long = may_be_long or _has_digit_block(data, begin, begin + _STEP_BYTES)
+        yield
+    if not may_be_deep and not may_be_long:
+        return None
+    data = _without_strings(data)
+    yield
+    return _exceeded(data, may_be_deep=may_be_deep, may_be_long=may_be_long)
+
+
+def _has_many_brackets(data: bytes) -> bool:
+    return data.count(b"[") + data.count(b"{") > limits.MAX_JSON_DEPTH
+
+
+def _has_digit_block(data: bytes, begin: int, end: int) -> bool:
+    return any(data[i : i + _DIGIT_BLOCK].isdigit() for i in range(begin, end, _DIGIT_BLOCK))
+
+
+def _exceeded(data: bytes, *, may_be_deep: bool, may_be_long: bool) -> str | None:
+    """As :func:`exceeded`, of what is outside of strings."""
+    if may_be_long and _LONG_NUMBER.search(data):
+        return f"a number of more than {limits.MAX_NUMBER_DIGITS} digits in a row"
+    if may_be_deep and _is_deep(data, limits.MAX_JSON_DEPTH):
+        return f"nested deeper than {limits.MAX_JSON_DEPTH} levels"
+    return None
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether JSON is nested deeper than anybody may send it (``limits.MAX_RECEIVED_DEPTH``).
+
+    Args:
+        data: a JSON value; what is no JSON may be taken for one that is too deep.
+    """
+    if len(data) <= HARMLESS_RECEIVED_BYTES:
+        return False
+    if len(data.translate(None, _NO_OPENING)) <= limits.MAX_RECEIVED_DEPTH:
+        return False
+    # without a pair of quotes that meet, what is inside of strings is so still
+    marks = _without_escapes(data).translate(None, _NO_MARKS).replace(b'""', b"")
+    return _is_deep(_outside_quotes(marks), limits.MAX_RECEIVED_DEPTH)
+
+
+def _without_strings(data: bytes) -> bytes:
+    """What is outside of the strings of a valid JSON value."""
+    return _outside_quotes(_without_escapes(data))
+
+
+def _without_escapes(data: bytes) -> bytes:
+    """A valid JSON value in which each quote begins or ends a string."""
+    if b"\\" in data:  # it is inside a string
+        data = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    return data
+
+
+def _outside_quotes(data: bytes) -> bytes:
+    return b"".join(data.split(b'"')[::2])
+
+
+def _is_deep(data: bytes, max_depth: int) -> bool:
+    """Whether the brackets and braces of JSON without strings nest deeper than is allowed."""
+    brackets = data.translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)
+    depth = 0
+    for begin in range(0, len(brackets), max_depth // 2):
+        chunk = brackets[begin : begin + max_depth // 2]
+        n_open = chunk.count(b"[")
+        if depth + n_open > max_depth:
+            # only here one by one: flat data of any size never comes so far
+            for bracket in chunk:
+                depth += 1 if bracket == 0x5B else -1
+                if depth > max_depth:
+                    return True
+        else:
+            depth += 2 * n_open - len(chunk)
+    return False

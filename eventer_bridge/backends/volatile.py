@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from hat import aio, util
 
+from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import history
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
 

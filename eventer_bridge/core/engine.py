@@ -39,15 +39,15 @@ from typing import Final
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import history
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
-from eventer_bridge.core.history import History
 from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, is_large, payload_bytes
 from eventer_bridge.core.session_ids import SessionIdAllocator

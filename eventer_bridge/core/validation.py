@@ -1,7 +1,6 @@
 """What can be registered: how many events, of which types and payloads (000; ``limits``)."""
 
-from eventer_bridge import limits
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import limits, payloads
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import BinaryPayload, EventType, Payload, check_registrable
 from eventer_bridge.slices import Steps, at_once
@@ -61,7 +60,7 @@ def check_payload(payload: Payload | None) -> None:
         payload: a JSON one is valid JSON.
 
     Raises:
-        InvalidEventError: it is too large, or exceeds ``payload_bounds``.
+        InvalidEventError: it is too large, or exceeds ``payloads.exceeded``.
     """
     at_once(check_payload_in_steps(payload))
 
@@ -75,9 +74,9 @@ def check_payload_in_steps(payload: Payload | None) -> Steps[None]:
         raise InvalidEventError(
             f"payload has {n_bytes} bytes, at most {limits.MAX_PAYLOAD_BYTES} are allowed"
         )
-    if isinstance(payload, BinaryPayload) or n_bytes <= payload_bounds.HARMLESS_BYTES:
+    if isinstance(payload, BinaryPayload) or n_bytes <= payloads.HARMLESS_BYTES:
         return
-    if reason := (yield from payload_bounds.exceeded_in_steps(bytes(payload.data))):
+    if reason := (yield from payloads.exceeded_in_steps(bytes(payload.data))):
         raise InvalidEventError(f"payload: {reason}")
 
 

@@ -17,8 +17,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from hat import aio
 
-from eventer_bridge import chatter, limits, slices
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import chatter, limits, payloads, slices
 from eventer_bridge.errors import (
     ClosedError,
     ConnectError,
@@ -351,7 +350,7 @@ class _Handler(chatter.Handler):
 
     def _decode(self, message: chatter.Message) -> object:
         decoded = codec.decode(message.type, message.data)
-        if self._keeps_bounds and len(message.data) > payload_bounds.HARMLESS_BYTES:
+        if self._keeps_bounds and len(message.data) > payloads.HARMLESS_BYTES:
             return slices.at_once(sift(decoded))
         return decoded
 

@@ -14,7 +14,7 @@ There are two ways to be wrong:
   unknown choice, text that is not UTF-8, an integer of more than 64 bits; and whatever else is
   wrong in a message of a server;
 - **inadmissible** (``RefusedReq``: can be answered): a well-formed request with a timestamp out
-  of range, a payload that is not JSON or exceeds ``payload_bounds``, too many events, query
+  of range, a payload that is not JSON or exceeds ``payloads.exceeded``, too many events, query
   types or segments (``limits``), a negative ``max_results``. What follows in such a
   request is not looked at. Inadmissible events that a server tells of or answers with are
   left out of the message, and named beside it (``RefusedEvent``): what it has stored

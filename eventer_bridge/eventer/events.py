@@ -20,9 +20,8 @@ from typing import Final
 
 import msgspec
 
-from eventer_bridge import limits
+from eventer_bridge import limits, payloads
 from eventer_bridge.chatter import sbs
-from eventer_bridge.core import payload_bounds
 from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import RefusedEvent
@@ -147,7 +146,7 @@ def _encode_content(
 
 
 def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], int]:
-    """An Array of RegisterEvent; their JSON payloads keep ``payload_bounds``."""
+    """An Array of RegisterEvent; their JSON payloads keep ``payloads.exceeded``."""
     count, pos = _read_session_count(data, pos)
     events: list[RegisterEvent] = []
     return events, _read_more_register_events(data, pos, count, events)
@@ -192,7 +191,7 @@ def _read_more_register_events(
 def read_events(
     data: bytes, pos: int, refused: list[RefusedEvent] | None = None
 ) -> tuple[list[Event], int]:
-    """An Array of Event. Of ``payload_bounds``, their payloads keep that for what is received.
+    """An Array of Event. Of ``payloads.exceeded``, their payloads keep that for what is received.
 
     Args:
         data: the message.
@@ -348,7 +347,7 @@ def _read_content(
     Args:
         data: the message.
         pos: where to read.
-        is_registered: whether a JSON payload is to keep all of ``payload_bounds``.
+        is_registered: whether a JSON payload is to keep all of ``payloads.exceeded``.
 
     Returns:
         Source timestamp, payload, position after them.
@@ -398,7 +397,7 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     """The payload that a String is, which ends at a position of a message."""
     if not text.isascii():
         sbs.decode_utf8(text, end)  # msgspec does not look at what it leaves raw
-    if len(text) > payload_bounds.HARMLESS_BYTES and payload_bounds.is_too_deep(text):
+    if len(text) > payloads.HARMLESS_BYTES and payloads.is_too_deep(text):
         raise InvalidEventError("payload is nested too deeply")
     try:
         payload = JsonPayload(_decode_json(text))
@@ -406,8 +405,8 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
         raise InvalidEventError(f"payload is not JSON: {e}") from None
     if (
         is_registered
-        and len(text) > payload_bounds.HARMLESS_BYTES
-        and (reason := payload_bounds.exceeded(text))
+        and len(text) > payloads.HARMLESS_BYTES
+        and (reason := payloads.exceeded(text))
     ):
         raise InvalidEventError(f"payload: {reason}")
     return payload

@@ -8,7 +8,7 @@ Sans I/O; any thread.
 
 from collections.abc import Sequence
 
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import payloads
 from eventer_bridge.core.validation import check_payload_in_steps
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgQueryRes, RefusedEvent
@@ -37,7 +37,7 @@ def _sift(
         for place, event in enumerate(events[part], part.start):
             payload = event.payload
             is_harmless = payload is None or (
-                type(payload) is JsonPayload and len(payload.data) <= payload_bounds.HARMLESS_BYTES
+                type(payload) is JsonPayload and len(payload.data) <= payloads.HARMLESS_BYTES
             )
             if not is_harmless:
                 try:

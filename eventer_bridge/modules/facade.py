@@ -1,9 +1,10 @@
 """The engine, as its modules see it. Belongs to the event loop's thread."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from eventer_bridge.core.session import Session
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import (
     Event,
@@ -18,8 +19,25 @@ from eventer_bridge.modules.base import ModuleEngine
 from eventer_bridge.modules.made import check_made
 from eventer_bridge.modules.runner import ModuleRunner
 
-if TYPE_CHECKING:
-    from eventer_bridge.core.engine import Engine  # which imports us
+
+class _Engine(Protocol):
+    """What is needed of the engine, which imports this module (``core.engine``)."""
+
+    @property
+    def server_id(self) -> int:
+        """Identifier of this server."""
+
+    def create_source(self, source_type: SourceType) -> Source:
+        """A new source of events."""
+
+    def check_types(self, events: Iterable[RegisterEvent], /) -> None:
+        """Refuse events whose types cannot be registered."""
+
+    def register(self, source: Source, events: Sequence[ProcessEvent], /) -> Session:
+        """Begin a session."""
+
+    async def query(self, params: QueryParams) -> QueryResult:
+        """Query events."""
 
 
 class ModuleEngineAdapter(ModuleEngine):
@@ -30,7 +48,7 @@ class ModuleEngineAdapter(ModuleEngine):
         runner: what runs its modules.
     """
 
-    def __init__(self, engine: "Engine", runner: ModuleRunner) -> None:
+    def __init__(self, engine: _Engine, runner: ModuleRunner) -> None:
         self._engine = engine
         self._runner = runner
 

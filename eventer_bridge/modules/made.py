@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import payloads
 from eventer_bridge.core.validation import check_payload
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import (
@@ -28,7 +28,7 @@ def check_made(event: RegisterEvent | ProcessEvent) -> None:
     Raises:
         TypeError: a field has a value of another type than the model says.
         InvalidEventError: a text has no UTF-8 form (a lone surrogate), or a payload is no JSON, is
-            too large, or exceeds ``payload_bounds``.
+            too large, or exceeds ``payloads.exceeded``.
     """
     _check_type(event.type)
     _check_timestamp(event.source_timestamp)
@@ -67,7 +67,7 @@ def _check_json(data: Any) -> None:
         )
     text = bytes(data)
     try:
-        if payload_bounds.is_too_deep(text):
+        if payloads.is_too_deep(text):
             raise InvalidEventError("payload is nested too deeply")
         if not text.isascii():
             text.decode()  # msgspec does not look at what it leaves raw

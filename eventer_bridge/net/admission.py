@@ -31,7 +31,7 @@ from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 from eventer_bridge.net.stats import ServerStats
-from eventer_bridge.net.turns import Turns
+from eventer_bridge.slices import Turns
 
 FOR_ANOTHER: Final = "place needed for another"
 """Why a new connection was closed, for logs and metrics."""

@@ -10,9 +10,9 @@ Belongs to the event loop's thread.
 from collections.abc import Sequence
 
 from eventer_bridge import limits
-from eventer_bridge.core import history
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.history import History
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.eventer.client import EventerClient
 from eventer_bridge.model import (

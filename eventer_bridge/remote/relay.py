@@ -26,11 +26,11 @@ import msgspec
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.common import failed, visible_types
+from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import history
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.history import History
 from eventer_bridge.core.paging import QueryCb
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.core.stalls import Work

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
-from eventer_bridge.core import history
-from eventer_bridge.core.history import History
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient

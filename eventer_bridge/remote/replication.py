@@ -28,9 +28,9 @@ from hat import aio, util
 
 from eventer_bridge import limits
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.history import is_history, type_of
 from eventer_bridge.core import clock
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.history import is_history, type_of
 from eventer_bridge.core.validation import check_type
 from eventer_bridge.errors import ClosedError, EventerBridgeError, InvalidEventError
 from eventer_bridge.eventer.client import ConnectCb, EventerClient, EventsCb

@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits
-from eventer_bridge.backends.hat_lmdb import importing as hat_import
 from eventer_bridge.backends.rocksdb import contents, control, database, directories
 from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
-from eventer_bridge.core import clock
+from eventer_bridge.core import clock, hat_import
 from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.progress import progress

@@ -12,7 +12,7 @@ Beyond the contract:
   ``MAX_RECEIVED_DEPTH`` levels;
 - one of more than ``limits.MAX_LENIENT_BYTES`` has no additional properties, no integers with
   a point or an exponent, and no key twice where only the last value is good;
-- a registered JSON payload keeps the bounds of ``payload_bounds``.
+- a registered JSON payload keeps the bounds of ``payloads.exceeded``.
 
 Sans I/O; any thread.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import payloads
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -101,7 +101,7 @@ def _decode(message: bytes) -> Message:
         for event in decoded.register_events:
             # inlined for speed: only a longer payload can exceed a bound
             payload = event.payload
-            if type(payload) is JsonPayload and len(payload.data) > payload_bounds.HARMLESS_BYTES:
+            if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
                 _check_payloads(decoded)
                 break
         return RegisterReq(decoded.register_id, decoded.register_events)
@@ -114,7 +114,7 @@ def _decode(message: bytes) -> Message:
 
 def check_depth(data: bytes) -> None:
     """Refuse JSON that is nested too deeply; raises InvalidMessageError."""
-    if len(data) > payload_bounds.HARMLESS_RECEIVED_BYTES and payload_bounds.is_too_deep(data):
+    if len(data) > payloads.HARMLESS_RECEIVED_BYTES and payloads.is_too_deep(data):
         raise InvalidMessageError(_TOO_DEEP)
 
 
@@ -122,7 +122,7 @@ def _received(events: list[Event]) -> list[Event]:
     """What a server tells: of the bounds of payloads only that of depth, they are stored."""
     for event in events:
         payload = event.payload
-        if type(payload) is JsonPayload and len(payload.data) > payload_bounds.HARMLESS_BYTES:
+        if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
             check_depth(bytes(payload.data))
     return events
 
@@ -137,7 +137,7 @@ def _check_payloads(request: wire.RegisterReq) -> None:
 
 
 def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> None:
-    """Refuse JSON payloads that exceed ``payload_bounds``.
+    """Refuse JSON payloads that exceed ``payloads.exceeded``.
 
     Args:
         events: of a ``register_req``.
@@ -148,11 +148,11 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
-        if type(payload) is not JsonPayload or len(payload.data) <= payload_bounds.HARMLESS_BYTES:
+        if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
             continue
         data = bytes(payload.data)
         check_depth(data)  # which not every Python's decoder refuses
-        if reason := payload_bounds.exceeded(data):
+        if reason := payloads.exceeded(data):
             pointer = f"/register_events/{i}/payload/data"
             raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
 
@@ -160,13 +160,13 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
 def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
     """As :func:`check_payloads`, of one event, which may be large."""
     payload = event.payload
-    if type(payload) is not JsonPayload or len(payload.data) <= payload_bounds.HARMLESS_BYTES:
+    if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
         return
     data = bytes(payload.data)
     yield
     check_depth(data)
     yield
-    if reason := (yield from payload_bounds.exceeded_in_steps(data)):
+    if reason := (yield from payloads.exceeded_in_steps(data)):
         pointer = f"/register_events/{index}/payload/data"
         raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
 

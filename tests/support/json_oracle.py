@@ -24,7 +24,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def keeps_bounds(value: Any, levels: int = limits.MAX_JSON_DEPTH) -> bool:
-    """Whether a payload may be registered (``payload_bounds``)."""
+    """Whether a payload may be registered (``payloads.exceeded``)."""
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return levels > 0 and all(keeps_bounds(i, levels - 1) for i in inner)

@@ -30,8 +30,7 @@ from typing import Any, Final, NamedTuple
 import lmdb
 import msgspec
 
-from eventer_bridge import limits
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import limits, payloads
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
 from eventer_bridge.model import (
     INT64_MAX,
@@ -312,7 +311,7 @@ class _Reader:
             return BinaryPayload(self.text(), self.data())
         data = self.data()
         data.decode()
-        if payload_bounds.is_too_deep(data):
+        if payloads.is_too_deep(data):
             raise ValueError("its payload is nested too deeply")
         try:
             return JsonPayload(_check_json(data))

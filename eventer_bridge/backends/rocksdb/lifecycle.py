@@ -10,6 +10,7 @@ import gc
 import os
 import threading
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from rocksdict import ColumnFamily, Rdict
@@ -25,7 +26,7 @@ from eventer_bridge.backends.rocksdb.database import (
 )
 from eventer_bridge.backends.rocksdb.probe import check_writable
 from eventer_bridge.backends.rocksdb.seal import write_seal
-from eventer_bridge.errors import StorageError, StoreLockedError
+from eventer_bridge.errors import ClosedError, StorageError, StoreLockedError
 
 
 class Database:
@@ -40,10 +41,16 @@ class Database:
 
     Attributes:
         path: as given.
+        is_closing: set by the owner, so that who reads for long gives up.
+        undecided: keys of the sessions that are written, but not known to be durable yet: those
+            of the commit that is under way, or that failed, until the owner decides. Nobody
+            who reads sees them.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
+        self.is_closing = False
+        self.undecided: AbstractSet[bytes] = frozenset()
         self._gate = threading.Condition()
         self._n_users = 0
         self._unusable: str | None = None  # why, while the database is not open
@@ -84,6 +91,17 @@ class Database:
         """Raise ``StorageError`` while the database is being opened again, or could not be."""
         if self._unusable is not None:
             raise StorageError(self._unusable)
+
+    def check_usable(self) -> None:
+        """End who has used the database for long, if others need that it is not used.
+
+        Raises:
+            ClosedError: it is about to close.
+            StorageError: it is being opened again.
+        """
+        if self.is_closing:
+            raise ClosedError(f"{self.path}: the event store is closed")
+        self.check_open()
 
     def ext_reopen(self) -> None:
         """Close and open the database, after a commit failed; takes commits afterwards.

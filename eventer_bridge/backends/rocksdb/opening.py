@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.rocksdb.checkpoint import ext_remove_scratch
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import LatestCache
 from eventer_bridge.backends.rocksdb.loss import ext_accept_loss, refuse_interrupted
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
-from eventer_bridge.core import history
 from eventer_bridge.errors import EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eventer_bridge import limits
+from eventer_bridge.backends import history
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.core import history
 from eventer_bridge.model import INT64_MAX
 
 

@@ -3,7 +3,7 @@
 A commit is atomic over all column families, and so is every step of retention. A snapshot
 takes all families at the same moment, so that the rows to which its keys lead exist in it,
 whatever is written or deleted meanwhile. Sessions that are not durable, or not known to be, at
-that moment are not seen (``Store.undecided``), nor is one of which only parts are written
+that moment are not seen (``Database.undecided``), nor is one of which only parts are written
 (``unfinished``). As every use of the database it happens inside ``Store.in_use``.
 
 It is cheap to make (about 5 us) and to keep for a query; while it is kept, RocksDB cannot
@@ -14,19 +14,17 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocksdict import Rdict, RdictIter
 
 from eventer_bridge.backends.pacing import Pacer
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import explain
+from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
-
-if TYPE_CHECKING:
-    from eventer_bridge.backends.rocksdb.store import Store
 
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
@@ -39,8 +37,8 @@ class Snapshot:
     """See the module. Made by ``Store.snapshot``.
 
     Args:
-        store: the store.
-        db: its database.
+        database: whose moment.
+        db: as RocksDB has it.
         families: at least :data:`READ_FAMILIES`, by name.
         pause: see the attribute; None: it gives way, as long as the store can be used.
         is_all_seen: also what is undecided.
@@ -51,20 +49,20 @@ class Snapshot:
         hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_event", "_families", "_iterators", "_session", "_store", "hidden", "pause")
+    __slots__ = ("_database", "_event", "_families", "_iterators", "_session", "hidden", "pause")
 
     def __init__(
         self,
-        store: "Store",
+        database: Database,
         db: Rdict,
         families: dict[str, Rdict],
         pause: Callable[[], None] | None = None,
         *,
         is_all_seen: bool = False,
     ) -> None:
-        self._store = store
-        self.pause = Pacer(store.check_usable).pause if pause is None else pause
-        with store.errors():
+        self._database = database
+        self.pause = Pacer(database.check_usable).pause if pause is None else pause
+        with database.errors():
             while True:
                 moment = db.latest_sequence_number()
                 self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
@@ -74,7 +72,7 @@ class Snapshot:
                 if db.latest_sequence_number() == moment:
                     break
         # after the moment: what became durable since then may be seen
-        self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else store.undecided
+        self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else database.undecided
         if unfinished is not None:
             self.hidden = self.hidden | {unfinished}
         self._event, self._session = self._families["event"], self._families["session"]
@@ -82,11 +80,11 @@ class Snapshot:
     @property
     def path(self) -> Path:
         """Directory of the store."""
-        return self._store.path
+        return self._database.path
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
-        return self._store.errors()
+        return self._database.errors()
 
     def iterator(self, family: str) -> RdictIter:
         """The iterator of one of :data:`READ_FAMILIES`, which whoever reads from it moves."""

@@ -12,7 +12,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -37,7 +36,7 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
-from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
+from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, event_parts, parts
 
@@ -60,20 +59,14 @@ class Store(Database):
 
     Attributes:
         path: as given.
-        is_closing: set by the owner, so that who reads for long gives up.
         counted: retention's: types whose events commits tally, each with where to.
-        undecided: keys of the sessions that are written, but not known to be durable yet: those
-            of the commit that is under way, or that failed, until the owner decides. Nobody
-            who reads sees them.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         super().__init__(path, read_only=read_only)
-        self.is_closing = False
         self.counted: Mapping[TypeId, Share] = {}
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
-        self.undecided: AbstractSet[bytes] = frozenset()
         self._sync_lock = threading.Lock()
         self._committing = _Committing(path)
 
@@ -344,17 +337,6 @@ class Store(Database):
         """Key of the session of which only parts are written now (``unfinished``)."""
         with self.errors():
             return unfinished_session(self._db)
-
-    def check_usable(self) -> None:
-        """End who has used the store for long, if others need that it is not used.
-
-        Raises:
-            ClosedError: the store is about to close.
-            StorageError: it is being opened again.
-        """
-        if self.is_closing:
-            raise ClosedError(f"{self.path}: the event store is closed")
-        self.check_open()
 
     def ext_begin_deleting(self) -> Snapshot:
         """This moment, to choose from it what is to be deleted."""

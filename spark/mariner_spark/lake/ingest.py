@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from eventer_bridge.core import history
-from eventer_bridge.core.history import History
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from eventer_bridge.model import EventId
 from mariner_spark import limits, times, values
 from mariner_spark.errors import LakeError

@@ -28,7 +28,7 @@ SegmentPath: TypeAlias = Annotated[
 
 
 class Begun(msgspec.Struct, frozen=True, order=True):
-    """A history of a server (``eventer_bridge.core.history``).
+    """A history of a server (``eventer_bridge.backends.history``).
 
     Attributes:
         first: session that it begins with.

@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from eventer_bridge.core import history
-from eventer_bridge.core.history import History
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError, SchemaError
 from mariner_spark.lake import manifest, segments

@@ -1,4 +1,4 @@
-"""Whether a gateway's events go on from those that were read (``eventer_bridge.core.history``).
+"""Whether a gateway's events go on from those that were read (``eventer_bridge.backends.history``).
 
 What was read of a server is known by the history that was told then, and the last session. A
 client that may not see these events, and one of a server that tells of no history, compares
@@ -8,8 +8,8 @@ nothing here.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from eventer_bridge.core import history
-from eventer_bridge.core.history import History
+from eventer_bridge.backends import history
+from eventer_bridge.backends.history import History
 from mariner_spark.errors import HistoryError, OptionError
 from mariner_spark.source.gateway import Gateway
 

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from eventer_bridge.core.history import History
+from eventer_bridge.backends.history import History
 from eventer_bridge.model import Event, EventId, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits

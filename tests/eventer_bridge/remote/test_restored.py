@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends import history, rocksdb
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.core import history
 from eventer_bridge.model import Event, JsonPayload, QueryServerParams, Status
 from mariner.gateway.gateway import Gateway
 from tests.support.event_servers import event_server, eventer_port, events_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from eventer_bridge.core import history
+from eventer_bridge.backends import history
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import limits, type_path
 from mariner_spark.errors import LakeError

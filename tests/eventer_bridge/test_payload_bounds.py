@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventer_bridge import limits
-from eventer_bridge.core import payload_bounds
+from eventer_bridge import limits, payloads
 from eventer_bridge.slices import at_once
 
 DEEP = "nested deeper than 128 levels"
@@ -47,16 +46,16 @@ def nested(depth: int, inner: str = "") -> str:
     ],
 )
 def test_bounds(payload: str, reason: str | None) -> None:
-    assert payload_bounds.exceeded(payload.encode()) == reason
-    assert at_once(payload_bounds.exceeded_in_steps(payload.encode())) == reason
+    assert payloads.exceeded(payload.encode()) == reason
+    assert at_once(payloads.exceeded_in_steps(payload.encode())) == reason
 
 
 def test_a_large_payload_is_looked_at_in_steps() -> None:
     text = b'"' + b"x" * (4 << 20) + b'"'
-    assert sum(1 for _ in payload_bounds.exceeded_in_steps(text)) > 8
+    assert sum(1 for _ in payloads.exceeded_in_steps(text)) > 8
     for late, reason in (b"[" * 129 + b"]" * 129, DEEP), (b"1" * 1_001, LONG):
         data = b"[" + text + b"," + late + b"]"
-        assert at_once(payload_bounds.exceeded_in_steps(data)) == reason
+        assert at_once(payloads.exceeded_in_steps(data)) == reason
 
 
 def depth_of(value: Any) -> int:
@@ -78,14 +77,14 @@ def test_depth_is_exact(value: Any, levels: int) -> None:
     for _ in range(levels):
         value = [value]
     expected = DEEP if depth_of(value) > limits.MAX_JSON_DEPTH else None
-    assert payload_bounds.exceeded(json.dumps(value).encode()) == expected
+    assert payloads.exceeded(json.dumps(value).encode()) == expected
 
 
 @given(VALUES)
 def test_what_is_not_looked_at_keeps_the_bounds(value: Any) -> None:
     data = json.dumps(value).encode()
-    if len(data) <= payload_bounds.HARMLESS_BYTES:
-        assert payload_bounds.exceeded(data) is None
+    if len(data) <= payloads.HARMLESS_BYTES:
+        assert payloads.exceeded(data) is None
 
 
 @pytest.mark.parametrize(
@@ -100,5 +99,5 @@ def test_what_is_not_looked_at_keeps_the_bounds(value: Any) -> None:
 )
 def test_two_megabytes_made_to_be_slow_are_not(payload: str) -> None:
     begin = time.thread_time()
-    assert payload_bounds.exceeded(payload.encode()) is None
+    assert payloads.exceeded(payload.encode()) is None
     assert time.thread_time() - begin < 1  # about 0.03 s

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory, rocksdb
+from eventer_bridge.backends import history, memory, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.history import History, Span
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.core import engine, history
+from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.history import History, Span
 from eventer_bridge.errors import InvalidEventError, StoreDamagedError
 from eventer_bridge.model import (
     Event,
