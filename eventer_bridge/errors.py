@@ -14,7 +14,7 @@
     │       └── InvalidMessageError  its message: which part, what was expected
     ├── ConnectError               no connection to a server, or TLS was refused
     ├── InitError                  a server declined: name, token, …
-    ├── RegistrationRefusedError   a remote server did not register
+    ├── RegisterError              a server refused a registration: nothing of it is stored
     ├── OutcomeUnknownError        whether a registration is stored is not known
     └── CoreError                  what the core cannot do
         ├── NotOperationalError    registration while the server is not OPERATIONAL
@@ -79,8 +79,11 @@ class InitError(EventerBridgeError):
     """A server declined the client; the message is its reason."""
 
 
-class RegistrationRefusedError(EventerBridgeError):
-    """A remote server refused a registration; it does not say why."""
+class RegisterError(EventerBridgeError):
+    """A server refused a registration: nothing of it is stored.
+
+    The message is its reason, where it gave one.
+    """
 
 
 class OutcomeUnknownError(EventerBridgeError):
@@ -90,13 +93,13 @@ class OutcomeUnknownError(EventerBridgeError):
     twice: that is its decision.
 
     Args:
-        reason: why it is not known.
+        text: why it is not known.
         decided: where the store itself will find out: done when it has, with whether they are
             stored; cancelled if it closes before.
     """
 
-    def __init__(self, reason: str, decided: asyncio.Future[bool] | None = None) -> None:
-        super().__init__(f"outcome unknown: {reason}")
+    def __init__(self, text: str, decided: asyncio.Future[bool] | None = None) -> None:
+        super().__init__(text)
         self.decided = decided
 
     def is_stored(self) -> bool | None:

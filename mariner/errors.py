@@ -1,43 +1,58 @@
-"""Errors of the Mariner side.
+"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and two of its own.
 
 ::
 
-    MarinerError
+    EventerBridgeError (MarinerError)
     ├── ProtocolError
     │   ├── LocalProtocolError       what we were about to send is not allowed now
     │   └── RemoteProtocolError      what the peer sent is not allowed
     │       ├── FrameError           its framing (size of the header or of the message)
-    │       └── InvalidMessageError  its message: JSON pointer, reason
+    │       └── InvalidMessageError  its message
+    │           └── ContractError    the contract rejects it: JSON pointer, reason
     ├── ConnectError                 no connection, or TLS refused
     ├── InitError                    the server declined: name, token, …
     ├── RegisterError                the server refused a registration: nothing of it is stored
     ├── OutcomeUnknownError          whether a registration is stored is not known
-    └── ConnectionLostError          closed, or was while a request was under way (also a
+    └── ClosedError
+        └── ConnectionLostError      closed, or was while a request was under way (also a
                                      ConnectionError)
 """
 
+from eventer_bridge.errors import (
+    ClosedError,
+    ConnectError,
+    EventerBridgeError,
+    FrameError,
+    InitError,
+    InvalidMessageError,
+    LocalProtocolError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RegisterError,
+    RemoteProtocolError,
+)
 
-class MarinerError(Exception):
-    """Root of the tree."""
+__all__ = [
+    "ClosedError",
+    "ConnectError",
+    "ConnectionLostError",
+    "ContractError",
+    "FrameError",
+    "InitError",
+    "InvalidMessageError",
+    "LocalProtocolError",
+    "MarinerError",
+    "OutcomeUnknownError",
+    "ProtocolError",
+    "RegisterError",
+    "RemoteProtocolError",
+]
+
+MarinerError = EventerBridgeError
+"""Root of the tree, as users of the Mariner client know it."""
 
 
-class ProtocolError(MarinerError):
-    """The protocol (002) was not kept."""
-
-
-class LocalProtocolError(ProtocolError):
-    """What we were about to send is not allowed in this state: a mistake of ours."""
-
-
-class RemoteProtocolError(ProtocolError):
-    """What the peer sent is not allowed; the connection is to be closed."""
-
-
-class FrameError(RemoteProtocolError):
-    """The peer's framing is wrong or announces more than is allowed."""
-
-
-class InvalidMessageError(RemoteProtocolError):
+class ContractError(InvalidMessageError):
     """A message that the contract (``schemas/mariner.yaml``) rejects.
 
     Attributes:
@@ -61,37 +76,14 @@ class InvalidMessageError(RemoteProtocolError):
         self.msg_type = msg_type
         self.register_id = register_id
 
-    def of_registration(self, register_id: int) -> "InvalidMessageError":
+    def of_registration(self, register_id: int) -> "ContractError":
         """The same about a ``register_req`` of which the identifier is known."""
-        return InvalidMessageError(
+        return ContractError(
             self.reason, pointer=self.pointer, msg_type="register_req", register_id=register_id
         )
 
 
-class ConnectError(MarinerError):
-    """No connection to the server, or TLS was refused; the message says why."""
-
-
-class InitError(MarinerError):
-    """The server declined the connection; the message is the server's reason."""
-
-
-class RegisterError(MarinerError):
-    """The server refused a registration: nothing of it is stored.
-
-    The message is its reason, where it gave one.
-    """
-
-
-class OutcomeUnknownError(MarinerError):
-    """Whether the events of a registration are stored, or will be, is not known.
-
-    The server said so (its disk failed), or its answer was lost with the connection. Who
-    registers them again may have them twice: that is its decision.
-    """
-
-
-class ConnectionLostError(MarinerError, ConnectionError):
+class ConnectionLostError(ClosedError, ConnectionError):
     """The connection is closed, or was while a request waited for its answer.
 
     Of a registration: it was not sent. One that was is an :class:`OutcomeUnknownError`.

@@ -23,7 +23,7 @@ from eventer_bridge.errors import (
     ConnectError,
     InitError,
     OutcomeUnknownError,
-    RegistrationRefusedError,
+    RegisterError,
     RemoteProtocolError,
 )
 from eventer_bridge.eventer import codec
@@ -200,7 +200,7 @@ class EventerClient(aio.Resource):
 
         Returns:
             The created events, in the order given. Fails with
-            ``RegistrationRefusedError`` where the server refuses, and with
+            ``RegisterError`` where the server refuses, and with
             ``OutcomeUnknownError`` where the connection is lost before it answered.
 
         Raises:
@@ -388,8 +388,12 @@ class _Handler(chatter.Handler):
         text = f"{self._connection.peer}: {self._connection.close_text}"
         for future, answer in requests.items():
             if not future.done():
-                error = OutcomeUnknownError if answer is MsgRegisterRes else ClosedError
-                future.set_exception(error(text))
+                is_unknown = answer is MsgRegisterRes
+                future.set_exception(
+                    OutcomeUnknownError(f"outcome unknown: {text}")
+                    if is_unknown
+                    else ClosedError(text)
+                )
                 future.exception()  # counts as looked at: nobody has to await it
 
     def _expect(
@@ -436,9 +440,7 @@ class _Handler(chatter.Handler):
         elif decoded.events is not None:
             future.set_result(decoded.events)
         else:
-            future.set_exception(
-                RegistrationRefusedError("the event server refused the registration")
-            )
+            future.set_exception(RegisterError("the event server refused the registration"))
             future.exception()  # counts as looked at: nobody has to await it
 
     def _acknowledge(

@@ -4,14 +4,14 @@ Everything runs on the event loop's thread.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import click
 from hat import aio
 
-from eventer_bridge import chatter, errors
+from eventer_bridge import chatter
 from eventer_bridge.core import paging
 from eventer_bridge.eventer.client import EventerClient, connect
 from eventer_bridge.model import (
@@ -27,16 +27,7 @@ from mariner.cli import client as commands
 from mariner.cli.target import Client, Target, Wire, command_of, server_options
 from mariner.client import reasons
 from mariner.client.notifications import Notifications
-from mariner.errors import (
-    ConnectError,
-    ConnectionLostError,
-    InitError,
-    LocalProtocolError,
-    MarinerError,
-    OutcomeUnknownError,
-    RegisterError,
-    RemoteProtocolError,
-)
+from mariner.errors import ClosedError, ConnectError
 
 
 @dataclass(frozen=True)
@@ -70,11 +61,9 @@ class EventerTarget(Target):
                 dialect=chatter.Dialect(self.dialect),
                 connect_timeout_s=timeout_s,
             )
-        except errors.ClosedError as e:
+        except ClosedError as e:
             text = reasons.lost_before_init(str(e), "MsgInitReq", address.is_tls)
             raise ConnectError(f"{text} or another dialect") from e
-        except errors.EventerBridgeError as e:
-            raise _translated(e) from e
         it.hold_back_when_full()
         it.async_group.spawn(aio.call_on_cancel, it.notifications.end)
         return it
@@ -107,31 +96,28 @@ class _Client(aio.Resource):
         return self._connected.close_reason
 
     async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
-        with _mariner_errors():
-            await self._connected.drain()
-            return await self._connected.register(events)
+        await self._connected.drain()
+        return await self._connected.register(events)
 
     async def query_all(
         self, params: QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
         """See ``Client``. What Eventer cannot ask is picked out of the answer to a wider query."""
-        with _mariner_errors():
-            if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
-                events = matching(self._connected.query, params)
-            else:
-                events = paging.query_all(self._connected.query, params, limit)
-            count = 0
-            async with contextlib.aclosing(events):
-                while count != limit and (event := await anext(events, None)) is not None:
-                    yield event
-                    count += 1
+        if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
+            events = matching(self._connected.query, params)
+        else:
+            events = paging.query_all(self._connected.query, params, limit)
+        count = 0
+        async with contextlib.aclosing(events):
+            while count != limit and (event := await anext(events, None)) is not None:
+                yield event
+                count += 1
 
     def events(self) -> AsyncIterator[Sequence[Event]]:
         return self.notifications
 
     async def ping(self) -> float:
-        with _mariner_errors():
-            return await self._connected.ping()
+        return await self._connected.ping()
 
     def on_events(self, events: Sequence[Event]) -> None:
         """A notification came."""
@@ -145,30 +131,6 @@ class _Client(aio.Resource):
 
     def _read_on(self) -> None:
         self._connected.set_reading(True)
-
-
-_ERRORS: Final[tuple[tuple[type[errors.EventerBridgeError], type[MarinerError]], ...]] = (
-    (errors.ConnectError, ConnectError),
-    (errors.InitError, InitError),
-    (errors.RegistrationRefusedError, RegisterError),
-    (errors.OutcomeUnknownError, OutcomeUnknownError),
-    (errors.ClosedError, ConnectionLostError),
-    (errors.RemoteProtocolError, RemoteProtocolError),
-)
-
-
-def _translated(error: errors.EventerBridgeError) -> MarinerError:
-    """The same error as a Mariner client tells it; what is not the server's is ours."""
-    types = (ours for theirs, ours in _ERRORS if isinstance(error, theirs))
-    return next(types, LocalProtocolError)(str(error))
-
-
-@contextlib.contextmanager
-def _mariner_errors() -> Iterator[None]:
-    try:
-        yield
-    except errors.EventerBridgeError as e:
-        raise _translated(e) from e
 
 
 EVENTER: Final = Wire(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, tell
 from mariner.cli.target import Client, Target
-from mariner.errors import ConnectionLostError
+from mariner.errors import ClosedError
 
 _MS: Final = 1000
 
@@ -45,7 +45,7 @@ async def ping_server(server: Target, *, count: int, interval_s: float, timeout_
 
     Raises:
         CommandError: no answer at all.
-        ConnectionLostError: the connection was lost; the summary is printed before.
+        ClosedError: the connection was lost; the summary is printed before.
         ConnectError, InitError: as :meth:`Target.connect`.
     """
     async with await server.connect(timeout_s=timeout_s) as client:
@@ -63,7 +63,7 @@ async def ping_server(server: Target, *, count: int, interval_s: float, timeout_
         error = None
         try:
             await _until_interrupted(pinging)
-        except ConnectionLostError as e:
+        except ClosedError as e:
             error = e
         output.write_text("")
         for line in statistics.summary(client.address, time.monotonic() - started):

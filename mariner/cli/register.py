@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, tell
@@ -158,7 +158,7 @@ def _exit_code(error: MarinerError) -> int:
     match error:
         case OutcomeUnknownError():
             return EXIT_UNKNOWN
-        case LocalProtocolError():
+        case LocalProtocolError() | InvalidEventError() | LimitError():
             return EXIT_USAGE
         case _:
             return EXIT_FAILED

@@ -50,7 +50,7 @@ from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.subscription import Subscription
 from mariner import limits
-from mariner.errors import InvalidMessageError, RemoteProtocolError
+from mariner.errors import ContractError, RemoteProtocolError
 from mariner.server.encoding import encoded_requested, is_answerable, notification, prepare
 from mariner.wire import codec
 from mariner.wire.messages import (
@@ -477,7 +477,7 @@ class ClientConnection(asyncio.Protocol):
     }
 
     def _on_protocol_error(self, error: RemoteProtocolError) -> None:
-        is_init = self._rights is None and isinstance(error, InvalidMessageError)
+        is_init = self._rights is None and isinstance(error, ContractError)
         if is_init and error.msg_type == "init_req":  # type: ignore[attr-defined]
             self._decline(str(error), client=None)
         else:

@@ -39,7 +39,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.slices import Steps, cut_in_steps
 from mariner import limits
-from mariner.errors import InvalidMessageError
+from mariner.errors import ContractError
 from mariner.wire import contract, lenient
 from mariner.wire import wire_types as wire
 from mariner.wire.messages import (
@@ -85,7 +85,7 @@ def decode(message: bytes) -> Message:
         message: without framing.
 
     Raises:
-        InvalidMessageError: it is refused; with JSON pointer and reason.
+        ContractError: it is refused; with JSON pointer and reason.
     """
     try:
         if not message.isascii():
@@ -113,9 +113,9 @@ def _decode(message: bytes) -> Message:
 
 
 def check_depth(data: bytes) -> None:
-    """Refuse JSON that is nested too deeply; raises InvalidMessageError."""
+    """Refuse JSON that is nested too deeply; raises ContractError."""
     if len(data) > payloads.HARMLESS_RECEIVED_BYTES and payloads.is_too_deep(data):
-        raise InvalidMessageError(_TOO_DEEP)
+        raise ContractError(_TOO_DEEP)
 
 
 def _received(events: list[Event]) -> list[Event]:
@@ -130,7 +130,7 @@ def _received(events: list[Event]) -> list[Event]:
 def _check_payloads(request: wire.RegisterReq) -> None:
     try:
         check_payloads(request.register_events)
-    except InvalidMessageError as e:
+    except ContractError as e:
         if not e.pointer:
             raise
         raise e.of_registration(request.register_id) from None
@@ -144,7 +144,7 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
         first_index: place of the first one in it.
 
     Raises:
-        InvalidMessageError: one does; without the request's identifier.
+        ContractError: one does; without the request's identifier.
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
@@ -154,7 +154,7 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
         check_depth(data)  # which not every Python's decoder refuses
         if reason := payloads.exceeded(data):
             pointer = f"/register_events/{i}/payload/data"
-            raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
+            raise ContractError(reason, pointer=pointer, msg_type="register_req")
 
 
 def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
@@ -168,7 +168,7 @@ def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
     yield
     if reason := (yield from payloads.exceeded_in_steps(data)):
         pointer = f"/register_events/{index}/payload/data"
-        raise InvalidMessageError(reason, pointer=pointer, msg_type="register_req")
+        raise ContractError(reason, pointer=pointer, msg_type="register_req")
 
 
 def _decode_again(message: bytes, error: Exception) -> Message:
@@ -186,16 +186,16 @@ def _decode_again(message: bytes, error: Exception) -> Message:
         value = _decode_any(message)
         if explained := contract.explain(value):
             _refuse(value, *explained)
-        raise InvalidMessageError(str(error))
+        raise ContractError(str(error))
     except RecursionError:
-        raise InvalidMessageError(_TOO_DEEP) from None
+        raise ContractError(_TOO_DEEP) from None
     except UnicodeDecodeError as e:
-        raise InvalidMessageError(f"not UTF-8: {e.reason} at byte {e.start}") from None
+        raise ContractError(f"not UTF-8: {e.reason} at byte {e.start}") from None
     except msgspec.ValidationError as e:  # JSON that Python cannot hold
-        raise InvalidMessageError(str(e)) from None
+        raise ContractError(str(e)) from None
     except msgspec.DecodeError as e:
         reason = "lone surrogate" if _CUT_SURROGATE.search(message) else str(e)
-        raise InvalidMessageError(f"not JSON: {reason}") from None
+        raise ContractError(f"not JSON: {reason}") from None
 
 
 def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
@@ -219,7 +219,7 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
         or not INT64_MIN <= register_id <= INT64_MAX
     ):
         register_id = None
-    raise InvalidMessageError(
+    raise ContractError(
         reason,
         pointer=pointer,
         msg_type=msg_type if isinstance(msg_type, str) else None,

@@ -30,7 +30,7 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.model import RegisterEvent
 from eventer_bridge.slices import Steps
 from mariner import limits
-from mariner.errors import InvalidMessageError
+from mariner.errors import ContractError
 from mariner.wire import codec, lenient
 from mariner.wire.messages import Message, RegisterReq
 
@@ -63,12 +63,12 @@ def decode(message: bytes) -> Steps[Message]:
         message: without framing, from a client.
 
     Raises:
-        InvalidMessageError: it is refused; with pointer and reason.
+        ContractError: it is refused; with pointer and reason.
     """
     found = _EVENTS.search(message, 0, limits.LARGE_FRAME_BYTES)
     if found is None:
         if len(message) > limits.MAX_OTHER_FRAME_BYTES:
-            raise InvalidMessageError(
+            raise ContractError(
                 f"{len(message)} bytes, at most {limits.MAX_OTHER_FRAME_BYTES} are allowed for"
                 " what is not a register_req"
             )
@@ -76,7 +76,7 @@ def decode(message: bytes) -> Steps[Message]:
     reader = _Reader(message, _skip_blanks(message, found.end()))
     try:
         yield from reader.read()
-    except InvalidMessageError as e:
+    except ContractError as e:
         reader.refuse(e)
     request = reader.without_events()
     if not isinstance(request, RegisterReq):
@@ -100,7 +100,7 @@ class _Reader:
         self.events: list[RegisterEvent] = []
 
     def read(self) -> Steps[None]:
-        """Read all events; raises InvalidMessageError, without what the head tells."""
+        """Read all events; raises ContractError, without what the head tells."""
         if self._byte() == b"]":
             return
         while True:
@@ -111,7 +111,7 @@ class _Reader:
                 if self._byte() == b"]":
                     return
                 if self._byte() != b",":
-                    raise InvalidMessageError("not JSON: expected ',' or ']' after an event")
+                    raise ContractError("not JSON: expected ',' or ']' after an event")
                 self._pos = _skip_blanks(self._message, self._pos + 1)
             self._check_count()
             yield
@@ -120,21 +120,21 @@ class _Reader:
         """The message without its events, from which the rest of it is known."""
         tail = self._message[self._pos : self._pos + limits.LARGE_FRAME_BYTES + 1]
         if len(tail) > limits.LARGE_FRAME_BYTES:
-            raise InvalidMessageError(
+            raise ContractError(
                 f"more than {limits.LARGE_FRAME_BYTES} bytes follow register_events"
             )
         if b'"register_events"' in tail or b"\\u" in tail:
-            raise InvalidMessageError("expected register_events once in a large message")
+            raise ContractError("expected register_events once in a large message")
         return codec.decode(self._message[: self._begin] + tail)
 
-    def refuse(self, error: InvalidMessageError) -> NoReturn:
+    def refuse(self, error: ContractError) -> NoReturn:
         """Raise an error with what the head tells, if it tells anything."""
         self._pos = max(self._message.rfind(b"]"), self._begin)
         try:
             request = self.without_events()
             if isinstance(request, RegisterReq) and error.pointer:
                 raise error.of_registration(request.register_id) from None
-        except InvalidMessageError as e:
+        except ContractError as e:
             if e.register_id is not None:
                 raise
         try:
@@ -144,7 +144,7 @@ class _Reader:
 
     def _check_count(self) -> None:
         if len(self.events) > core_limits.MAX_SESSION_EVENTS:
-            raise InvalidMessageError(
+            raise ContractError(
                 f"at most {core_limits.MAX_SESSION_EVENTS} events are allowed",
                 pointer="/register_events",
             )
@@ -200,14 +200,14 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
     except (msgspec.ValidationError, RecursionError) as e:
         reason = str(e)  # the error itself would keep this frame, and so the message, in a cycle
     except msgspec.DecodeError as e:
-        raise InvalidMessageError(f"not JSON: {e}") from None
+        raise ContractError(f"not JSON: {e}") from None
     codec.check_depth(event)
     if len(event) <= limits.MAX_LENIENT_BYTES:
         try:
             return _decode_event(lenient.plain_register_event(msgspec.Raw(event)))
         except msgspec.DecodeError:
             pass
-    raise InvalidMessageError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
+    raise ContractError(reason[: limits.MAX_REASON_BYTES], pointer=pointer)
 
 
 def _is_escaped(message: bytes, begin: int, end: int) -> bool:
@@ -227,7 +227,7 @@ def _check_text(data: bytes) -> None:
         try:
             data.decode()
         except UnicodeDecodeError as e:
-            raise InvalidMessageError(f"not UTF-8: {e.reason}") from None
+            raise ContractError(f"not UTF-8: {e.reason}") from None
 
 
 def _skip_blanks(message: bytes, pos: int) -> int:
@@ -240,7 +240,7 @@ def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
     """Where a value ends that begins at ``pos``, if it is JSON.
 
     Raises:
-        InvalidMessageError: it does not end, or has more parts than are allowed.
+        ContractError: it does not end, or has more parts than are allowed.
     """
     depth = n_tokens = n_commas = 0
     is_text = False
@@ -257,7 +257,7 @@ def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
             assert found is not None
             n_commas += message.count(b",", pos, found.end())
             if n_commas > limits.MAX_EVENT_COMMAS:
-                raise InvalidMessageError(
+                raise ContractError(
                     f"more than {limits.MAX_EVENT_COMMAS} commas in one event", pointer=pointer
                 )
             is_long = found.end() == pos + limits.STEP_BYTES
@@ -271,12 +271,12 @@ def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
             depth += (mark in _OPENING) - (mark in _CLOSING)
             pos += depth >= 0
         if end < 0:
-            raise InvalidMessageError("not JSON: Input data was truncated")
+            raise ContractError("not JSON: Input data was truncated")
         if depth <= 0 and not is_text:
             return pos
         n_tokens += 1
         if n_tokens > limits.MAX_EVENT_MARKS:
-            raise InvalidMessageError(
+            raise ContractError(
                 f"more than {limits.MAX_EVENT_MARKS} brackets and quotes in one event",
                 pointer=pointer,
             )

@@ -25,13 +25,11 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge.errors import FrameError as BridgeFrameError
 from eventer_bridge.net import framing
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import (
-    FrameError,
-    InvalidMessageError,
+    ContractError,
     LocalProtocolError,
     RemoteProtocolError,
 )
@@ -187,9 +185,6 @@ class Protocol:
         self._has_ended = True
         try:
             self._check_end()
-        except BridgeFrameError as e:
-            self._set_state(State.CLOSED)
-            raise FrameError(str(e)) from None
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
@@ -215,11 +210,8 @@ class Protocol:
             message = codec.decode(frame)
             if type(message) not in self._peer_may_send:
                 raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
-        except InvalidMessageError as e:
+        except ContractError as e:
             return self._refused(e)
-        except BridgeFrameError as e:
-            self._set_state(State.CLOSED)
-            raise FrameError(str(e)) from None
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
@@ -236,14 +228,14 @@ class Protocol:
                 message = codec.decode(large.data)
             if type(message) not in self._peer_may_send:
                 raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
-        except InvalidMessageError as e:
+        except ContractError as e:
             return self._refused(e)
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
         return message
 
-    def _refused(self, error: InvalidMessageError) -> RefusedRegister:
+    def _refused(self, error: ContractError) -> RefusedRegister:
         """How an invalid message is to be answered; raises it where it cannot be."""
         if error.register_id is None or RegisterReq not in self._peer_may_send:
             self._set_state(State.CLOSED)

@@ -516,7 +516,9 @@ class RocksDbBackend(Backend):
                 continue
             if unsaved.commit.is_written:  # the first one, if any
                 self._decided = self._loop.create_future()
-                failed(unsaved.future, OutcomeUnknownError(str(error), self._decided))
+                failed(
+                    unsaved.future, OutcomeUnknownError(f"outcome unknown: {error}", self._decided)
+                )
             else:
                 failed(unsaved.future, StorageError(str(error)))
         self._groups.clear()

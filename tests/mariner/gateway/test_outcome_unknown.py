@@ -102,7 +102,7 @@ async def on_eventer(gateway: Gateway) -> None:
             with pytest.raises(core_errors.OutcomeUnknownError, match=r"^outcome unknown: .*peer"):
                 await connection.register([EVENT])
         async with await eventer.connect(address, "gui/1") as connection:
-            with pytest.raises(core_errors.RegistrationRefusedError):
+            with pytest.raises(core_errors.RegisterError):
                 await connection.register([EVENT])
 
 
@@ -112,7 +112,7 @@ async def on_eventer_without_answer(gateway: Gateway) -> None:
     async with broken(gateway), await eventer.connect(server.address, "gui/1") as connection:
         connection.register_only([EVENT])
         await until(lambda: server.stats.outcome_unknown > 0)
-        with pytest.raises(core_errors.RegistrationRefusedError):
+        with pytest.raises(core_errors.RegisterError):
             await connection.register([EVENT])
 
 

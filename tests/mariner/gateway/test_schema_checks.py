@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from eventer_bridge import chatter, limits
-from eventer_bridge.errors import RegistrationRefusedError
+from eventer_bridge.errors import RegisterError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from tests.support.gateway import gateway
@@ -142,7 +142,7 @@ async def test_the_same_for_eventer_clients() -> None:
                 registrations[-1].add_done_callback(lambda _, i=i: done.append(i))
             await asyncio.wait(registrations)
             assert done == [0, 1, 2, 3]
-            assert isinstance(registrations[2].exception(), RegistrationRefusedError)
+            assert isinstance(registrations[2].exception(), RegisterError)
             sessions = [registrations[i].result()[0].id.session for i in (0, 1, 3)]
             assert sessions == sorted(sessions)
             [checker] = checkers()  # it serves both wires
@@ -156,7 +156,7 @@ async def test_the_same_for_eventer_clients() -> None:
             assert not slow.done()
             checker.kill()
             await asyncio.wait([slow])
-            assert isinstance(slow.exception(), RegistrationRefusedError)
+            assert isinstance(slow.exception(), RegisterError)
     assert checkers() == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import chatter, limits
-from eventer_bridge.errors import RegistrationRefusedError
+from eventer_bridge.errors import RegisterError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import EventType, JsonPayload, QueryLatestParams, RegisterEvent
 from mariner.gateway.gateway import Gateway
@@ -81,7 +81,7 @@ async def test_clients_of_a_token_share_a_quota_whatever_they_are_called(tmp_pat
             for name in "abcd":
                 async with await eventer.connect(address, name) as client:
                     assert await client.register(events_of("a", "b", "c"))
-                    with pytest.raises(RegistrationRefusedError):
+                    with pytest.raises(RegisterError):
                         await client.register(events_of(f"new {name}"))
             async with await RawPeer.init(gateway.mariner.port) as peer:
                 assert await register(peer, *(f"other {i}" for i in range(10))) is None
@@ -96,11 +96,11 @@ async def test_eventer_clients_of_the_configuration_have_quotas(tmp_path: Path) 
             await eventer.connect(address, "a", client_token="secret") as a,
             await eventer.connect(address, "b", client_token="secret") as b,
         ):
-            with pytest.raises(RegistrationRefusedError):
+            with pytest.raises(RegisterError):
                 await b.register(events_of("x"))
             assert await a.register(events_of("x", "y"))
             assert await b.register(events_of("x", "y"))
-            with pytest.raises(RegistrationRefusedError):
+            with pytest.raises(RegisterError):
                 await a.register(events_of("z"))
 
 

@@ -25,7 +25,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.slices import at_once
 from mariner import limits
-from mariner.errors import InvalidMessageError
+from mariner.errors import ContractError
 from mariner.wire import codec, contract
 from mariner.wire.messages import (
     EventsMsg,
@@ -55,8 +55,8 @@ TYPES = (
 each_sample = pytest.mark.parametrize("message", SAMPLES.values(), ids=SAMPLES)
 
 
-def refusal(message: bytes | str) -> InvalidMessageError:
-    with pytest.raises(InvalidMessageError) as e:
+def refusal(message: bytes | str) -> ContractError:
+    with pytest.raises(ContractError) as e:
         codec.decode(message.encode() if isinstance(message, str) else message)
     return e.value
 
@@ -477,7 +477,7 @@ def test_the_place_of_a_payload_in_a_request_is_told() -> None:
         lambda: codec.check_payloads(events, 5),
         lambda: at_once(codec.check_payload_in_steps(events[-1], 8)),
     ):
-        with pytest.raises(InvalidMessageError) as e:
+        with pytest.raises(ContractError) as e:
             check()
         assert str(e.value) == (
             "register_req: /register_events/8/payload/data:"
@@ -644,6 +644,6 @@ def test_base64_of_any_bytes(data: bytes) -> None:
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
         codec.decode(data)
-    except InvalidMessageError:
+    except ContractError:
         return
     assert json.loads(data)["msg_type"]

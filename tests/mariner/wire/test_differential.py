@@ -16,7 +16,7 @@ import jsonschema
 import jsonschema_rs
 import pytest
 
-from mariner.errors import InvalidMessageError
+from mariner.errors import ContractError
 from mariner.wire import codec, contract
 from mariner.wire.messages import InitRes, RegisterReq, StatusMsg
 from tests.mariner.wire.message_generator import MESSAGE_TYPES, MessageGenerator
@@ -46,7 +46,7 @@ def keeps_bounds(value: Any) -> bool:
 def decodes(message: bytes) -> bool:
     try:
         decoded = codec.decode(message)
-    except InvalidMessageError:
+    except ContractError:
         return False
     if not isinstance(decoded, StatusMsg | InitRes):  # of which two states are not told
         assert codec.decode(codec.encode(decoded)) == decoded, message

@@ -9,7 +9,7 @@ import pytest
 from eventer_bridge import limits as core_limits
 from eventer_bridge.slices import at_once
 from mariner import limits
-from mariner.errors import InvalidMessageError
+from mariner.errors import ContractError
 from mariner.wire import codec, large
 from mariner.wire.messages import Message, QueryReq, RegisterReq
 
@@ -100,7 +100,7 @@ AT = f"/register_events/{N}"
     ],
 )
 def test_what_is_wrong_is_told(message: bytes, register_id: int | None, text: str) -> None:
-    with pytest.raises(InvalidMessageError) as e:
+    with pytest.raises(ContractError) as e:
         decode(message)
     assert text in str(e.value)
     assert len(str(e.value)) < 500
@@ -116,7 +116,7 @@ def test_payloads_are_deep_as_in_small_messages() -> None:
         if is_accepted:
             at_once(large.decode(message))
             continue
-        with pytest.raises(InvalidMessageError, match="nested") as e:
+        with pytest.raises(ContractError, match="nested") as e:
             decode(message)
         assert e.value.register_id == (7 if depth < 500 else None)
 
@@ -136,7 +136,7 @@ def test_what_was_refused_is_gone_at_once(message: bytes) -> None:
     gc.collect()
     gc.disable()
     try:
-        with contextlib.suppress(InvalidMessageError):
+        with contextlib.suppress(ContractError):
             at_once(large.decode(message))
         assert gc.collect() == 0  # no cycle, which would keep the message for long
     finally:

@@ -9,8 +9,8 @@ from eventer_bridge.net.framing import encode_frame
 from eventer_bridge.slices import at_once
 from mariner import limits
 from mariner.errors import (
+    ContractError,
     FrameError,
-    InvalidMessageError,
     LocalProtocolError,
     RemoteProtocolError,
 )
@@ -134,7 +134,7 @@ def test_declined_connection_is_closed_at_both_ends() -> None:
 def test_nothing_is_taken_after_an_error() -> None:
     _, server = in_state(State.OPEN)
     server.receive_data(encode_frame(b"no JSON") + frame(PingReq(1)))
-    with pytest.raises(InvalidMessageError, match="not JSON"):
+    with pytest.raises(ContractError, match="not JSON"):
         server.next_message()
     assert server.state is State.CLOSED
     server.receive_data(frame(PingReq(2)))
@@ -193,7 +193,7 @@ def test_refused_registration_is_told_and_the_connection_lives_on() -> None:
 def test_refused_registration_before_init_closes(state: State) -> None:
     _, server = in_state(state)
     server.receive_data(encode_frame(WRONG_REGISTER))
-    with pytest.raises(InvalidMessageError):
+    with pytest.raises(ContractError):
         server.next_message()
     assert server.state is State.CLOSED
 
@@ -201,7 +201,7 @@ def test_refused_registration_before_init_closes(state: State) -> None:
 def test_server_that_registers_is_not_answered() -> None:
     client, _ = in_state(State.OPEN)
     client.receive_data(encode_frame(WRONG_REGISTER))
-    with pytest.raises(InvalidMessageError):
+    with pytest.raises(ContractError):
         client.next_message()
     assert client.state is State.CLOSED
 
@@ -291,7 +291,7 @@ def test_what_is_wrong_with_a_large_message_is_told_as_of_a_small_one(large_byte
     assert server.state is State.CLOSED
 
     server, broken = large(b"no JSON[")
-    with pytest.raises(InvalidMessageError, match="not JSON"):
+    with pytest.raises(ContractError, match="not JSON"):
         at_once(server.decode_large(broken))
     assert server.state is State.CLOSED
 
