@@ -559,6 +559,16 @@ TCP_USER_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 5.0
 """What a closing connection gets to deliver its last bytes."""
 
+LINGER_S: Final = 0.5
+"""What the peer gets to end, too, once it got everything: with bytes unread, the system would reset
+the connection, and what was sent last be lost."""
+
+MAX_DROPPED_BYTES: Final = 1 << 20
+"""What is dropped meanwhile; a peer that sends more is not waited for."""
+
+MESSAGE_TIMEOUT_S: Final = 120.0
+"""From the first bytes of a message to its end: 16 MiB at 140 kB/s."""
+
 SWEEP_PERIOD_S: Final = 1.0
 """How often deadlines of connections are looked at."""
 

@@ -4,12 +4,6 @@ from typing import Final
 
 # --- wire ---------------------------------------------------------------------------------
 
-MAX_INIT_FRAME_BYTES: Final = 64 << 10
-"""A message before ``init`` succeeded: names, a token and subscriptions, nothing large."""
-
-MAX_FRAME_BYTES: Final = 16 << 20
-"""Any later message that a server accepts: thousands of events in one registration."""
-
 LARGE_FRAME_BYTES: Final = 128 << 10
 """A message above which it is decoded in slices, and then dealt with in slices: a registration of
 1,000 events or more. It takes 2 ms at the most to decode a smaller one."""
@@ -27,10 +21,6 @@ MAX_EVENT_COMMAS: Final = 1_000_000
 MAX_EVENT_MARKS: Final = 500_000
 """Brackets and quotes in one event of a large message; they are counted at 0.4 us each."""
 
-MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
-"""What a client accepts: a server of another make may answer a query in one message of any
-size."""
-
 MAX_EXPLAINED_BYTES: Final = 32 << 10
 """A refused message that is decoded without types and shown to the schema, so that the reason
 names the place and what was found there: 5 ms at the most. Of larger ones typed decoding tells
@@ -45,45 +35,10 @@ MAX_REASON_BYTES: Final = 200
 
 # --- server -------------------------------------------------------------------------------
 
-INIT_TIMEOUT_S: Final = 10.0
-"""From ``accept`` to a valid ``init_req``, with the TLS handshake."""
-
-MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
-"""Registrations of one connection that wait for their answer; then it is not read from."""
-
-TURN_MESSAGES: Final = 128
-"""Messages of one connection that are dealt with at a stretch, at 20 us each, before others get
-their turn: more than the 64 registrations that a quick client has in flight."""
-
-TURN_S: Final = 0.006
-"""The same in seconds, for messages that take longer."""
-
-MAX_QUERIES_WAITING: Final = 64
-"""Queries of one connection that wait for their turn; then it is not read from."""
-
-SEND_HIGH_WATER_BYTES: Final = 1 << 20
-"""Bytes that a peer was sent and has not read, above which nothing is read from it."""
-
-MAX_SEND_BUFFER_BYTES: Final = 32 << 20
-"""The same, above which a peer that is notified and does not read is closed. More than one
-full answer to a query, which is never the reason."""
-
-WRITE_STALL_TIMEOUT_S: Final = 30.0
-"""Above the high-water mark with nothing leaving for so long: the connection is closed."""
-
-PING_DELAY_S: Final = 60.0
+SERVER_PING_DELAY_S: Final = 60.0
 """A connection on which nothing was received or sent for so long is pinged. Twice what
 clients wait before they ping (30 s), because hat-mariner's client takes a ping_req for an
 error: it always pings first, and never sees one."""
-
-PING_TIMEOUT_S: Final = 30.0
-"""A pinged peer that sends nothing for so long is closed."""
-
-CLOSE_TIMEOUT_S: Final = 5.0
-"""What a closing connection gets to deliver its last bytes."""
-
-DRAIN_TIMEOUT_S: Final = 10.0
-"""What registrations that are under way get to be answered when the server closes."""
 
 STOP_TIMEOUT_S: Final = 20.0
 """What sessions that are under way get to end (modules, commit) when the gateway stops."""
@@ -94,9 +49,6 @@ deploy/mariner.service) and Kubernetes (terminationGracePeriodSeconds) would kil
 would be told why."""
 
 assert STOP_TIMEOUT_S < MAX_STOP_S
-
-SWEEP_PERIOD_S: Final = 1.0
-"""How often deadlines of connections are looked at."""
 
 # --- memory ---------------------------------------------------------------------------------
 
@@ -136,9 +88,6 @@ MAX_METRIC_SCOPES: Final = 100
 anybody on the bus can make up any number of them. All others share one."""
 
 # --- logs ---------------------------------------------------------------------------------
-
-MAX_LOG_CHARACTERS: Final = 500
-"""Of every string of a line of the log: a peer's data may be part of it."""
 
 MAX_LOG_ITEMS: Final = 20
 """Of every list of a line of the log, of the lines of a traceback, and of the sources that one

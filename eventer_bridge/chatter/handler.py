@@ -28,6 +28,9 @@ class Handler(abc.ABC):
         """
         raise RemoteProtocolError(f"{conversation!r} timed out")
 
+    def on_closing(self) -> None:  # noqa: B027  # not everybody wants to know
+        """The connection is closed, here or by the peer: nothing can be sent any more."""
+
     def on_closed(self, reason: str) -> None:  # noqa: B027  # not everybody wants to know
         """The connection is gone; called once, as the last."""
 

@@ -3,20 +3,20 @@
 Runs on the event loop's thread.
 """
 
-import asyncio
 import functools
 import ssl
-import time
 from collections.abc import Callable
 
 from hat import aio
 
-from eventer_bridge import limits, net
+from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import Handler, Settings
 from eventer_bridge.errors import ConfigurationError
-from eventer_bridge.net import Acceptor, Admission
+from eventer_bridge.net import Admission
+from eventer_bridge.net import listening as net
+from eventer_bridge.net.listening import listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 
 
@@ -63,17 +63,18 @@ async def listen(
         ping_timeout_s=ping_timeout_s,
         conversation_timeout_s=conversation_timeout_s,
     )
-    connections: set[Connection] = set()
-    acceptor = await net.listen(
+    if stats is None:
+        stats = ServerStats()
+    listener = await listen_for_streams(
         address.host,
         address.port,
-        functools.partial(Connection, make_handler, settings, connections),
+        functools.partial(Connection, make_handler, settings, stats),
         admission=admission,
         stats=stats,
         tls=tls,
         handshake_timeout_s=first_message_timeout_s,
     )
-    return Listener(acceptor, address._replace(port=acceptor.port), connections)
+    return Listener(listener, address._replace(port=listener.port))
 
 
 class Listener(aio.Resource):
@@ -82,18 +83,14 @@ class Listener(aio.Resource):
     Closing it stops accepting and closes the connections, which is bounded in time.
     """
 
-    def __init__(self, acceptor: Acceptor, address: Address, connections: set[Connection]) -> None:
-        self._acceptor = acceptor
+    def __init__(self, listener: net.Listener[Connection], address: Address) -> None:
+        self._listener = listener
         self._address = address
-        self._connections = connections
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
-        self._async_group.spawn(self._sweep_loop)
 
     @property
     def async_group(self) -> aio.Group:
         """Group of the listener's tasks."""
-        return self._async_group
+        return self._listener.async_group
 
     @property
     def address(self) -> Address:
@@ -103,21 +100,8 @@ class Listener(aio.Resource):
     @property
     def connections(self) -> frozenset[Connection]:
         """Connections that are not gone yet."""
-        return frozenset(self._connections)
+        return self._listener.streams
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept no new connections; those that there are go on."""
-        self._acceptor.stop()
-
-    async def _sweep_loop(self) -> None:
-        while True:
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            now = time.monotonic()
-            for connection in tuple(self._connections):
-                connection.sweep(now)
-
-    async def _stop(self) -> None:
-        await self._acceptor.async_close()
-        for connection in self.connections:
-            connection.close("listener closing")
-        await asyncio.gather(*(connection.wait_closed() for connection in self.connections))
+        await self._listener.stop_accepting()

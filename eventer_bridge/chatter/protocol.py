@@ -10,6 +10,7 @@ more is read), what we may not send is ours (``LocalProtocolError``):
   message before it waits for its place in their queue.
 """
 
+import enum
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,13 @@ from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocol
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is from 0 to 255; with 0, there is no message
+
+
+class Handled(enum.Enum):
+    """What came and needs nothing more done about it."""
+
+    PING = "a ping that is answered, or the answer to one"
+    LATE = "a message of a conversation that expired"
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -57,10 +65,10 @@ class Protocol:
 
     Attributes:
         n_pongs: answers to pings so far.
-        n_frames: messages of the peer so far, pings among them.
     """
 
     __slots__ = (
+        "_awaiting_reply",
         "_clock",
         "_conversation_timeout_s",
         "_decoder",
@@ -71,14 +79,12 @@ class Protocol:
         "_last_id",
         "_max_frame_bytes",
         "_ours",
-        "_owed",
         "_ping",
         "_ping_type",
         "_pong_type",
         "_theirs",
         "_unsent",
         "_unsent_bytes",
-        "n_frames",
         "n_pongs",
     )
 
@@ -108,12 +114,11 @@ class Protocol:
         # open conversations by the identifier of their first message
         self._ours: dict[int, Conversation] = {}
         self._theirs: dict[int, Conversation] = {}
-        self._owed = 0
+        self._awaiting_reply = 0
         self._ping: Conversation | None = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self.n_pongs = 0
-        self.n_frames = 0
 
     @property
     def dialect(self) -> Dialect | None:
@@ -126,9 +131,9 @@ class Protocol:
         return self._has_begun
 
     @property
-    def owed(self) -> int:
+    def awaiting_reply(self) -> int:
         """Conversations of the peer in which it is our turn."""
-        return self._owed
+        return self._awaiting_reply
 
     @property
     def open_conversations(self) -> int:
@@ -137,8 +142,8 @@ class Protocol:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is owed that nothing more should be read."""
-        return self._owed >= limits.MAX_PEER_CONVERSATIONS
+        """Whether so many wait for us that nothing more should be read."""
+        return self._awaiting_reply >= limits.MAX_PEER_CONVERSATIONS
 
     @property
     def buffered_bytes(self) -> int:
@@ -183,13 +188,10 @@ class Protocol:
             self._has_ended = True
             self._check_end()
 
-    def next_message(self, end: float = math.inf) -> Message | None:
+    def next_message(self) -> Message | Handled | None:
         """The next message of the peer; None if more bytes are needed for it.
 
-        Pings are answered here and are not returned.
-
-        Args:
-            end: of ``n_frames``, with which None is returned as well.
+        Pings are answered here.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
@@ -197,17 +199,12 @@ class Protocol:
         if self._is_closed:
             return None
         try:
-            while self.n_frames < end:
-                frame = self._decoder.next_frame()
-                if frame is None:
-                    if self._has_ended:
-                        self._check_end()
-                    return None
-                self.n_frames += 1
-                message = self._receive(frame)
-                if message is not None:
-                    return message
-            return None
+            frame = self._decoder.next_frame()
+            if frame is None:
+                if self._has_ended:
+                    self._check_end()
+                return None
+            return self._receive(frame)
         except RemoteProtocolError:
             self._is_closed = True
             raise
@@ -221,7 +218,7 @@ class Protocol:
                 f"connection ended in the middle of {what}, {received} received"
             )
 
-    def _receive(self, frame: bytes) -> Message | None:
+    def _receive(self, frame: bytes) -> Message | Handled:
         dialect = self._dialect
         if dialect is None:
             dialect = codec.recognise(frame)
@@ -231,17 +228,17 @@ class Protocol:
         self._advance_by_peer(conversation, msg)
         if msg.type == self._ping_type:
             self._on_ping(conversation, msg)
-            return None
+            return Handled.PING
         if conversation is self._ping or msg.type == self._pong_type:
             self._on_pong(conversation, msg)
-            return None
+            return Handled.PING
         if not self._has_begun:
             self._has_begun = True
             self._decoder.max_frame_bytes = self._max_frame_bytes
         if conversation.is_expired:
             if conversation.turn is Turn.OURS:  # nobody will go on with it
                 self._end(conversation)
-            return None
+            return Handled.LATE
         is_first = msg.owner and msg.id == msg.first
         return Message(conversation, msg.type, msg.data, is_first, msg.last)
 
@@ -272,12 +269,12 @@ class Protocol:
         if msg.token:
             conversation.turn = Turn.OURS
             conversation.deadline = math.inf
-            self._owed += not conversation.is_ours
+            self._awaiting_reply += not conversation.is_ours
         elif not conversation.is_expired:
             self._expect(conversation)
         if not conversation.is_ours:
             self._theirs[conversation.first_id] = conversation
-            if len(self._theirs) - self._owed > limits.MAX_PEER_CONVERSATIONS:
+            if len(self._theirs) - self._awaiting_reply > limits.MAX_PEER_CONVERSATIONS:
                 raise RemoteProtocolError(
                     f"more than {limits.MAX_PEER_CONVERSATIONS} conversations"
                     " that the peer began and does not go on with"
@@ -341,7 +338,7 @@ class Protocol:
             self._end(conversation)
             return conversation
         if token:
-            self._owed -= not conversation.is_ours
+            self._awaiting_reply -= not conversation.is_ours
             conversation.turn = Turn.PEERS
             self._expect(conversation)
         if conversation.is_ours:
@@ -432,7 +429,7 @@ class Protocol:
             self._ours.pop(conversation.first_id, None)
         else:
             self._theirs.pop(conversation.first_id, None)
-            self._owed -= conversation.turn is Turn.OURS
+            self._awaiting_reply -= conversation.turn is Turn.OURS
         conversation.turn = Turn.ENDED
         conversation.deadline = math.inf
 

@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 from hat import aio
@@ -55,6 +55,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net.stream import Pause
 
 mlog = logging.getLogger(__name__)
 
@@ -278,9 +279,9 @@ class EventerClient(aio.Resource):
     def set_reading(self, is_reading: bool) -> None:
         """Read on, or hold the server back."""
         if is_reading:
-            self._connection.resume_reading("client")
+            self._connection.resume_reading(Pause.USER)
         else:
-            self._connection.pause_reading("client")
+            self._connection.pause_reading(Pause.USER)
 
 
 class _Handler(chatter.Handler):
@@ -322,7 +323,7 @@ class _Handler(chatter.Handler):
             self._behind.append(message)
         elif _is_large(message):
             self._behind = deque((message,))
-            self._connection.pause_reading(_LARGE)
+            self._connection.pause_reading(Pause.LARGE_MESSAGE)
             self._connection.async_group.spawn(self._take_in)
         else:
             self._handle(message, self._decode(message))
@@ -346,7 +347,7 @@ class _Handler(chatter.Handler):
             mlog.exception("large message failed", extra={"peer": self._connection.peer})
             self._connection.close("internal error", detail=str(e), level=logging.ERROR)
         self._behind = None
-        self._connection.resume_reading(_LARGE)
+        self._connection.resume_reading(Pause.LARGE_MESSAGE)
 
     def _decode(self, message: chatter.Message) -> object:
         decoded = codec.decode(message.type, message.data)
@@ -460,7 +461,6 @@ def _is_large(message: chatter.Message) -> bool:
     return len(message.data) > limits.LARGE_MESSAGE_BYTES and message.type in codec.WITH_EVENTS
 
 
-_LARGE: Final = "a large message is dealt with"
 _QUERY_NAMES: dict[type[QueryParams], str] = {
     QueryLatestParams: "latest",
     QueryTimeseriesParams: "timeseries",

@@ -12,7 +12,7 @@ class ServerStats:
         accepted: connections accepted.
         frames_in, frames_out: messages received and sent.
         bytes_in, bytes_out: their bytes, with framing.
-        events_registered: events acknowledged to Mariner clients.
+        events_registered: events that clients registered; not those that modules added.
         events_notified: events sent in notifications, counted per receiver.
         declined: connections whose init was declined.
         rejected: refused registrations by reason.

@@ -43,6 +43,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
@@ -53,7 +54,6 @@ from eventer_bridge.slices import Steps, parts
 
 mlog = logging.getLogger(__name__)
 
-_CORE_FULL: Final = "core full"  # why a connection is not read from
 
 # refusals for which one event of several may be the reason
 _OF_ONE_EVENT: Final = (InvalidEventError, LimitError, ModuleError)
@@ -189,8 +189,8 @@ class Bridge(aio.Resource):
         self._register(events)
         core = self._core
         if core.is_full:
-            connection.pause_reading(_CORE_FULL)
-            core.when_drained(lambda: connection.resume_reading(_CORE_FULL))
+            connection.pause_reading(Pause.CORE_FULL)
+            core.when_drained(lambda: connection.resume_reading(Pause.CORE_FULL))
 
     def _delivered(self, batch: Sequence[Received]) -> Iterator[RsbEvent]:
         """Those events that are to be registered."""

@@ -17,10 +17,11 @@ from typing import Final
 import tenacity
 from hat import aio
 
-from eventer_bridge import limits, net
+from eventer_bridge import limits
 from eventer_bridge.errors import ConnectError, EventerBridgeError
-from eventer_bridge.net import Acceptor, Admission, Quota
+from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.listening import Listener, listen_for_streams
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.stats import RsbStats
@@ -125,11 +126,9 @@ class BusServer(Bus):
         self.port = 0
         self._on_events = on_events
         self._stats = stats
-        self._connections: set[Connection] = set()
-        self._acceptor: Acceptor | None = None
+        self._listener: Listener[Connection] | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-        self._async_group.spawn(self._sweep_loop)
 
     @property
     def async_group(self) -> aio.Group:
@@ -141,12 +140,15 @@ class BusServer(Bus):
         """Whether a participant is connected."""
         return bool(self._connections)
 
+    @property
+    def _connections(self) -> frozenset[Connection]:
+        return frozenset() if self._listener is None else self._listener.streams
+
     def send(self, notification: bytes) -> None:
         """See :class:`Bus`."""
         frame = codec.encode_frame(notification)
-        # a copy: one that is closed by what it is sent leaves the set
-        for connection in tuple(self._connections):
-            connection.send(frame)
+        for connection in self._connections:
+            connection.write(frame)
 
     async def _listen(self, host: str, port: int, admission: Admission | None) -> None:
         if admission is None:
@@ -154,37 +156,26 @@ class BusServer(Bus):
         # of the places of the process no more than a part: anybody gets one by RSB
         most = min(limits.MAX_RSB_CONNECTIONS, admission.bounds.known // limits.RSB_SHARE)
         quota = Quota(most, min(limits.MAX_RSB_CONNECTIONS_PER_ADDRESS, -(-most // 2)))
-        make = functools.partial(
-            Connection, self._on_received, self._stats, self._connections, quota
+        make = functools.partial(Connection, self._on_received, self._stats, quota)
+        self._listener = await listen_for_streams(
+            host, port, make, admission=admission, stats=self._stats
         )
-        self._acceptor = await net.listen(host, port, make, admission=admission, stats=self._stats)
-        self.port = self._acceptor.port
+        self.port = self._listener.port
 
     def _on_received(self, sender: Connection, batch: Sequence[Received]) -> None:
-        if len(self._connections) > 1:
+        connections = self._connections
+        if len(connections) > 1:
             frames = [codec.encode_frame(received.notification) for received in batch]
-            for connection in tuple(self._connections):
+            for connection in connections:
                 if connection is not sender:
                     for frame in frames:
-                        connection.send(frame)
+                        connection.write(frame)
                     self._stats.relayed += len(frames)
         self._on_events(sender, batch)
 
-    async def _sweep_loop(self) -> None:
-        while True:
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            now = time.monotonic()
-            for connection in tuple(self._connections):
-                connection.sweep(now)
-
     async def _stop(self) -> None:
-        if self._acceptor is not None:
-            self._acceptor.stop()
-            await self._acceptor.async_close()  # no more connections come from here on
-        connections = tuple(self._connections)
-        for connection in connections:
-            connection.close("server closing")
-        await asyncio.gather(*(connection.wait_closed() for connection in connections))
+        if self._listener is not None:
+            await self._listener.async_close()
 
 
 class BusClient(Bus):
@@ -228,7 +219,7 @@ class BusClient(Bus):
     def send(self, notification: bytes) -> None:
         """See :class:`Bus`; lost while there is no connection."""
         if self._connection is not None:
-            self._connection.send(codec.encode_frame(notification))
+            self._connection.write(codec.encode_frame(notification))
 
     async def _run(self) -> None:
         while True:

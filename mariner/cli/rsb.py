@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, payloads
 from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
@@ -24,8 +25,6 @@ from mariner.cli.values import value_option
 
 MAX_QUEUED: Final = 1_000
 """Events that wait to be printed; with more, the connection is not read from."""
-
-_QUEUE_FULL: Final = "queue full"
 
 
 @click.group()
@@ -166,7 +165,7 @@ async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
     async with await _connect(host, port, ignore) as connection:
         try:
             async for event in events:
-                connection.send(codec.encode_frame(codec.encode(event.sent())))
+                connection.write(codec.encode_frame(codec.encode(event.sent())))
                 await connection.drain()
         except ClosedError as e:
             raise CommandError(str(e), EXIT_FAILED) from e
@@ -184,7 +183,7 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
             if scope.includes(received.event.scope):
                 queue.put_nowait(received.event.delivered(received.time_us))
         if queue.qsize() >= MAX_QUEUED:
-            connection.pause_reading(_QUEUE_FULL)
+            connection.pause_reading(Pause.USER)
 
     async with await _connect(host, port, on_events) as connection:
         tell(f"listening on {scope} at {host}:{port}")
@@ -198,7 +197,7 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
             output.write_text(_line(event))
             printed += 1
             if queue.empty():
-                connection.resume_reading(_QUEUE_FULL)
+                connection.resume_reading(Pause.USER)
 
 
 def _line(event: RsbEvent) -> str:

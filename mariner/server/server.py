@@ -1,29 +1,24 @@
 """Mariner server: listens, owns the connections, closes them in order (002).
 
-It is an observer of the core: sessions go to the fan-out, the status to every client.
+What it does for its clients is a ``ClientService``, which hears of the core's sessions.
 """
 
-import asyncio
-import logging
+import functools
 import ssl
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from hat import aio
 
-from eventer_bridge import net
+from eventer_bridge import limits as core_limits
 from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.client_session import ClientService, ObserveQueryCb
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig
-from eventer_bridge.core.session import Session
-from eventer_bridge.model import QueryParams, SourceType, Status
-from eventer_bridge.net import Acceptor, Admission, Place
+from eventer_bridge.net import Admission
+from eventer_bridge.net.listening import Listener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
-from eventer_bridge.slices import Steps
-from mariner import limits
-from mariner.server.connection import ClientConnection, Context
-
-mlog = logging.getLogger(__name__)
+from mariner.server import encoding
+from mariner.server.connection import ClientConnection
 
 
 async def listen(
@@ -35,7 +30,7 @@ async def listen(
     *,
     tls_context: ssl.SSLContext | None = None,
     admission: Admission | None = None,
-    observe_query: Callable[[QueryParams, float], None] = lambda params, seconds: None,
+    observe_query: ObserveQueryCb = lambda params, seconds: None,
 ) -> "MarinerServer":
     """Listen for Mariner clients.
 
@@ -70,21 +65,12 @@ class MarinerServer(aio.Resource):
     """
 
     def __init__(
-        self,
-        core: EventCore,
-        authenticator: Authenticator,
-        observe_query: Callable[[QueryParams, float], None],
+        self, core: EventCore, authenticator: Authenticator, observe_query: ObserveQueryCb
     ) -> None:
-        self._core = core
+        self._service = ClientService(core, authenticator.authenticate, encoding, observe_query)
+        self._listener: Listener[ClientConnection] | None = None
         self._async_group = aio.Group()
-        self._context = Context(
-            core, authenticator, self._async_group.create_subgroup(), observe_query
-        )
-        self._told_status = core.status
-        self._acceptor: Acceptor | None = None
-        core.add_observer(self)
-        self.async_group.spawn(aio.call_on_cancel, self._stop)
-        self.async_group.spawn(self._sweep_loop)
+        self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
     def async_group(self) -> aio.Group:
@@ -94,38 +80,19 @@ class MarinerServer(aio.Resource):
     @property
     def port(self) -> int:
         """TCP port that is listened on."""
-        assert self._acceptor is not None
-        return self._acceptor.port
+        assert self._listener is not None
+        return self._listener.port
+
+    @property
+    def connections(self) -> frozenset[ClientConnection]:
+        """Connections that are not gone yet."""
+        assert self._listener is not None
+        return self._listener.streams
 
     @property
     def stats(self) -> ServerStats:
         """Counts of what was done so far."""
-        return self._context.stats
-
-    def on_session(self, session: Session, persisted: bool) -> None:
-        """Notify clients (``core.Observer``)."""
-        self._context.fanout.notify(session, persisted)
-
-    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
-        """Notify clients (``core.PatientObserver``)."""
-        return self._context.fanout.notify_in_steps(session, persisted)
-
-    def on_status(self, status: Status) -> None:
-        """Tell clients (``core.Observer``); they know two of the four states (002)."""
-        was_operational = self._told_status is Status.OPERATIONAL
-        self._told_status = status
-        if was_operational is (status is Status.OPERATIONAL):
-            return
-        for connection in tuple(self._context.connections):
-            try:
-                connection.notify_status(status)
-            except Exception as e:
-                connection.on_failed(e)
-
-    def on_other_history(self) -> None:
-        """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
-        for connection in tuple(self._context.connections):
-            connection.end("another history")
+        return self._service.stats
 
     async def _listen(
         self,
@@ -134,37 +101,19 @@ class MarinerServer(aio.Resource):
         tls_context: ssl.SSLContext | None,
         admission: Admission | None,
     ) -> None:
-        self._acceptor = await net.listen(
+        self._listener = await listen_for_streams(
             host,
             port,
-            self._create_connection,
+            functools.partial(ClientConnection, self._service),
             admission=admission,
-            stats=self._context.stats,
+            stats=self._service.stats,
             tls=tls_context,
-            handshake_timeout_s=limits.INIT_TIMEOUT_S,
+            handshake_timeout_s=core_limits.FIRST_MESSAGE_TIMEOUT_S,
         )
 
-    def _create_connection(self, place: Place) -> ClientConnection:
-        source = self._core.create_source(SourceType.CONNECTION)
-        return ClientConnection(self._context, source, place)
-
-    async def _sweep_loop(self) -> None:
-        while True:
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            now = time.monotonic()
-            for connection in tuple(self._context.connections):
-                connection.sweep(now)
-
     async def _stop(self) -> None:
-        if self._acceptor is not None:
-            self._acceptor.stop()
-            await self._acceptor.async_close()  # no more connections come from here on
-        connections = tuple(self._context.connections)
-        if connections:
-            await asyncio.gather(*(connection.shut_down() for connection in connections))
-        for task in tuple(self._context.large):
-            task.cancel()
-        if self._context.large:
-            await asyncio.wait(tuple(self._context.large))
-        await self._context.group.async_close()
-        self._core.remove_observer(self)
+        if self._listener is not None:
+            await self._listener.stop_accepting()
+            await self._service.drain()
+            await self._listener.async_close()
+        await self._service.stop()

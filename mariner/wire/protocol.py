@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import framing
 from eventer_bridge.slices import Steps
 from mariner import limits
@@ -139,12 +140,14 @@ class Protocol:
         self,
         role: Role,
         *,
-        max_init_frame_bytes: int = limits.MAX_INIT_FRAME_BYTES,
+        max_init_frame_bytes: int = core_limits.MAX_FIRST_FRAME_BYTES,
         max_frame_bytes: int | None = None,
     ) -> None:
         if max_frame_bytes is None:
             is_server = role is Role.SERVER
-            max_frame_bytes = limits.MAX_FRAME_BYTES if is_server else limits.MAX_ANSWER_FRAME_BYTES
+            max_frame_bytes = (
+                core_limits.MAX_FRAME_BYTES if is_server else core_limits.MAX_ANSWER_FRAME_BYTES
+            )
         self.large_bytes = limits.LARGE_FRAME_BYTES
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
@@ -169,6 +172,10 @@ class Protocol:
         """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
         if self._state is not State.CLOSED:
             self._decoder.feed(data)
+
+    def discard(self) -> None:
+        """Drop what came and was not taken: the connection is gone."""
+        self._decoder.discard()
 
     def receive_eof(self) -> None:
         """The peer sends no more.

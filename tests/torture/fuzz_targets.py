@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from eventer_bridge.chatter.codec import Dialect, encode
-from eventer_bridge.chatter.protocol import Protocol
+from eventer_bridge.chatter.protocol import Message, Protocol
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer import codec
 from tests.eventer_bridge.chatter import conversation_oracle
@@ -47,10 +47,10 @@ def stream(data: bytes) -> None:
         for begin in range(1, len(data), piece_bytes):
             protocol.receive_data(data[begin : begin + piece_bytes])
             while (message := protocol.next_message()) is not None:
-                if message.conversation.may_send:
+                if isinstance(message, Message) and message.conversation.may_send:
                     protocol.send("T.A", b"", conversation=message.conversation)
             protocol.data_to_send()
-            assert protocol.owed == 0
+            assert protocol.awaiting_reply == 0
             announced, _ = protocol._decoder.missing() or (0, 0)
             bound = _MAX_FRAME_BYTES if protocol.has_begun else _MAX_FIRST_FRAME_BYTES
             assert announced <= bound

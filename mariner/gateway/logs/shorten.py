@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
+from eventer_bridge import limits as core_limits
 from mariner import limits
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
@@ -16,7 +17,7 @@ def shorten(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of a record that is complete, short, and keeps nothing else alive.
 
     Its message has its arguments in it, its exception is a text; every string in it has at
-    most ``limits.MAX_LOG_CHARACTERS``. Called where the record was made.
+    most ``core_limits.MAX_LOG_CHARACTERS``. Called where the record was made.
     """
     short = copy.copy(record)
     if isinstance(record.msg, dict):  # which the JSON formatter takes for fields
@@ -50,9 +51,9 @@ def _traceback(error: BaseException | None) -> str:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= limits.MAX_LOG_CHARACTERS:
+    if len(text) <= core_limits.MAX_LOG_CHARACTERS:
         return text
-    return f"{text[: limits.MAX_LOG_CHARACTERS - 1]}…"
+    return f"{text[: core_limits.MAX_LOG_CHARACTERS - 1]}…"
 
 
 def _cut_value(value: Any) -> Any:

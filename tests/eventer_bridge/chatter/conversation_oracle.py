@@ -12,6 +12,7 @@ from eventer_bridge.chatter.conversation import Conversation
 from eventer_bridge.chatter.protocol import Protocol
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.net.framing import encode_frame
+from tests.eventer_bridge.chatter.samples import next_message
 
 Key: TypeAlias = tuple[bool, int]
 """A conversation: whether it is ours, and its first identifier."""
@@ -91,7 +92,7 @@ def check(operations: bytes) -> int:
         msg = _message(oracle, flags, number, last=last, token=token)
         protocol.receive_data(encode_frame(encode(msg, Dialect.CURRENT)))
         try:
-            message = protocol.next_message()
+            message = next_message(protocol)
         except RemoteProtocolError:
             assert not oracle.receive(msg), msg
             assert protocol.next_message() is None
@@ -150,7 +151,7 @@ def _send(
 def _compare(protocol: Protocol, oracle: Oracle, conversations: dict[Key, Conversation]) -> None:
     assert protocol.open_conversations == len(oracle.is_our_turn)
     ours_to_answer = [key for key, is_ours in oracle.is_our_turn.items() if is_ours and not key[0]]
-    assert protocol.owed == len(ours_to_answer)
+    assert protocol.awaiting_reply == len(ours_to_answer)
     assert protocol.is_pinging is (oracle.ping is not None)
     for key, conversation in conversations.items():
         assert conversation.may_send is oracle.is_our_turn.get(key, False), key

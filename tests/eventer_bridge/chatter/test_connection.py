@@ -19,6 +19,7 @@ from eventer_bridge.errors import (
     ConnectError,
     LocalProtocolError,
 )
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,
@@ -136,19 +137,19 @@ async def test_reading_is_paused_and_resumed() -> None:
         here.connection.send("T.A", b"0")
         handler = await there.handlers.get()
         await handler.messages.get()
-        handler.connection.pause_reading("engine full")
-        handler.connection.pause_reading("queries full")
+        handler.connection.pause_reading(Pause.USER)
+        handler.connection.pause_reading(Pause.LARGE_MESSAGE)
         while not here.connection.is_write_blocked:
             here.connection.send("T.A", bytes(100_000))
             await asyncio.sleep(0)
         here.connection.send("T.Last", b"")
         drained = asyncio.create_task(here.connection.drain())
-        handler.connection.resume_reading("engine full")
-        handler.connection.resume_reading("engine full")  # once is enough
+        handler.connection.resume_reading(Pause.USER)
+        handler.connection.resume_reading(Pause.USER)  # once is enough
         await turns()
         assert handler.messages.empty()
         assert not drained.done()
-        handler.connection.resume_reading("queries full")
+        handler.connection.resume_reading(Pause.LARGE_MESSAGE)
         while (await handler.messages.get()).type != "T.Last":
             pass
         await drained
@@ -158,7 +159,7 @@ async def test_a_handler_may_pause_between_two_messages() -> None:
     class Careful(Recorder):
         def on_message(self, message: chatter.Message) -> None:
             super().on_message(message)
-            self.connection.pause_reading("one at a time")
+            self.connection.pause_reading(Pause.USER)
 
     async with listening(Careful) as there, await RawPeer.connect(there.address) as raw:
         raw.send(*(Msg(i, i, True, True, True, "T.A", b"") for i in range(1, 6)))
@@ -166,7 +167,7 @@ async def test_a_handler_may_pause_between_two_messages() -> None:
         for _ in range(5):
             await handler.messages.get()
             assert handler.messages.empty()
-            handler.connection.resume_reading("one at a time")
+            handler.connection.resume_reading(Pause.USER)
 
 
 async def test_a_peer_with_too_many_open_conversations_is_not_read_from(
@@ -201,7 +202,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from(monkeypatch: pytest.Mo
             await turns()
             assert handler.messages.qsize() == taken
             # whatever it still answers to is bounded
-            assert handler.connection._buffered_bytes() < 3_000_000
+            assert handler.connection._unread_bytes() < 3_000_000
             for _ in range(count + 100):
                 await raw.receive()
             assert handler.messages.qsize() == 1 + count + 100
@@ -385,7 +386,7 @@ async def test_lingering_notices_that_the_peer_closes_even_if_it_was_not_read_fr
         raw.send(HELLO)
         handler = await there.handlers.get()
         await handler.messages.get()
-        handler.connection.pause_reading("busy")
+        handler.connection.pause_reading(Pause.USER)
         handler.connection.close("declined", linger_s=30)
         raw.writer.close()
         async with asyncio.timeout(60):
@@ -431,7 +432,7 @@ async def test_a_listener_closes_its_connections() -> None:
 async def test_who_stopped_accepting_goes_on_with_those_that_there_are() -> None:
     async with listening(Echo) as there, connected(there.address) as here:
         await here.ask()
-        there.listener.stop_accepting()
+        await there.listener.stop_accepting()
         with pytest.raises(ConnectError):
             await chatter.connect(there.address, Recorder)
         assert await here.ask(b"still") == b"still"
@@ -455,11 +456,11 @@ async def test_a_peer_that_only_ended_its_stream_is_heard_and_answered(is_last: 
         raw.send(HELLO)
         handler = await there.handlers.get()
         await handler.messages.get()
-        handler.connection.pause_reading("busy")
+        handler.connection.pause_reading(Pause.USER)
         raw.send(*(Msg(i, i, True, True, is_last, "T.A", b"") for i in range(2, 12)))
         raw.writer.write_eof()
         # a paused connection does not notice; what was read before the end is heard then
-        handler.connection.resume_reading("busy")
+        handler.connection.resume_reading(Pause.USER)
         messages = [await handler.messages.get() for _ in range(10)]
         if not is_last:
             while not handler.connection._has_ended:

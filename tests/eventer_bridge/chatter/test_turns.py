@@ -7,7 +7,6 @@ import pytest
 
 from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Msg
-from eventer_bridge.chatter.protocol import Protocol
 from tests.eventer_bridge.chatter.peers import RawPeer, Recorder, connected, listening
 
 COUNT: Final = 5 * limits.TURN_MESSAGES  # some 20 kB: they come in one piece
@@ -25,14 +24,14 @@ def pings(count: int) -> list[Msg]:
 @pytest.mark.parametrize("flood", [told(COUNT), pings(COUNT)], ids=["messages", "pings"])
 @pytest.mark.parametrize("ends", [False, True])
 async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> None:
-    protocols: list[Protocol] = []  # of the flooder, and of the other
+    connections: list[chatter.Connection] = []  # of the flooder, and of the other
     n_done: list[int] = []  # of the flood, when the other is heard
 
     class Noting(Recorder):
         def on_message(self, message: chatter.Message) -> None:
             super().on_message(message)
             if message.type == "T.Other":
-                n_done.append(protocols[0].n_frames)
+                n_done.append(connections[0]._n_messages)
 
     async with (
         listening(Noting) as there,
@@ -43,7 +42,7 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
             peer.send(HELLO)
             handler = await there.handlers.get()
             await handler.messages.get()
-            protocols.append(handler.connection._protocol)
+            connections.append(handler.connection)
         for _ in range(3):  # so that the loop is done with what came, and hears the flood first
             await asyncio.sleep(0)
         flooder.send(*flood)
@@ -52,7 +51,7 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
         other.send(Msg(2, 2, True, True, True, "T.Other", b""))
         await handler.messages.get()
         assert n_done[0] < 1 + COUNT
-        while protocols[0].n_frames < 1 + COUNT:
+        while connections[0]._n_messages < 1 + COUNT:
             await asyncio.sleep(0)
         if flood[0].type == "HatChatter.Ping":
             for ping in flood:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from eventer_bridge import chatter
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.core import engine
+from eventer_bridge.core.client_session import AuthenticateCb
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer import server as eventer_server
@@ -20,7 +21,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
 )
-from eventer_bridge.eventer.server import AuthenticateCb, EventerServer, by_token
+from eventer_bridge.eventer.server import EventerServer, by_token
 from eventer_bridge.model import Event, EventType, JsonPayload, RegisterEvent, Status
 from tests.eventer_bridge.chatter.peers import Recorder
 

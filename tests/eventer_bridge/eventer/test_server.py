@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import chatter, limits
+from eventer_bridge.core.client_session import AuthenticateCb
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig
 from eventer_bridge.errors import ClosedError
@@ -24,7 +25,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterRes,
     MsgStatusNotify,
 )
-from eventer_bridge.eventer.server import AuthenticateCb, by_token
+from eventer_bridge.eventer.server import by_token
 from eventer_bridge.model import Event, QueryLatestParams, QueryServerParams, Status
 from tests.eventer_bridge.eventer.peers import (
     closed,

@@ -12,6 +12,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import MsgEventsAck, MsgEventsNotify, MsgRegisterReq
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,
@@ -207,7 +208,7 @@ async def test_a_client_that_does_not_read_is_closed_and_costs_nobody_anything(
         initialised(server, [("a",)]) as hears,
         initialised(server) as writer,
     ):
-        deaf.connection.pause_reading("deaf")
+        deaf.connection.pause_reading(Pause.USER)
         for i in itertools.count(1):
             assert await writer.register(register_event("a", value=LARGE))
             assert await types(hears) == [("a",)]

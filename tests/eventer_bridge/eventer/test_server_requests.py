@@ -40,6 +40,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,
@@ -433,10 +434,10 @@ async def test_answers_that_are_not_read_stop_the_queries(
     monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.3)
     observed: list[QueryParams] = []
     async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
-        server.observe_query = lambda params, seconds: observed.append(params)
+        server._service.observe_query = lambda params, seconds: observed.append(params)
         for _ in range(50):
             assert await peer.register(register_event("a", value="x" * 20_000))
-        peer.connection.pause_reading("deaf")
+        peer.connection.pause_reading(Pause.USER)
         for _ in range(limits.MAX_QUERIES_WAITING):
             peer.send(MsgQueryReq(ASCENDING), last=False)
         await closed(server, "write stalled")

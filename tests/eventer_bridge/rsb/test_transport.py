@@ -13,6 +13,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
 from eventer_bridge.net import Admission, Bounds
+from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, transport
 from eventer_bridge.rsb.connection import Connection, Received
 from eventer_bridge.rsb.event import RsbEvent
@@ -147,7 +148,7 @@ async def test_two_of_ours() -> None:
         serving(at_server) as bus,
         await transport.connect("127.0.0.1", bus.port, at_client) as connection,
     ):
-        connection.send(FRAME)
+        connection.write(FRAME)
         bus.send(codec.encode(sample(1)))
         assert await at_server.wait(1) == [EVENT]
         assert await at_client.wait(1) == [sample(1)]
@@ -158,7 +159,7 @@ async def test_shutting_down_is_the_end_of_stream_then_the_peers() -> None:
         connecting = asyncio.create_task(transport.connect("127.0.0.1", server.port, Recorder()))
         peer = await server.accept()
         connection = await connecting
-        connection.send(FRAME)
+        connection.write(FRAME)
         connection.close()
         assert await peer.receive() == EVENT
         assert await peer.is_ended()
@@ -176,7 +177,7 @@ async def test_a_server_that_closes_does_the_same(is_paused: bool) -> None:
         peer.send(EVENT)
         await recorder.wait(1)
         if is_paused:
-            recorder.connections[0].pause_reading("a test")
+            recorder.connections[0].pause_reading(Pause.USER)
         bus.close()
         assert await peer.is_ended()
         assert not bus.is_closed
@@ -239,7 +240,7 @@ async def test_a_broken_frame_closes_that_connection_only(
         other.send(sample(1))
         assert await good.receive() == sample(1)
         assert recorder.events == [EVENT, sample(1)]
-    [record] = [i for i in caplog.records if i.message == "closing RSB connection"]
+    [record] = [i for i in caplog.records if i.message == "closing connection"]
     assert record.__dict__["detail"].startswith(detail)
 
 
@@ -307,15 +308,15 @@ async def test_a_paused_connection_is_not_read_from() -> None:
         peer.send(EVENT)
         await recorder.wait(1)
         connection = recorder.connections[0]
-        connection.pause_reading("a")
-        connection.pause_reading("b")
+        connection.pause_reading(Pause.USER)
+        connection.pause_reading(Pause.CORE_FULL)
         peer.send(*[sample(i, "bytes", bytes(100_000)) for i in range(100)])
-        connection.resume_reading("a")
-        connection.resume_reading("unknown")
+        connection.resume_reading(Pause.USER)
+        connection.resume_reading(Pause.QUERIES_FULL)
         bus.send(codec.encode(EVENT))
         assert await peer.receive() == EVENT
         assert len(recorder.events) == 1
-        connection.resume_reading("b")
+        connection.resume_reading(Pause.CORE_FULL)
         await recorder.wait(101)
 
 
@@ -330,7 +331,7 @@ async def test_a_callback_that_fails_closes_that_connection(
         peer.send(EVENT)
         assert await peer.is_ended()
         await until(lambda: bus._stats.closed == {"internal error": 1})
-    assert "handling RSB events failed" in caplog.text
+    assert "handler failed" in caplog.text
 
 
 @pytest.mark.parametrize(

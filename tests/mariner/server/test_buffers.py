@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits
-from mariner import limits as mariner_limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -83,7 +82,7 @@ async def test_what_is_not_read_counts_below_the_high_water_mark(
     wire_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
-    monkeypatch.setattr(mariner_limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
+    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
     async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
         async with await RawPeer.init(gateway.mariner.port) as peer:
             for number in range(60):

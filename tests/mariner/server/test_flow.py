@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import limits as bridge_limits
+from eventer_bridge import limits
 from eventer_bridge.backends import memory_query
 from eventer_bridge.backends.rocksdb import query
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryResult
-from mariner import limits
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
 
@@ -182,9 +181,9 @@ async def test_who_stops_sending_while_it_is_held_back_gets_all_its_answers(
 async def test_a_full_engine_stops_reading_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from eventer_bridge import limits as core_limits
+    from eventer_bridge import limits
 
-    monkeypatch.setattr(core_limits, "MAX_PENDING_EVENTS", 10)
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
     async with running_gateway(path=tmp_path / "store") as gateway:
         peers = [await RawPeer.init(gateway.mariner.port) for _ in range(3)]
         for i in range(200):
@@ -202,7 +201,7 @@ async def test_an_idle_peer_is_pinged_and_a_dead_one_closed(
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 1e6)  # this test sweeps
     async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as peer:
-        [connection] = gateway.mariner._context.connections
+        [connection] = gateway.mariner.connections
         now = time.monotonic()
         for ping_id in (1, 2):
             connection.sweep(now)  # it was heard, or written to
@@ -223,7 +222,7 @@ async def test_an_idle_peer_is_pinged_and_a_dead_one_closed(
 
 
 async def test_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_limits, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 1)
     async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as first:
         async with await RawPeer.connect(gateway.mariner.port) as second:
             answer = await second.request(INIT)

@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from eventer_bridge import limits as core_limits
-from mariner import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, frame, register_req
@@ -211,19 +210,19 @@ async def test_a_gigabyte_announced_is_refused_before_it_is_kept(initialised: bo
 async def test_before_init_a_client_has_few_bytes() -> None:
     async with running_gateway() as gateway:
         async with await RawPeer.connect(gateway.mariner.port) as peer:
-            size = limits.MAX_INIT_FRAME_BYTES + 1
+            size = core_limits.MAX_FIRST_FRAME_BYTES + 1
             peer.send_raw(b"\x04" + size.to_bytes(4, "big"))
             assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["protocol error"] == 1
 
 
 async def test_before_init_a_client_has_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "INIT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     async with running_gateway() as gateway:
         async with await RawPeer.connect(gateway.mariner.port) as peer:
             assert await peer.is_closed_by_server()
-        assert gateway.mariner.stats.closed["init timeout"] == 1
+        assert gateway.mariner.stats.closed["no first message"] == 1
 
 
 async def test_garbage_behind_registrations_under_way(

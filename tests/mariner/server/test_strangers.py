@@ -12,10 +12,10 @@ import pytest
 
 from eventer_bridge import chatter, tls
 from eventer_bridge import limits as bridge_limits
+from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.net.stats import ServerStats
-from mariner import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
@@ -73,22 +73,22 @@ async def silent(port: int, count: int, said: bytes = b"") -> AsyncIterator[list
 async def test_who_does_not_say_its_name_is_closed(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INIT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     async with (
         running_gateway() as gateway,
         silent(gateway.mariner.port, 3, said) as peers,
     ):
         assert all([await peer.is_closed_by_server() for peer in peers])
-        assert gateway.mariner.stats.closed == {"init timeout": 3}
+        assert gateway.mariner.stats.closed == {"no first message": 3}
         assert gateway.mariner.stats.connections == 0
 
 
 async def test_time_to_init_counts_from_accept_with_the_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "INIT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
+    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     made = make_certificates(tmp_path)
     server_tls = {"cert": str(made.server_cert), "key": str(made.server_key)}
     listens = {"host": "127.0.0.1", "port": 0, "tls": server_tls}
@@ -96,7 +96,7 @@ async def test_time_to_init_counts_from_accept_with_the_handshake(
         with socket.create_connection(("127.0.0.1", gateway.mariner.port)) as tcp:
             tcp.setblocking(False)
             await until(lambda: gateway.mariner.stats.connections == 1)
-            gateway._admission._new.oldest().accepted_at -= limits.INIT_TIMEOUT_S
+            gateway._admission._new.oldest().accepted_at -= core_limits.FIRST_MESSAGE_TIMEOUT_S
             context = tls.client_context(made.ca)
             reader, writer = await asyncio.open_connection(
                 sock=tcp, ssl=context, server_hostname="127.0.0.1"
@@ -104,7 +104,7 @@ async def test_time_to_init_counts_from_accept_with_the_handshake(
             async with asyncio.timeout(TIMEOUT_S):
                 assert await reader.read(1) == b""
             writer.close()
-        await until(lambda: gateway.mariner.stats.closed == {"init timeout": 1})
+        await until(lambda: gateway.mariner.stats.closed == {"no first message": 1})
 
 
 @pytest.mark.parametrize("log_in", [log_in_mariner, log_in_eventer])
@@ -149,7 +149,7 @@ async def test_whose_place_is_taken_as_it_connects_is_closed(
         await until(lambda: stats.accepted == 100)
         await until(lambda: stats.connections == 3)
         known = {
-            *gateway.mariner._context.connections,
+            *gateway.mariner.connections,
             *gateway.eventer_server._listener.connections,
         }
         assert len(known) == 3
@@ -210,6 +210,6 @@ async def test_a_gateway_that_closes_does_not_wait_for_answers_to_guesses(
         peer.send(WRONG)
         await until(lambda: gateway.mariner.stats.frames_in == 1)
         started = time.monotonic()
-    assert time.monotonic() - started < limits.CLOSE_TIMEOUT_S
+    assert time.monotonic() - started < core_limits.CLOSE_TIMEOUT_S
     assert await peer.is_closed_by_server()
     peer.writer.close()

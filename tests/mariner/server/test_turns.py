@@ -9,14 +9,13 @@ import pytest
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
-from mariner import limits
 from mariner.server.connection import ClientConnection
 from mariner.wire.messages import PingReq
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, frame
 
-COUNT = 5 * limits.TURN_MESSAGES  # 30 kB: they come in one piece
+COUNT = 5 * core_limits.TURN_MESSAGES  # 30 kB: they come in one piece
 
 
 def pings(count: int) -> bytes:

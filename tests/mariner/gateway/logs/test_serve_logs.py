@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from eventer_bridge import limits as core_limits
 from mariner import limits
 from tests.support import forked
 from tests.support.gateway import gateway, listening
@@ -44,7 +45,7 @@ async def test_a_flood_leaves_a_few_short_lines(tmp_path: Path) -> None:
             metrics = (await response.text()).splitlines()
     lines = [json.loads(i) for i in running.stderr_path.read_text().splitlines() if i[0] == "{"]
     [declined] = [i for i in lines if i["message"] == "closing connection"]
-    assert len(declined["client"]) == limits.MAX_LOG_CHARACTERS
+    assert len(declined["client"]) == core_limits.MAX_LOG_CHARACTERS
     refused = [i for i in lines if i["message"] == "invalid registration"]
     # more than the burst where it took a while
     assert limits.LOG_ADDRESS_BURST_LINES - 1 <= len(refused) < N_REFUSED

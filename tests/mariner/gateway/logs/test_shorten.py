@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from eventer_bridge import limits as core_limits
 from mariner import limits
 from mariner.gateway.logs.shorten import shorten
 
 HUGE = "x" * 10_000_000
-N = limits.MAX_LOG_CHARACTERS
+N = core_limits.MAX_LOG_CHARACTERS
 
 
 def record(msg: Any, *args: Any, **extra: Any) -> logging.LogRecord:

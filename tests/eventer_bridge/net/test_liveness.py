@@ -1,4 +1,4 @@
-from eventer_bridge.chatter.liveness import Liveness, Verdict
+from eventer_bridge.net.liveness import Liveness, Verdict
 
 
 def test_a_silent_peer_is_pinged_once_and_then_dead() -> None:

@@ -1,0 +1,531 @@
+"""A client of a core, whichever wire it speaks: what each wire does for its clients, once.
+
+A wire decodes requests and hands them to its connection's :class:`ClientSession`; what is to be
+answered comes back to it as calls of :class:`ClientWire`, which encode and send::
+
+    init ─────▶ ClientSession ─▶ authenticate, place ─▶ send_accepted | send_declined
+    register ─▶               ─▶ rights, core ────────▶ send_registered | send_refused, in order
+    query ────▶               ─▶ core, one by one ────▶ send_result
+    session of the core ─▶ ClientService ─▶ Fanout ──▶ send_notification
+    its status ──────────▶               ────────────▶ send_status
+
+Nothing of a client grows without bound. It is not read from while the core is full, too many of
+its registrations are under way, too many of its queries wait, or a large message of it is dealt
+with; that is done in slices, in its turn among those of all clients. Its queries are answered
+one after the other beside everything else, each when the answer before it has left, and end
+when the client goes.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from eventer_bridge import limits, slices
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.fanout import Fanout, Filter
+from eventer_bridge.core.rights import DeclinedError, Rights
+from eventer_bridge.core.session import Session
+from eventer_bridge.errors import (
+    ClosedError,
+    EventerBridgeError,
+    InvalidEventError,
+    OutcomeUnknownError,
+    RemoteProtocolError,
+)
+from eventer_bridge.excerpts import cut
+from eventer_bridge.model import (
+    EventType,
+    QueryParams,
+    QueryResult,
+    RegisterEvent,
+    SourceType,
+    Status,
+)
+from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.slices import Steps
+from eventer_bridge.subscription import Subscription
+from eventer_bridge.tls import peer_common_name
+
+mlog = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+
+AuthenticateCb: TypeAlias = Callable[[str, str | None, str | None], Rights]
+"""Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
+
+ObserveQueryCb: TypeAlias = Callable[[QueryParams, float], None]
+"""Called after each query with its parameters and the seconds it took."""
+
+_RIGHTS: Final = "rights or schema"
+_INVALID: Final = "invalid message"
+
+
+class Encoding(Protocol):
+    """How a wire encodes the events of a session, each of them once."""
+
+    def notification(self, session: Session, indices: Sequence[int], /) -> bytes:
+        """See ``fanout.EncodeCb``."""
+
+    def prepare(self, session: Session, /) -> Steps[None]:
+        """Encode a large session's events in steps."""
+
+    def is_answerable(self, session: Session, /) -> bool:
+        """Whether the answer to a large session that has ended can be made at once."""
+
+
+class ClientWire(Protocol[RequestT_contra]):
+    """What a wire does for a client; the client may be gone already.
+
+    A request is whatever the wire tells its requests by.
+    """
+
+    def send_accepted(self, status: Status, /) -> None:
+        """The client is accepted."""
+
+    def send_declined(self, reason: str, /) -> None:
+        """It is not; the connection is closed afterwards."""
+
+    def send_registered(self, request: RequestT_contra, session: Session, /) -> None:
+        """A registration is stored."""
+
+    def send_refused(
+        self, request: RequestT_contra, reason: str, *, is_outcome_unknown: bool
+    ) -> None:
+        """A registration is not stored, or nobody knows."""
+
+    def encode_result(self, request: RequestT_contra, result: QueryResult, /) -> Steps[list[bytes]]:
+        """The parts of the answer to a query, encoded in steps."""
+
+    def send_result(self, request: RequestT_contra, parts: list[bytes], /) -> None:
+        """Send them."""
+
+    def send_notification(self, message: bytes, /) -> None:
+        """What ``Encoding.notification`` made."""
+
+    def send_status(self, status: Status, /) -> None:
+        """The status of the server is another one now."""
+
+
+class ClientService:
+    """What all clients of a server share. It is an observer of the core.
+
+    Args:
+        core: answers registrations and queries.
+        authenticate: see :data:`AuthenticateCb`.
+        encoding: of the wire.
+        observe_query: see :data:`ObserveQueryCb`.
+
+    Attributes:
+        stats: counts of what was done so far.
+        fanout: who hears of which events.
+        clients: those that are initialised.
+    """
+
+    def __init__(
+        self,
+        core: EventCore,
+        authenticate: AuthenticateCb,
+        encoding: Encoding,
+        observe_query: ObserveQueryCb,
+    ) -> None:
+        self.core = core
+        self.authenticate = authenticate
+        self.encoding = encoding
+        self.observe_query = observe_query
+        self.fanout = Fanout(encoding.notification, encoding.prepare)
+        self.stats = ServerStats()
+        self.clients: set[ClientSession[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        core.add_observer(self)
+
+    def on_session(self, session: Session, persisted: bool) -> None:
+        """Notify clients (``core.Observer``)."""
+        self.fanout.notify(session, persisted)
+
+    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
+        """Notify clients (``core.PatientObserver``)."""
+        return self.fanout.notify_in_steps(session, persisted)
+
+    def on_status(self, status: Status) -> None:
+        """Notify clients (``core.Observer``)."""
+        for client in tuple(self.clients):
+            client.notify_status(status)
+
+    def on_other_history(self) -> None:
+        """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
+        for client in tuple(self.clients):
+            client.stream.close("another history", level=logging.INFO)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Begin a task that outlives the connection: what was accepted is answered."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Answer the registrations that are under way; bounded in time."""
+        await asyncio.gather(*(client.drain() for client in tuple(self.clients)))
+
+    async def stop(self) -> None:
+        """End, when all connections are closed."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.core.remove_observer(self)
+
+
+class ClientSession(Generic[RequestT]):
+    """One client, from its connection on. See the module.
+
+    Args:
+        service: of the server.
+        stream: its connection.
+        wire: what is sent there.
+
+    Attributes:
+        stream: its connection.
+        rights: None until it is accepted.
+        is_persisted: whether it hears of events when they are durable, not before.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_awaited_commit",
+        "_delayed",
+        "_filter",
+        "_heard",
+        "_queries",
+        "_querying",
+        "_service",
+        "_source",
+        "_unanswered",
+        "_wire",
+        "is_persisted",
+        "rights",
+        "stream",
+    )
+
+    def __init__(
+        self, service: ClientService, stream: Stream[Any], wire: ClientWire[RequestT]
+    ) -> None:
+        self._service = service
+        self.stream = stream
+        self._wire = wire
+        self._source = service.core.create_source(SourceType.CONNECTION)
+        self.rights: Rights | None = None
+        self.is_persisted = False
+        self._filter: Filter | None = None
+        self._unanswered: deque[tuple[RequestT, Session | str]] = deque()
+        self._awaited_commit: asyncio.Future[None] | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._queries: list[tuple[RequestT, QueryParams]] = []  # an empty deque takes 0.7 kB
+        self._querying: asyncio.Task[None] | None = None
+        self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
+        self._delayed: asyncio.TimerHandle | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether it waits for an answer."""
+        return bool(self._unanswered or self._queries)
+
+    # --- init ---------------------------------------------------------------------------
+
+    def init(
+        self,
+        name: str,
+        token: str | None,
+        subscriptions: Sequence[EventType],
+        server_id: int | None,
+        *,
+        persisted: bool,
+    ) -> None:
+        """It says who it is and what it wants to hear of (001, ``MsgInitReq``; 002, ``init_req``).
+
+        It is accepted, or declined at once, or after a while if it guesses names or tokens.
+        """
+        service, stream = self._service, self.stream
+        stream.client = cut(name)
+        try:
+            certificate = peer_common_name(stream.ssl_object)
+            rights = service.authenticate(name, token, certificate)
+            subscription = rights.subscription.intersection(Subscription(subscriptions))
+        except DeclinedError as e:
+            self._decline_later(stream.place.login_failed(), str(e))
+            return
+        except InvalidEventError as e:
+            self.decline(str(e))
+            return
+        if not stream.place.establish():
+            self.decline("too many connections")
+            return
+        stream.has_begun()
+        stream.client = name
+        self.rights = rights
+        self.is_persisted = persisted
+        self._filter = Filter(subscription, server_id, persisted)
+        service.clients.add(self)
+        service.stats.clients += 1
+        service.fanout.add(self, self._filter)
+        self._wire.send_accepted(service.core.status)
+        mlog.debug("client connected", extra=stream.log_extra)
+        service.core.announce(self._source, name, is_connected=True)
+
+    def decline(self, reason: str) -> None:
+        """Close the connection of a client that cannot be accepted."""
+        if self.stream.close_reason is not None:
+            return
+        self._service.stats.declined += 1
+        reason = cut(reason)
+        self._wire.send_declined(reason)
+        # the client gets time to read why, and to close first (001)
+        self.stream.close(
+            "declined", detail=reason, level=logging.WARNING, linger_s=limits.DECLINED_LINGER_S
+        )
+
+    def _decline_later(self, delay_s: float, reason: str) -> None:
+        """Decline after a while, in which the client is not heard."""
+        if not delay_s:
+            self.decline(reason)
+            return
+        self.stream.pause_reading(Pause.DECLINED)
+        self._delayed = asyncio.get_running_loop().call_later(delay_s, self.decline, reason)
+
+    def leave(self) -> None:
+        """Its connection is closed."""
+        if self._delayed is not None:
+            self._delayed.cancel()
+        self._queries.clear()
+        if self._querying is not None:
+            self._querying.cancel()
+        if self._filter is None:
+            return
+        service = self._service
+        service.fanout.remove(self, self._filter)
+        service.clients.discard(self)
+        service.stats.clients -= 1
+        self._filter = None
+        announce = functools.partial(service.core.announce, is_connected=False)
+        # not within a notification, which this may be the end of
+        asyncio.get_running_loop().call_soon(announce, self._source, self.stream.client)
+
+    async def drain(self) -> None:
+        """Answer the registrations that are under way, and take no more; bounded in time."""
+        self.stream.pause_reading(Pause.CLOSING)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limits.DRAIN_TIMEOUT_S):
+                if self._answering is not None:
+                    await asyncio.wait([self._answering])
+                while self._unanswered and self.stream.close_reason is None:
+                    _, head = self._unanswered[0]
+                    if isinstance(head, str) or head.committed.done():
+                        await asyncio.sleep(0)
+                    else:
+                        await asyncio.wait([head.committed])
+
+    # --- notifications (fanout.Receiver) ------------------------------------------------
+
+    def notify(self, message: bytes, event_count: int) -> None:
+        """See ``fanout.Receiver``."""
+        self._wire.send_notification(message)
+        self._service.stats.events_notified += event_count
+
+    def heard_of(self, commit: asyncio.Future[None]) -> None:
+        """See ``fanout.Receiver``."""
+        self._heard = [i for i in self._heard if not i.done()] + [commit]
+
+    def on_failed(self, error: Exception) -> None:
+        """See ``fanout.Receiver``."""
+        self.stream.close("internal error", detail=str(error), level=logging.ERROR)
+
+    def notify_status(self, status: Status) -> None:
+        """The status of the core is another one now."""
+        try:
+            self._wire.send_status(status)
+        except Exception as e:
+            self.on_failed(e)
+
+    # --- registrations ------------------------------------------------------------------
+
+    def register(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
+        """Register events, all or none."""
+        assert self.rights is not None
+        session = self._register(request, events, self.rights.refusal(events))
+        if session is not None and session.is_large:  # many, but short events
+            self._answering = self._service.spawn(self._answer_large(session))
+
+    async def register_large(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
+        """As :meth:`register`, within what :meth:`take_in` does."""
+        assert self.rights is not None
+        refusal = await self.rights.refusal_of_large(events)
+        if self.stream.close_reason is not None:
+            return
+        session = self._register(request, events, refusal)
+        del events  # which take long to be freed
+        if session is not None and session.is_large:
+            await self._answer_large(session)
+
+    def refuse(self, request: RequestT, reason: str, kind: str = _INVALID) -> None:
+        """Refuse a registration, after those that came before it were answered."""
+        self._service.stats.rejected[kind] += 1
+        self._unanswered.append((request, cut(reason)))
+        self._answer()
+
+    def take_in(self, work: Coroutine[None, None, None]) -> None:
+        """Deal with a large message, in its turn among those of all clients.
+
+        Args:
+            work: what is to be done in this turn; nothing more is read meanwhile.
+        """
+        self.stream.pause_reading(Pause.LARGE_MESSAGE)
+        self._answering = self._service.spawn(self._take_in(work))
+
+    async def _take_in(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            async with self._service.core.lane:
+                await slices.next_turn()  # it took long to come in
+                if self.stream.close_reason is None:
+                    await work
+        except RemoteProtocolError as e:
+            self.stream.on_protocol_error(e)
+        except Exception as e:
+            self.stream.on_failed(e)
+        finally:
+            work.close()
+        self.stream.resume_reading(Pause.LARGE_MESSAGE)
+
+    def _register(
+        self, request: RequestT, events: Sequence[RegisterEvent], refusal: str | None
+    ) -> Session | None:
+        assert self.rights is not None
+        if refusal is not None:
+            self.refuse(request, refusal, _RIGHTS)
+            return None
+        core, stream = self._service.core, self.stream
+        try:
+            session = core.register(self._source, events, self.rights.type_quota)
+        except EventerBridgeError as e:
+            self.refuse(request, str(e), type(e).__name__)
+            return None
+        self._unanswered.append((request, session))
+        if session.is_large:
+            pass  # answered when it is encoded
+        elif session.committed is not self._awaited_commit:
+            # sessions that are committed together are answered together
+            self._awaited_commit = session.committed
+            session.committed.add_done_callback(self._answer)
+        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+            stream.pause_reading(Pause.REGISTRATIONS_FULL)
+        if core.is_full:
+            stream.pause_reading(Pause.CORE_FULL)
+            core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
+        return session
+
+    async def _answer_large(self, session: Session) -> None:
+        await asyncio.wait([session.committed])
+        if session.committed.exception() is None:
+            await slices.run(self._service.encoding.prepare(session))
+        self._answer()
+        await asyncio.sleep(0)  # before the session is freed
+
+    def _answer(self, _: object = None) -> None:
+        """Answer what has ended, in the order of the requests; count it also if nobody hears."""
+        unanswered, wire, service = self._unanswered, self._wire, self._service
+        is_open = self.stream.close_reason is None
+        while unanswered:
+            request, outcome = unanswered[0]
+            if isinstance(outcome, str):
+                if is_open:
+                    wire.send_refused(request, outcome, is_outcome_unknown=False)
+            elif not outcome.committed.done():
+                break
+            elif error := outcome.committed.exception():
+                self._answer_failed(request, error, is_open=is_open)
+            elif outcome.is_large and not service.encoding.is_answerable(outcome):
+                break
+            else:
+                service.stats.events_registered += outcome.requested
+                if is_open:
+                    wire.send_registered(request, outcome)
+            unanswered.popleft()
+        if len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+            self.stream.resume_reading(Pause.REGISTRATIONS_FULL)
+        self.stream.has_answered()
+
+    def _answer_failed(self, request: RequestT, error: BaseException, *, is_open: bool) -> None:
+        reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
+        is_unknown = isinstance(error, OutcomeUnknownError)
+        if is_unknown:
+            self._service.stats.outcome_unknown += 1
+        else:
+            self._service.stats.rejected[type(error).__name__] += 1
+        if is_open:
+            self._wire.send_refused(request, reason, is_outcome_unknown=is_unknown)
+
+    # --- queries ------------------------------------------------------------------------
+
+    def query(self, request: RequestT, params: QueryParams) -> None:
+        """Answer a query, after those that came before it."""
+        self._queries.append((request, params))
+        if len(self._queries) >= limits.MAX_QUERIES_WAITING:
+            self.stream.pause_reading(Pause.QUERIES_FULL)
+        if self._querying is None:
+            self._querying = self._service.spawn(self._answer_queries())
+
+    async def _answer_queries(self) -> None:
+        # one after the other, and the next only when the answer before it has left
+        loop, stream = asyncio.get_running_loop(), self.stream
+        try:
+            while self._queries:
+                await stream.drain()
+                request, params = self._queries[0]
+                started = loop.time()
+                with contextlib.ExitStack() as holding:
+                    await self._answer_query(request, params, holding)
+                if not self._queries:  # the connection was closed meanwhile
+                    break
+                self._service.observe_query(params, loop.time() - started)
+                del self._queries[0]
+                stream.resume_reading(Pause.QUERIES_FULL)
+        except ClosedError:
+            stream.close("query failed", detail="closed")
+        except EventerBridgeError as e:
+            stream.close("query failed", detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            stream.on_failed(e)
+        finally:
+            self._querying = None
+        stream.has_answered()
+
+    async def _answer_query(
+        self, request: RequestT, params: QueryParams, holding: contextlib.ExitStack
+    ) -> None:
+        assert self.rights is not None
+        subscription = self.rights.subscription
+        result = await self._service.core.query(
+            params,
+            None if subscription.is_everything else subscription,
+            self.stream.client or "",
+            self._commits_to_find(),
+            holding,
+        )
+        steps = self._wire.encode_result(request, result)
+        del result  # it may be large
+        self._wire.send_result(request, await slices.run(steps))
+
+    def _commits_to_find(self) -> list[asyncio.Future[None]]:
+        """Of what it registered last, or heard of before it was committed."""
+        for _, outcome in reversed(self._unanswered):
+            if isinstance(outcome, Session):
+                return [outcome.committed, *self._heard]
+        return self._heard

@@ -1,0 +1,64 @@
+"""State of a connection of RSB's socket transport, without I/O: the handshake, then frames."""
+
+from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.rsb import codec
+
+
+class Protocol:
+    """One end of a connection.
+
+    Args:
+        is_server: whether this end sends the handshake, rather than waits for it.
+
+    Attributes:
+        is_ready: whether there was a handshake.
+    """
+
+    __slots__ = ("_decoder", "_handshake", "is_ready")
+
+    def __init__(self, *, is_server: bool) -> None:
+        self._decoder = codec.FrameDecoder()
+        self._handshake = b""
+        self.is_ready = is_server
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of notifications that are not whole, or were not taken."""
+        return self._decoder.buffered_bytes
+
+    def receive_data(self, data: bytes) -> None:
+        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        if not self.is_ready:
+            missing = len(codec.HANDSHAKE) - len(self._handshake)
+            self._handshake += data[:missing]
+            self.is_ready = self._handshake == codec.HANDSHAKE
+            data = data[missing:]
+        self._decoder.feed(data)
+
+    def receive_eof(self) -> None:
+        """The peer sends no more. What it began and did not end is known by :meth:`check_end`."""
+
+    def check_end(self) -> None:
+        """Everything was taken, and no more comes.
+
+        Raises:
+            RemoteProtocolError: it ended within a frame.
+        """
+        if n_bytes := self._decoder.buffered_bytes:
+            raise RemoteProtocolError(f"ended within a frame, {n_bytes} bytes of it came")
+
+    def next_message(self) -> bytes | None:
+        """The next notification, encoded; None if more bytes are needed for it.
+
+        Raises:
+            RemoteProtocolError: the handshake or a frame is wrong.
+        """
+        if not codec.HANDSHAKE.startswith(self._handshake):
+            raise RemoteProtocolError(
+                f"handshake: {self._handshake.hex(' ')}, expected four zero bytes"
+            )
+        return self._decoder.next_frame()
+
+    def discard(self) -> None:
+        """Drop what came and was not taken: the connection is gone."""
+        self._decoder = codec.FrameDecoder()
