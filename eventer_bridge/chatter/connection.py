@@ -161,7 +161,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         """See :class:`Stream`."""
         self._async_group.spawn(aio.call_on_cancel, self._stop)
         if self._place is None:
-            self._async_group.spawn(self._sweep_loop)
+            self._async_group.spawn(self.sweep_alone)
         self._handler = self._make_handler(self)
 
     def take_turn(self) -> None:
@@ -245,11 +245,6 @@ class Connection(Stream[Message | Handled], aio.Resource):
         if self._pong is not None:
             self._pong.set_result(None)
             self._pong = None
-
-    async def _sweep_loop(self) -> None:
-        while True:
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
-            self.sweep(time.monotonic())
 
     async def _stop(self) -> None:
         self.close()  # where the group was closed by its user

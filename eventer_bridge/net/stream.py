@@ -194,7 +194,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._n_messages = 0
         self._n_messages_seen = 0
         self._message_deadline = math.inf
-        self._first_message_deadline = math.inf
+        self._first_message_deadline = (
+            math.inf if place is None else place.accepted_at + limits.FIRST_MESSAGE_TIMEOUT_S
+        )
         self._close_reason: str | None = None
         self._close_detail: str | None = None
         self._close_deadline = 0.0
@@ -217,6 +219,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
         """The peer broke the protocol."""
         self.close("protocol error", detail=str(error), level=logging.WARNING)
+
+    def lost_reason(self, error: Exception | None) -> str:
+        """Why it is closed, if the peer ended (None), or it was lost."""
+        return "peer closed" if error is None else "connection lost"
 
     def on_closing(self) -> None:
         """It is closed, here or by the peer: nothing is sent or received any more."""
@@ -448,7 +454,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._process()
         # TLS has no connections that are closed one way only, and no server waits for more
         if self.ssl_object is not None or self._place is None:
-            self.close("peer closed")
+            self.close(self.lost_reason(None))
         if self._close_reason is None:
             self.probe()
         return self._close_reason is None
@@ -456,8 +462,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         if self._close_reason is None:
-            detail = str(exc) if exc else None
-            self.close("connection lost" if exc else "peer closed", detail=detail)
+            if self._place is None:  # what came before, and was held back, is still its user's
+                self._has_ended = True
+                self._process()
+            self.close(self.lost_reason(exc), detail=str(exc) if exc else None)
         assert self._close_reason is not None
         if self._streams is not None:
             self._streams.discard(self)
@@ -568,7 +576,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def has_answered(self) -> None:
         """Close the connection if its peer sends no more, and waits for nothing any more."""
         if self._has_ended and not self.is_answering and self._pauses <= _BACK_PRESSURE:
-            self.close("peer closed")
+            self.close(self.lost_reason(None))
 
     def _drop(self, n_bytes: int) -> None:
         """What comes after the end is of no use."""
@@ -637,8 +645,17 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     # --- what depends on time -------------------------------------------------------------
 
+    async def sweep_alone(self) -> None:
+        """Look once a second at what depends on time, where no listener does."""
+        while not self.lost.done():
+            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            self.sweep(time.monotonic())
+
     def expect_first_message(self, deadline: float) -> None:
-        """Close it if :meth:`has_begun` is not called before this, of ``time.monotonic()``."""
+        """Close it if :meth:`has_begun` is not called before this, of ``time.monotonic()``.
+
+        Where it was accepted, ``limits.FIRST_MESSAGE_TIMEOUT_S`` after that unless this is called.
+        """
         self._first_message_deadline = deadline
 
     def has_begun(self) -> None:

@@ -31,7 +31,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
-import tenacity
 from hat import aio
 
 from eventer_bridge import limits, slices
@@ -39,6 +38,7 @@ from eventer_bridge.core.validation import content_bytes
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
 from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
+from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -109,7 +109,6 @@ class Feed(aio.Resource):
         self._undelivered_events = 0
         self._n_received = 0
         self._refused_events = 0
-        self._told_reason: str | None = None  # why the last attempt failed
         self._async_group = aio.Group()
         self._async_group.spawn(self._run)
 
@@ -148,28 +147,10 @@ class Feed(aio.Resource):
     # --- connections ----------------------------------------------------------------------
 
     async def _run(self) -> None:
-        attempts = tenacity.AsyncRetrying(
-            # any: a feed that ended would never connect again
-            retry=tenacity.retry_if_exception_type(Exception),
-            wait=tenacity.wait_random_exponential(
-                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
-            ),
-            before_sleep=self._on_attempt_failed,
-        )
         while True:
-            self._told_reason = None
-            await attempts(self._follow)
-
-    def _on_attempt_failed(self, state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        error = state.outcome.exception()
-        is_expected = isinstance(error, (OSError, EventerBridgeError))
-        reason = str(error) if is_expected else repr(error)
-        level = logging.DEBUG if reason == self._told_reason else logging.WARNING
-        self._told_reason = reason
-        extra = {"server": self._name, "reason": reason}
-        exc_info = None if is_expected else error
-        mlog.log(level, "feed is not connected", extra=extra, exc_info=exc_info)
+            # any error: a feed that ended would never connect again
+            extra = {"server": self._name}
+            await keep_trying(self._follow, Exception, mlog, "feed is not connected", extra)
 
     async def _follow(self) -> None:
         """One connection, until it is lost.

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import hat.monitor.component
-import tenacity
 from hat import aio
 from hat.drivers import net
 from hat.monitor.component import Component
@@ -29,6 +28,7 @@ from hat.monitor.component import Component
 from eventer_bridge import chatter, limits
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 
@@ -103,16 +103,15 @@ class Monitor(aio.Resource):
         return self._group.replications
 
     async def _run(self) -> None:
-        attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(OSError),
-            wait=tenacity.wait_random_exponential(
-                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
-            ),
-            before_sleep=self._on_connect_failed,
-        )
         try:
             while True:
-                await attempts(self._be_component)
+                await keep_trying(
+                    self._be_component,
+                    OSError,
+                    mlog,
+                    "monitor server is not reachable",
+                    {"address": str(self._address)},
+                )
                 mlog.warning("monitor server is gone", extra={"address": str(self._address)})
                 await asyncio.sleep(limits.RECONNECT_MIN_S)
         finally:
@@ -165,13 +164,6 @@ class Monitor(aio.Resource):
     async def _end_activity(self) -> None:
         if self._activity is not None:
             await self._activity.async_close()
-
-    def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        # the first time, and then ever more seldom
-        level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
-        extra = {"address": str(self._address), "reason": str(state.outcome.exception())}
-        mlog.log(level, "monitor server is not reachable", extra=extra)
 
 
 class _Activity(aio.Resource):

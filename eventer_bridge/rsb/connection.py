@@ -94,9 +94,11 @@ class Connection(Stream[bytes], aio.Resource):
         keep_alive(self._transport.get_extra_info("socket"))
         self._async_group.spawn(aio.call_on_cancel, self._stop)
         if self._place is None:
+            self._async_group.spawn(self.sweep_alone)
             self._stats.accepted += 1
             self._stats.connections += 1
         elif self._place.establish(self._quota):  # RSB has no names: all are known
+            self.has_begun()
             self.write(codec.HANDSHAKE, n_frames=0)
             self.flush()
             self._set_ready()

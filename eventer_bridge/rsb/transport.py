@@ -10,11 +10,9 @@ import abc
 import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import tenacity
 from hat import aio
 
 from eventer_bridge import limits
@@ -22,6 +20,7 @@ from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.listening import Listener, listen_for_streams
+from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.connection import Connection, EventsCb, Received
 from eventer_bridge.rsb.stats import RsbStats
@@ -223,40 +222,19 @@ class BusClient(Bus):
 
     async def _run(self) -> None:
         while True:
-            connection = await self._connect_with_patience()
-            self._connection = connection
             extra = {"server": f"{self._host}:{self._port}"}
+            connection = await keep_trying(
+                self._connect, EventerBridgeError, mlog, "RSB bus is not reachable", extra
+            )
+            self._connection = connection
             mlog.info("RSB bus is connected", extra=extra)
             try:
                 self._on_connected()
-                await self._watch(connection)
+                await connection.wait_closing()
                 mlog.warning("RSB bus is lost", extra={**extra, "reason": connection.close_reason})
             finally:
                 self._connection = None
                 await aio.uncancellable(connection.async_close())
 
-    async def _watch(self, connection: Connection) -> None:
-        """Until it closes, see that what it was sent leaves."""
-        while connection.is_open:
-            try:
-                async with asyncio.timeout(limits.SWEEP_PERIOD_S):
-                    await connection.wait_closing()
-            except TimeoutError:
-                connection.sweep(time.monotonic())
-
-    async def _connect_with_patience(self) -> Connection:
-        attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(EventerBridgeError),
-            wait=tenacity.wait_random_exponential(
-                multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
-            ),
-            before_sleep=self._on_connect_failed,
-        )
-        return await attempts(connect, self._host, self._port, self._on_events, self._stats)
-
-    def _on_connect_failed(self, state: tenacity.RetryCallState) -> None:
-        assert state.outcome is not None
-        # the first time, and then ever more seldom
-        level = logging.WARNING if state.attempt_number.bit_count() == 1 else logging.DEBUG
-        extra = {"reason": str(state.outcome.exception())}
-        mlog.log(level, "RSB bus is not reachable", extra=extra)
+    async def _connect(self) -> Connection:
+        return await connect(self._host, self._port, self._on_events, self._stats)

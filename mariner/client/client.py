@@ -14,6 +14,7 @@ Everything runs on the event loop's thread.
 """
 
 import asyncio
+import functools
 import itertools
 import logging
 import ssl as ssl_module
@@ -35,6 +36,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import Connection
 from mariner.client.notifications import Notifications
@@ -155,7 +157,9 @@ class Client(aio.Resource):
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._notifications = Notifications(self._connection.resume_reading)
+        self._notifications = Notifications(
+            functools.partial(self._connection.resume_reading, Pause.USER)
+        )
         self._stall_mark: tuple[int, int | None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._async_group = aio.Group()
@@ -321,9 +325,11 @@ class Client(aio.Resource):
         self._status = response.status
 
     async def _stop(self) -> None:
-        self._connection.close(reasons.CLOSED_BY_CLIENT)
+        if self._connection.is_connected:
+            self._connection.close(reasons.CLOSED_BY_CLIENT)
         self._fail_pending()
-        await self._connection.wait_lost(CLOSE_TIMEOUT_S)
+        if self._connection.is_connected:
+            await self._connection.wait_lost()
 
     def _on_lost(self) -> None:
         extra = {"server": self._address, "reason": self.close_reason}
@@ -415,7 +421,7 @@ class Client(aio.Resource):
     def _on_events(self, events: Sequence[Event]) -> None:
         self._notifications.put(events)
         if self._notifications.is_full:
-            self._connection.pause_reading()
+            self._connection.pause_reading(Pause.USER)
             if self._stall_timer is None:
                 self._watch_stall()
 

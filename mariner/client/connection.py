@@ -1,101 +1,103 @@
-"""One connection to a server: the asyncio shell around the Mariner protocol state (002).
+"""One connection to a server: the Mariner protocol state (002) on a stream.
 
-It answers the server's pings, tells when the transport takes more, and keeps the reason
-why it was lost. What the messages mean is the client's business.
+It answers the server's pings, and keeps the reason why it was lost. What the messages mean is
+the client's business.
 
 Runs on the event loop's thread.
 """
 
-import asyncio
 import contextlib
+import logging
+import math
 from collections.abc import Callable
-from typing import cast
 
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stream import Pause, Stream
 from mariner.client import reasons
-from mariner.errors import LocalProtocolError, RemoteProtocolError
+from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes
 from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role
 
 
-class Connection(asyncio.Protocol):
+class Connection(Stream[Message | RefusedRegister | LargeMessage]):
     """See the module.
 
     Args:
-        on_message: called with each message but ``ping_req``.
-        on_lost: called once, when the connection is gone; ``close_reason`` says why.
+        handle_message: called with each message but ``ping_req``.
+        handle_lost: called once, when the connection is gone; ``close_reason`` says why.
+
+    Attributes:
+        is_connected: whether there ever was a connection (over TLS: a finished handshake).
     """
 
+    mlog = logging.getLogger(__name__)
+
     def __init__(
-        self, on_message: Callable[[Message | RefusedRegister], None], on_lost: Callable[[], None]
+        self,
+        handle_message: Callable[[Message | RefusedRegister], None],
+        handle_lost: Callable[[], None],
     ) -> None:
-        self._on_message = on_message
-        self._on_lost = on_lost
         self._protocol = Protocol(Role.CLIENT)
-        self._transport: asyncio.Transport | None = None
-        self._can_write = asyncio.Event()
-        self._can_write.set()
-        self._is_reading_paused = False
-        self._owed_pong: PingRes | None = None
-        self._lost = asyncio.Event()
-        self.has_received = False
-        self.close_reason: str | None = None
+        # it is the client that pings
+        super().__init__(self._protocol, ServerStats(), Liveness(None, math.inf))
+        self._handle_message = handle_message
+        self._handle_lost = handle_lost
+        self._pong: PingRes | None = None  # that waits
+        self.is_connected = False
 
-    # --- asyncio.Protocol -----------------------------------------------------------
+    # --- Stream -------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The server accepted (over TLS: the handshake is done)."""
-        # uvloop's transports are no subclasses of asyncio.Transport
-        self._transport = cast("asyncio.Transport", transport)
+    def on_open(self) -> None:
+        """See ``Stream``."""
+        self.is_connected = True
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
-        self.has_received = True
-        self._protocol.receive_data(data)
-        self._process()
+    def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
+        """See ``Stream``."""
+        if isinstance(message, PingReq):
+            # a server that pings without reading gets one answer, when it reads again
+            if self.is_write_blocked:
+                self._pong = PingRes(message.ping_id)
+            else:
+                self.send(PingRes(message.ping_id))
+        elif not isinstance(message, LargeMessage):  # which only servers get
+            self._handle_message(message)
 
-    def eof_received(self) -> bool:
-        """The server sends no more: the transport closes itself."""
-        try:
-            self._protocol.receive_eof()
-        except RemoteProtocolError as e:
-            self.abort(reasons.broken_protocol(e))
-        return False
+    def on_protocol_error(self, error: RemoteProtocolError) -> None:
+        """See ``Stream``."""
+        self.abort(reasons.broken_protocol(error))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
-        self._lost.set()
-        self._can_write.set()
-        if self.close_reason is None:
-            # what was read before, but held back, is still the user's
-            self._is_reading_paused = False
-            self._process()
-        if self.close_reason is None:
-            self.close_reason = connection_errors.lost(exc)
-        self._on_lost()
-
-    def pause_writing(self) -> None:
-        """The server does not read as fast as it is sent to."""
-        self._can_write.clear()
+    def on_closed(self, reason: str) -> None:
+        """See ``Stream``."""
+        self._handle_lost()
 
     def resume_writing(self) -> None:
         """What waited has left."""
-        self._can_write.set()
-        if self._owed_pong is not None:
-            pong, self._owed_pong = self._owed_pong, None
+        super().resume_writing()
+        pong, self._pong = self._pong, None
+        if pong is not None:
             self.send(pong)
 
-    # --- what the client calls ------------------------------------------------------
+    def lost_reason(self, error: Exception | None) -> str:
+        """See ``Stream``."""
+        return connection_errors.lost(error)
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there ever was a connection (over TLS: a finished handshake)."""
-        return self._transport is not None
+    # --- what the client calls ----------------------------------------------------------
 
     @property
     def is_reading_paused(self) -> bool:
         """Whether the socket is not read from, so that nothing can be heard."""
-        return self._is_reading_paused
+        return Pause.USER in self._pauses
+
+    @property
+    def has_received(self) -> bool:
+        """Whether something came since this was set to False."""
+        return self._liveness.has_heard
+
+    @has_received.setter
+    def has_received(self, value: bool) -> None:
+        self._liveness.has_heard = value
 
     def send(self, message: Message) -> bool:
         """Send a message; nothing happens without a connection, or while it is closing.
@@ -106,7 +108,7 @@ class Connection(asyncio.Protocol):
         Raises:
             LocalProtocolError: it is not allowed now, or has no form on the wire.
         """
-        if self._transport is None or self.close_reason is not None:
+        if not self.is_connected or self._close_reason is not None:
             return False
         try:
             data = self._protocol.send(message)
@@ -116,69 +118,11 @@ class Connection(asyncio.Protocol):
             raise LocalProtocolError(str(e)) from e
         if self._transport.is_closing():
             return False
-        self._transport.write(data)
+        self.write_anyway([data])  # how much waits is its user's business
         return True
 
     async def wait_writable(self) -> None:
         """Wait until the transport takes more (or is lost: then nobody waits)."""
-        while not self._can_write.is_set():
-            await self._can_write.wait()
-
-    def pause_reading(self) -> None:
-        """Read no more from the socket; the server is held back by TCP."""
-        if not self._is_reading_paused and self._transport is not None:
-            self._is_reading_paused = True
-            if not self._transport.is_closing():
-                self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read again; first of all what was read but held back."""
-        if self._is_reading_paused and self._transport is not None:
-            self._is_reading_paused = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
-            self._process()
-
-    def close(self, reason: str) -> None:
-        """Close when what was written has left."""
-        self.close_reason = self.close_reason or reason
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-        self.close_reason = self.close_reason or reason
-        if self._transport is not None and not self._lost.is_set():
-            self._transport.abort()
-
-    async def wait_lost(self, timeout_s: float) -> None:
-        """After :meth:`close`: wait until it is gone; after the timeout, drop it."""
-        if self._transport is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._lost.wait()
-        if not self._lost.is_set():
-            self._transport.abort()
-            await self._lost.wait()
-
-    def _process(self) -> None:
-        next_message = self._protocol.next_message
-        try:
-            while not self._is_reading_paused:
-                message = next_message()
-                if message is None:
-                    break
-                if isinstance(message, PingReq):
-                    self._answer(PingRes(message.ping_id))
-                elif not isinstance(message, LargeMessage):  # which only servers get
-                    self._on_message(message)
-        except RemoteProtocolError as e:
-            self.abort(reasons.broken_protocol(e))
-
-    def _answer(self, pong: PingRes) -> None:
-        # a server that pings without reading gets one answer, when it reads again
-        if self._can_write.is_set():
-            self.send(pong)
-        else:
-            self._owed_pong = pong
+        if self.is_write_blocked:
+            with contextlib.suppress(ClosedError):
+                await self.drain()

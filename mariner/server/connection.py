@@ -73,10 +73,6 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     # --- Stream -------------------------------------------------------------------------
 
-    def on_open(self) -> None:
-        """See ``Stream``."""
-        self.expect_first_message(self.place.accepted_at + core_limits.FIRST_MESSAGE_TIMEOUT_S)
-
     def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
         """See ``Stream``."""
         if type(message) is RegisterReq:  # most of them

@@ -677,7 +677,7 @@ async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
     async with scripted(script) as server, await server.connect() as conn:
         event = register_event("large", value="x" * MIB)
         requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
-        await until(lambda: not conn._connection._can_write.is_set())
+        await until(lambda: conn._connection.is_write_blocked)
         for _ in range(50):
             await asyncio.sleep(0)
         transport = conn._connection._transport
@@ -691,7 +691,7 @@ async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
 async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_module, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.1)
     may_end = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -702,7 +702,7 @@ async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
         conn = await server.connect()
         event = register_event("large", value="x" * MIB)
         requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
-        await until(lambda: not conn._connection._can_write.is_set())
+        await until(lambda: conn._connection.is_write_blocked)
         async with asyncio.timeout(60):
             await conn.async_close()
         outcomes = await asyncio.gather(*requests, return_exceptions=True)

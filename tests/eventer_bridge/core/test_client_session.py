@@ -1,0 +1,207 @@
+"""What a wire gets from ``Stream`` and ``ClientSession``, shown by one of 120 lines."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends import memory
+from eventer_bridge.core import engine
+from eventer_bridge.core.client_session import ClientService
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.net.listening import Listener, listen_for_streams
+from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stream import Pause
+from tests.eventer_bridge.core import line_wire
+from tests.eventer_bridge.core.line_wire import ENCODING, Client
+
+TIMEOUT_S = 60
+
+
+class Serving(NamedTuple):
+    core: Engine
+    service: ClientService
+    listener: Listener[Client]
+    peers: "list[Peer]"
+
+    @property
+    def stats(self) -> ServerStats:
+        return self.service.stats
+
+    async def connect(self) -> "Peer":
+        self.peers.append(Peer(*await asyncio.open_connection("127.0.0.1", self.listener.port)))
+        return self.peers[-1]
+
+    async def hello(self, *types: str) -> "Peer":
+        peer = await self.connect()
+        peer.send("hello", "a", "secret", *types)
+        assert await peer.receive() == "welcome OPERATIONAL"
+        return peer
+
+
+class Peer(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, *words: object) -> None:
+        self.writer.write(" ".join(map(str, words)).encode() + b"\n")
+
+    async def receive(self) -> str:
+        async with asyncio.timeout(TIMEOUT_S):
+            return (await self.reader.readline()).decode().rstrip("\n")
+
+    async def word(self) -> str:
+        return (await self.receive()).partition(" ")[0]
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Serving]:
+    config = ClientConfig("a", "secret", (("x", "*"),), (RegisterRule((("x", "*"),)),))
+    backend, schemas = memory.create(), PayloadSchemas({})
+    async with backend, await engine.create(backend, 1) as core:
+        authenticate = Authenticator([config], schemas).authenticate
+        service = ClientService(core, authenticate, ENCODING, lambda params, seconds: None)
+        listener = await listen_for_streams(
+            "127.0.0.1", 0, functools.partial(Client, service), stats=service.stats
+        )
+        async with listener:
+            it = Serving(core, service, listener, [])
+            yield it
+            for peer in it.peers:
+                peer.writer.transport.abort()
+        await service.stop()
+
+
+async def until_closed(it: Serving, reason: str) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not it.stats.closed[reason]:
+            await asyncio.sleep(0.001)
+
+
+def test_the_wire_is_short() -> None:
+    source = Path(line_wire.__file__).read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 120
+
+
+async def test_who_subscribed_hears_of_what_is_registered() -> None:
+    async with serving() as it:
+        listener, other = await it.hello("x/b", "y"), await it.hello()
+        other.send("register", "x/a", "1")
+        other.send("register", "x/b", "2")
+        assert [await other.word() for _ in range(2)] == ["registered", "registered"]
+        assert await listener.receive() == "event x/b"
+        other.send("query", "x/b")
+        assert await other.receive() == "found 1"
+        assert (it.stats.clients, it.stats.connections, it.stats.accepted) == (2, 2, 2)
+        assert (it.stats.events_registered, it.stats.events_notified) == (2, 1)
+        assert (it.stats.frames_in, it.stats.frames_out) == (5, 6)
+
+
+async def test_rights(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with serving() as it:
+        stranger = await it.connect()
+        stranger.send("hello", "a", "wrong")
+        assert await stranger.receive() == "declined invalid client name or token"
+        assert await stranger.receive() == ""
+        client = await it.hello("event/*")  # which it may not see
+        client.send("register", "y", "1")
+        assert await client.word() == "refused"
+        client.send("query", "event/*")
+        assert await client.receive() == "found 0"
+        assert (it.stats.declined, it.stats.rejected) == (1, {"rights or schema": 1})
+    [record] = [i for i in caplog.records if i.message == "closing connection"]
+    assert record.__dict__["client"] == "a"
+
+
+async def test_replies_come_in_the_order_of_the_requests() -> None:
+    async with serving() as it:
+        client = await it.hello()
+        for i in range(100):
+            client.send("register", "y" if i % 3 else "x/a", i)
+        replies = [await client.word() for _ in range(100)]
+        assert replies == ["refused" if i % 3 else "registered" for i in range(100)]
+
+
+async def test_too_many_registrations_hold_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
+    paused: list[Pause] = []
+    pause = Client.pause_reading
+
+    def note(client: Client, reason: Pause) -> None:
+        paused.append(reason)
+        pause(client, reason)
+
+    monkeypatch.setattr(Client, "pause_reading", note)
+    async with serving() as it:
+        client = await it.hello()
+        for i in range(100):
+            client.send("register", "x/a", i)
+        client.writer.write_eof()
+        assert [await client.word() for _ in range(101)] == [*["registered"] * 100, ""]
+        assert Pause.REGISTRATIONS_FULL in paused
+
+
+async def test_who_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
+    async with serving() as it:
+        deaf, other = await it.hello("x/*"), await it.hello()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        kind = "x/" + "a" * 900
+        while not it.stats.closed["slow consumer"]:
+            other.send("register", kind, 1)
+            assert await other.word() == "registered"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "no first message"),
+        (b"hello a secret\nregister x/a", "unfinished message"),
+        (b"register x/a 1\n", "protocol error"),
+        (b"x" * 2_000_000, "protocol error"),
+    ],
+)
+async def test_deadlines_and_mistakes(
+    data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
+    monkeypatch.setattr(limits, "FIRST_MESSAGE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(limits, "MESSAGE_TIMEOUT_S", 0.1)
+    async with serving() as it:
+        peer = await it.connect()
+        peer.writer.write(data)
+        await until_closed(it, reason)
+        async with asyncio.timeout(TIMEOUT_S):
+            with contextlib.suppress(ConnectionError):
+                await peer.reader.read()
+
+
+async def test_what_was_sent_last_arrives_though_much_is_unread() -> None:
+    """Or else the system would reset the connection."""
+    async with serving() as it:
+        peer = await it.connect()
+        peer.send("hello", "a", "wrong")
+        for _ in range(100):
+            peer.send("register", "x/a", "x" * 1_000)
+        assert await peer.receive() == "declined invalid client name or token"
+        assert await peer.receive() == ""
+
+
+async def test_closing_answers_what_is_under_way() -> None:
+    async with serving() as it:
+        client = await it.hello()
+        for i in range(10):
+            client.send("register", "x/a", i)
+        assert await client.word() == "registered"
+        await it.service.drain()
+        await it.listener.async_close()
+        assert [await client.word() for _ in range(10)] == [*["registered"] * 9, ""]
