@@ -50,7 +50,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
             place,
             connections,
         )
-        self.expect_first_message(time.monotonic() + settings.first_message_timeout_s)
+        self._settings = settings
         self._make_handler = make_handler
         self._handler: Handler | None = None
         self._pong: asyncio.Future[None] | None = None
@@ -216,6 +216,11 @@ class Connection(Stream[Message | Handled], aio.Resource):
             self._protocol.ping()
             self._write_pending()
             self.flush()
+
+    @property
+    def first_message_timeout_s(self) -> float:
+        """See :class:`Stream`."""
+        return self._settings.first_message_timeout_s
 
     @property
     def is_answering(self) -> bool:

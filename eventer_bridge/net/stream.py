@@ -194,9 +194,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._n_messages = 0
         self._n_messages_seen = 0
         self._message_deadline = math.inf
-        self._first_message_deadline = (
-            math.inf if place is None else place.accepted_at + limits.FIRST_MESSAGE_TIMEOUT_S
-        )
+        self._first_message_deadline = math.inf
         self._close_reason: str | None = None
         self._close_detail: str | None = None
         self._close_deadline = 0.0
@@ -235,6 +233,11 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def probe(self) -> None:
         """Send something that the peer is to answer, if the wire has that."""
+
+    @property
+    def first_message_timeout_s(self) -> float:
+        """What a peer gets from ``accept`` to its first message (:meth:`has_begun`)."""
+        return limits.FIRST_MESSAGE_TIMEOUT_S
 
     @property
     def is_answering(self) -> bool:
@@ -423,6 +426,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
+            self._first_message_deadline = self._place.accepted_at + self.first_message_timeout_s
             self._place.when_taken(lambda: self.abort(FOR_ANOTHER))
             self._place.buffer.when_too_large(lambda: self.abort(TOO_MUCH_BUFFERED))
         if self._streams is not None:
@@ -650,13 +654,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         while not self.lost.done():
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
             self.sweep(time.monotonic())
-
-    def expect_first_message(self, deadline: float) -> None:
-        """Close it if :meth:`has_begun` is not called before this, of ``time.monotonic()``.
-
-        Where it was accepted, ``limits.FIRST_MESSAGE_TIMEOUT_S`` after that unless this is called.
-        """
-        self._first_message_deadline = deadline
 
     def has_begun(self) -> None:
         """The peer's first message came."""

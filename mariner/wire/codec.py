@@ -44,11 +44,8 @@ from mariner.wire import contract, lenient
 from mariner.wire import wire_types as wire
 from mariner.wire.messages import (
     EventsMsg,
-    InitReq,
     InitRes,
     Message,
-    PingReq,
-    PingRes,
     QueryReq,
     QueryRes,
     RegisterReq,
@@ -57,7 +54,9 @@ from mariner.wire.messages import (
 )
 
 _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
-_decode_wire: Final = msgspec.json.Decoder(wire.WireMessage).decode
+_decode_wire: Final[Callable[[bytes], wire.WireMessage]] = msgspec.json.Decoder(
+    wire.WireMessage
+).decode
 _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
 _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
@@ -97,19 +96,26 @@ def decode(message: bytes) -> Message:
 
 def _decode(message: bytes) -> Message:
     decoded = _decode_wire(message)
-    if isinstance(decoded, wire.RegisterReq):
+    if isinstance(decoded, RegisterReq):
         for event in decoded.register_events:
             # inlined for speed: only a longer payload can exceed a bound
             payload = event.payload
             if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
                 _check_payloads(decoded)
                 break
-        return RegisterReq(decoded.register_id, decoded.register_events)
-    if isinstance(decoded, wire.QueryReq):
-        # of which additional properties are not known to be none
-        check_depth(message)
-        return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
-    return _FROM_WIRE[type(decoded)](decoded)
+        return decoded
+    match decoded:
+        case wire.WireQueryReq():
+            # of which additional properties are not known to be none
+            check_depth(message)
+            return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
+        case wire.WireInitRes():
+            return _init_res(decoded)
+        case wire.WireRegisterRes():
+            return _register_res(decoded)
+        case EventsMsg() | QueryRes():
+            _check_received(decoded.events)
+    return decoded
 
 
 def check_depth(data: bytes) -> None:
@@ -118,16 +124,15 @@ def check_depth(data: bytes) -> None:
         raise ContractError(_TOO_DEEP)
 
 
-def _received(events: list[Event]) -> list[Event]:
+def _check_received(events: Sequence[Event]) -> None:
     """What a server tells: of the bounds of payloads only that of depth, they are stored."""
     for event in events:
         payload = event.payload
         if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
             check_depth(bytes(payload.data))
-    return events
 
 
-def _check_payloads(request: wire.RegisterReq) -> None:
+def _check_payloads(request: RegisterReq) -> None:
     try:
         check_payloads(request.register_events)
     except ContractError as e:
@@ -236,7 +241,16 @@ def encode(message: Message) -> bytes:
     Raises:
         UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
     """
-    return _encode(_TO_WIRE[type(message)](message))
+    match message:
+        case InitRes():
+            return _encode(_wire_init_res(message))
+        case StatusMsg():
+            return _encode(StatusMsg(_told(message.status)))
+        case RegisterRes():
+            return _encode(_wire_register_res(message))
+        case QueryReq():
+            return _encode(_wire_query(message))
+    return _encode(message)
 
 
 def encode_ping_response(ping_id: int) -> bytes:
@@ -298,9 +312,9 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
 
 def _query_params(query: wire.WireQuery) -> QueryParams:
     match query:
-        case wire.Latest():
+        case wire.LatestProperties():
             return QueryLatestParams(_optional(query.event_types), _optional(query.last_event_id))
-        case wire.Timeseries():
+        case wire.TimeseriesProperties():
             return QueryTimeseriesParams(
                 _optional(query.event_types),
                 _optional(query.t_from),
@@ -315,7 +329,7 @@ def _query_params(query: wire.WireQuery) -> QueryParams:
                 _optional(query.payload),
                 query.unique_type,
             )
-        case wire.Server():
+        case wire.ServerProperties():
             return QueryServerParams(
                 query.server_id,
                 query.persisted,
@@ -371,7 +385,7 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
             check_depth(bytes(raw))
 
 
-def _init_res(res: wire.InitRes) -> InitRes:
+def _init_res(res: wire.WireInitRes) -> InitRes:
     _check_unused(res.status, res.error)
     if res.success:
         return InitRes(True, status=_decode_status(_required(res.status)))
@@ -385,11 +399,12 @@ def _wire_init_res(message: InitRes) -> dict[str, Any]:
     return res | {"error": message.error or ""}
 
 
-def _register_res(res: wire.RegisterRes) -> RegisterRes:
+def _register_res(res: wire.WireRegisterRes) -> RegisterRes:
     if res.success:
         _check_unused(res.error, res.outcome)
         events = _decode_events(_required(res.events))
-        return RegisterRes(res.register_id, True, events=_received(events))
+        _check_received(events)
+        return RegisterRes(res.register_id, True, events=events)
     _check_unused(res.events)
     error, outcome = (
         None if isinstance(i, msgspec.UnsetType) else _decode_str(i)
@@ -412,32 +427,3 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
 
 def _told(status: Status) -> Status:
     return status if status is Status.OPERATIONAL else Status.STANDBY
-
-
-_FROM_WIRE: Final[dict[type[wire.Wire], Callable[[Any], Message]]] = {
-    wire.InitReq: lambda i: InitReq(
-        i.client_name, i.client_token, i.subscriptions, i.server_id, i.persisted
-    ),
-    wire.InitRes: _init_res,
-    wire.StatusMsg: lambda i: StatusMsg(i.status),
-    wire.EventsMsg: lambda i: EventsMsg(_received(i.events)),
-    wire.RegisterRes: _register_res,
-    wire.QueryRes: lambda i: QueryRes(i.query_id, _received(i.events), i.more_follows),
-    wire.PingReq: lambda i: PingReq(i.ping_id),
-    wire.PingRes: lambda i: PingRes(i.ping_id),
-}
-
-_TO_WIRE: Final[dict[type[Any], Callable[[Any], Any]]] = {
-    InitReq: lambda i: wire.InitReq(
-        i.client_name, i.client_token, i.subscriptions, i.server_id, i.persisted
-    ),
-    InitRes: _wire_init_res,
-    StatusMsg: lambda i: wire.StatusMsg(_told(i.status)),
-    EventsMsg: lambda i: wire.EventsMsg(i.events),
-    RegisterReq: lambda i: wire.RegisterReq(i.register_id, i.register_events),
-    RegisterRes: _wire_register_res,
-    QueryReq: _wire_query,
-    QueryRes: lambda i: wire.QueryRes(i.query_id, i.events, i.more_follows),
-    PingReq: lambda i: wire.PingReq(i.ping_id),
-    PingRes: lambda i: wire.PingRes(i.ping_id),
-}

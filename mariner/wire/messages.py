@@ -1,32 +1,38 @@
 """The ten messages of the Mariner protocol (002, "Messages").
 
-Plain values; ``codec`` turns them into bytes and back, ``protocol`` knows who may send
-which of them when. Events, register events and query parameters are those of
-``eventer_bridge.model``.
+Plain values, tagged with their ``msg_type``: most of them stand on the wire just so. ``codec``
+turns them into bytes and back, ``protocol`` knows who may send which of them when. Events,
+register events and query parameters are those of ``eventer_bridge.model``.
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
+from eventer_bridge.model import Event, EventType, Int64, QueryParams, RegisterEvent, Status
 
 UNKNOWN: Final = "unknown"
 """An outcome of a registration."""
 
 
-class InitReq(msgspec.Struct, frozen=True, gc=False):
+class Tagged(
+    msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag_field="msg_type"
+):
+    """Any message. Additional properties are refused in decoding: ``lenient`` takes them off."""
+
+
+class InitReq(Tagged, frozen=True, tag="init_req"):
     """Client → server, once, first: who the client is and what it wants to hear of."""
 
     client_name: str
     client_token: str | None
     subscriptions: tuple[EventType, ...]
-    server_id: int | None
+    server_id: Int64 | None
     persisted: bool
 
 
-class InitRes(msgspec.Struct, frozen=True, gc=False):
+class InitRes(Tagged, frozen=True, tag="init_res"):
     """Server → client: ``status`` where it succeeded, ``error`` where not."""
 
     success: bool
@@ -34,26 +40,26 @@ class InitRes(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
 
 
-class StatusMsg(msgspec.Struct, frozen=True, gc=False):
+class StatusMsg(Tagged, frozen=True, tag="status"):
     """Server → client: the server's status changed."""
 
     status: Status
 
 
-class EventsMsg(msgspec.Struct, frozen=True, gc=False):
+class EventsMsg(Tagged, frozen=True, tag="events"):
     """Server → client: new events of one session."""
 
     events: Sequence[Event]
 
 
-class RegisterReq(msgspec.Struct, frozen=True, gc=False):
+class RegisterReq(Tagged, frozen=True, tag="register_req"):
     """Client → server: register these events in one session."""
 
-    register_id: int
+    register_id: Int64
     register_events: tuple[RegisterEvent, ...]
 
 
-class RegisterRes(msgspec.Struct, frozen=True, gc=False):
+class RegisterRes(Tagged, frozen=True, tag="register_res"):
     """Server → client: the events in the order of the request, or the reason why not.
 
     Attributes:
@@ -61,38 +67,38 @@ class RegisterRes(msgspec.Struct, frozen=True, gc=False):
             None: they are not.
     """
 
-    register_id: int
+    register_id: Int64
     success: bool
     events: Sequence[Event] | None = None
     error: str | None = None
     outcome: str | None = None
 
 
-class QueryReq(msgspec.Struct, frozen=True, gc=False):
+class QueryReq(Tagged, frozen=True, tag="query_req"):
     """Client → server: one of the three queries."""
 
-    query_id: int
+    query_id: Int64
     params: QueryParams
 
 
-class QueryRes(msgspec.Struct, frozen=True, gc=False):
+class QueryRes(Tagged, frozen=True, tag="query_res"):
     """Server → client: events that satisfy a query, and whether there are more."""
 
-    query_id: int
+    query_id: Int64
     events: Sequence[Event]
     more_follows: bool
 
 
-class PingReq(msgspec.Struct, frozen=True, gc=False):
+class PingReq(Tagged, frozen=True, tag="ping_req"):
     """Either → other: to be answered at once."""
 
-    ping_id: int
+    ping_id: Int64
 
 
-class PingRes(msgspec.Struct, frozen=True, gc=False):
+class PingRes(Tagged, frozen=True, tag="ping_res"):
     """Answer to :class:`PingReq`."""
 
-    ping_id: int
+    ping_id: Int64
 
 
 Message: TypeAlias = (
@@ -107,3 +113,8 @@ Message: TypeAlias = (
     | PingReq
     | PingRes
 )
+
+
+def name_of(message_type: type[Any]) -> str:
+    """``msg_type`` of a class of messages."""
+    return str(message_type.__struct_config__.tag)

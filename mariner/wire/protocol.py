@@ -48,6 +48,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
     StatusMsg,
+    name_of,
 )
 
 
@@ -66,19 +67,6 @@ class State(enum.Enum):
     OPEN = "after init"
     CLOSED = "closed"
 
-
-_NAMES: Final[dict[type[Any], str]] = {
-    InitReq: "init_req",
-    InitRes: "init_res",
-    StatusMsg: "status",
-    EventsMsg: "events",
-    RegisterReq: "register_req",
-    RegisterRes: "register_res",
-    QueryReq: "query_req",
-    QueryRes: "query_res",
-    PingReq: "ping_req",
-    PingRes: "ping_res",
-}
 
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
     (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
@@ -296,7 +284,7 @@ class Protocol:
             self._set_state(State.CLOSED)
 
     def _not_allowed(self, role: Role, message_type: type[Any]) -> str:
-        name = _NAMES[message_type]
+        name = name_of(message_type)
         if message_type is InitReq and role is Role.CLIENT:
             return "second init_req, expected one at the beginning only"
         return f"{name} from the {role.value} is not allowed {self._state.value}"

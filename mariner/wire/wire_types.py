@@ -1,9 +1,7 @@
-"""Mariner messages as they stand on the wire (002, "JSON Schema definitions").
+"""Mariner messages that stand on the wire in another form (002, "JSON Schema definitions").
 
-Structs that ``codec`` decodes into, one for each ``msg_type``. Where the type of a property
-depends on another one (``success``, ``query_type``), it is kept raw here or is a property of
-one of the ``Query`` structs, which are decoded in a second step. Additional properties, which the
-schema allows everywhere, are refused here: ``lenient`` takes them off.
+Where the type of a property depends on another one (``success``, ``query_type``), it is kept raw
+here or is a property of one of the ``QueryProperties``, which are decoded in a second step.
 """
 
 from typing import Annotated, TypeAlias
@@ -13,37 +11,30 @@ from msgspec import UNSET, Raw, UnsetType
 
 from eventer_bridge import limits
 from eventer_bridge.model import (
-    Event,
     EventId,
     EventType,
     Int64,
     Order,
     OrderBy,
     Payload,
-    RegisterEvent,
-    Status,
     Timestamp,
+)
+from mariner.wire.messages import (
+    EventsMsg,
+    InitReq,
+    PingReq,
+    PingRes,
+    QueryRes,
+    RegisterReq,
+    StatusMsg,
+    Tagged,
 )
 
 EventTypes: TypeAlias = tuple[EventType, ...]
 EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=limits.MAX_QUERY_IDS)]
 
 
-class Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True, tag_field="msg_type"):
-    """Any message."""
-
-
-class InitReq(Wire, tag="init_req"):
-    """See ``messages.InitReq``."""
-
-    client_name: str
-    client_token: str | None
-    subscriptions: EventTypes
-    server_id: Int64 | None
-    persisted: bool
-
-
-class InitRes(Wire, tag="init_res"):
+class WireInitRes(Tagged, frozen=True, tag="init_res"):
     """``status`` is of a defined type in a success, ``error`` in a failure."""
 
     success: bool
@@ -51,26 +42,7 @@ class InitRes(Wire, tag="init_res"):
     error: Raw | UnsetType = UNSET
 
 
-class StatusMsg(Wire, tag="status"):
-    """See ``messages.StatusMsg``."""
-
-    status: Status
-
-
-class EventsMsg(Wire, tag="events"):
-    """See ``messages.EventsMsg``."""
-
-    events: list[Event]
-
-
-class RegisterReq(Wire, tag="register_req"):
-    """See ``messages.RegisterReq``."""
-
-    register_id: Int64
-    register_events: tuple[RegisterEvent, ...]
-
-
-class RegisterRes(Wire, tag="register_res"):
+class WireRegisterRes(Tagged, frozen=True, tag="register_res"):
     """``events`` are of a defined type in a success, the others in a failure."""
 
     register_id: Int64
@@ -80,41 +52,21 @@ class RegisterRes(Wire, tag="register_res"):
     outcome: Raw | UnsetType = UNSET
 
 
-class QueryReq(Wire, tag="query_req", forbid_unknown_fields=False):
-    """What the three kinds of query have in common; the rest is in a :class:`Query`."""
+class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=False):
+    """What the three kinds of query have in common; the rest is in a :class:`WireQuery`."""
 
     query_id: Int64
     query_type: str
 
 
-class QueryRes(Wire, tag="query_res"):
-    """See ``messages.QueryRes``."""
-
-    query_id: Int64
-    events: list[Event]
-    more_follows: bool
-
-
-class PingReq(Wire, tag="ping_req"):
-    """See ``messages.PingReq``."""
-
-    ping_id: Int64
-
-
-class PingRes(Wire, tag="ping_res"):
-    """See ``messages.PingRes``."""
-
-    ping_id: Int64
-
-
 WireMessage: TypeAlias = (
     InitReq
-    | InitRes
+    | WireInitRes
     | StatusMsg
     | EventsMsg
     | RegisterReq
-    | RegisterRes
-    | QueryReq
+    | WireRegisterRes
+    | WireQueryReq
     | QueryRes
     | PingReq
     | PingRes
@@ -128,21 +80,21 @@ class Head(msgspec.Struct, gc=False):
     register_id: Raw | UnsetType = UNSET
 
 
-class Query(msgspec.Struct, gc=False, tag_field="query_type"):
+class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type"):
     """Properties of a ``query_req`` that depend on its ``query_type``.
 
     Optional ones may be absent, but not null.
     """
 
 
-class Latest(Query, tag="latest"):
+class LatestProperties(QueryProperties, tag="latest"):
     """See ``model.QueryLatestParams``."""
 
     event_types: EventTypes | UnsetType = UNSET
     last_event_id: EventId | UnsetType = UNSET
 
 
-class Timeseries(Query, tag="timeseries"):
+class TimeseriesProperties(QueryProperties, tag="timeseries"):
     """See ``model.QueryTimeseriesParams``."""
 
     order: Order
@@ -159,7 +111,7 @@ class Timeseries(Query, tag="timeseries"):
     unique_type: bool = False
 
 
-class Server(Query, tag="server"):
+class ServerProperties(QueryProperties, tag="server"):
     """See ``model.QueryServerParams``."""
 
     server_id: Int64
@@ -168,4 +120,4 @@ class Server(Query, tag="server"):
     last_event_id: EventId | UnsetType = UNSET
 
 
-WireQuery: TypeAlias = Latest | Timeseries | Server
+WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties
