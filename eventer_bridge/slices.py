@@ -150,7 +150,7 @@ def parts(n_items: int) -> Iterator[slice]:
         yield slice(begin, min(begin + limits.STEP_EVENTS, n_items))
 
 
-class Line:
+class WorkLine:
     """Work that is done in the order in which it came, in slices.
 
     It ends by itself when nothing is left. Belongs to the event loop's thread.

@@ -38,7 +38,7 @@ ANY_TYPE: Final[EventType] = ("event", "?", "history")
 _Id = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class HistorySpan(msgspec.Struct, frozen=True, gc=False):
     """Sessions of a server that are of one history.
 
     Attributes:
@@ -54,7 +54,9 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 class _Payload(msgspec.Struct, frozen=True, gc=False):
     id: _Id
-    before: Annotated[tuple[Span, ...], msgspec.Meta(max_length=limits.MAX_HISTORY_SPANS)] = ()
+    before: Annotated[
+        tuple[HistorySpan, ...], msgspec.Meta(max_length=limits.MAX_HISTORY_SPANS)
+    ] = ()
 
 
 class History(msgspec.Struct, frozen=True, gc=False):
@@ -68,7 +70,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     first: int
-    before: tuple[Span, ...] = ()
+    before: tuple[HistorySpan, ...] = ()
 
     @property
     def ids(self) -> frozenset[str | None]:
@@ -105,7 +107,9 @@ def begin(server_id: int, history_id: str, told: History | None, last: int | Non
     """
     before = () if told is None else told.before
     if last is not None:
-        span = Span(None, 0, last) if told is None else Span(told.id, told.first, last)
+        span = (
+            HistorySpan(None, 0, last) if told is None else HistorySpan(told.id, told.first, last)
+        )
         before = (*before, span)[-limits.MAX_HISTORY_SPANS :]
     payload = JsonPayload.of(_Payload(history_id, before))
     return RegisterEvent(type_of(server_id), None, payload)

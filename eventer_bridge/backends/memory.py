@@ -16,7 +16,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad, StoreStats
 from eventer_bridge.backends.common import check_ids, visible_types
 from eventer_bridge.backends.event_blocks import EventBlocks
-from eventer_bridge.backends.memory_query import Reader
+from eventer_bridge.backends.memory_query import MemoryReader
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.retention import (
     Budget,
@@ -198,7 +198,7 @@ class MemoryBackend(VolatileBackend):
         with self._lock:
             blocks = self._events.snapshot()
             latest = tuple(self._latest.values()) if isinstance(params, QueryLatestParams) else ()
-        reader = Reader(blocks, types, pause, become_large)
+        reader = MemoryReader(blocks, types, pause, become_large)
         if isinstance(params, QueryServerParams):
             return reader.ext_server(params)
         if isinstance(params, QueryTimeseriesParams):

@@ -32,7 +32,7 @@ EVENTS_AT_A_TIME: Final = 16
 _source_timestamp = attrgetter("source_timestamp")
 
 
-class Reader:
+class MemoryReader:
     """Answers one query.
 
     Args:

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.pacing import Pacer
-from eventer_bridge.backends.turns import Line, Places, Turns
+from eventer_bridge.backends.turns import Places, QueryLine, QueryTurns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -104,10 +104,10 @@ class Readers:
         self._loop = asyncio.get_running_loop()
         self._check = check
         self._lock = threading.Lock()
-        self._turns: Turns[_Query] = Turns()
+        self._turns: QueryTurns[_Query] = QueryTurns()
         self._n_free = limits.READERS
         self._large = Places()
-        self._held_up: Line[_Query] = Line()
+        self._held_up: QueryLine[_Query] = QueryLine()
         self._begun: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
         self._n_idle = 0  # threads that wait for one
         self._threads: list[threading.Thread] = []

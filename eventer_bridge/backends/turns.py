@@ -17,7 +17,7 @@ from eventer_bridge import limits
 T = TypeVar("T")
 
 
-class Line(Generic[T]):
+class QueryLine(Generic[T]):
     """What waits, by client; one of each client in turn."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Places:
             del self._n_taken_by[client]
 
 
-class Turns(Generic[T]):
+class QueryTurns(Generic[T]):
     """See the module.
 
     A query is added, begun by a turn, put back after it any number of times, and ended.
@@ -94,8 +94,8 @@ class Turns(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self.new: Line[T] = Line()
-        self.paused: Line[T] = Line()
+        self.new: QueryLine[T] = QueryLine()
+        self.paused: QueryLine[T] = QueryLine()
         self._begun = Places()
         self._advance_s = 0.0  # by which new ones had more time than paused ones
 
@@ -110,7 +110,7 @@ class Turns(Generic[T]):
 
     def forget_new(self) -> None:
         """No more is begun."""
-        self.new = Line()
+        self.new = QueryLine()
 
     def put_back(self, client: str, item: T) -> None:
         """Its turn is over, and it needs another."""

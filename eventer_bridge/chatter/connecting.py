@@ -12,7 +12,7 @@ from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.connection import Connection
-from eventer_bridge.chatter.handler import Handler, Settings
+from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.errors import ConfigurationError, ConnectError
 from eventer_bridge.net import errors as connection_errors
 
@@ -59,7 +59,7 @@ async def connect(
         raise ConfigurationError(f"{address}: TLS is given, expected an address of ssl+sbs")
     if tls is None and address.is_tls:
         tls = ssl.create_default_context()
-    settings = Settings(
+    settings = ConnectionSettings(
         dialect=dialect,
         max_frame_bytes=max_frame_bytes,
         first_message_timeout_s=math.inf,  # its user waits for an answer, or for nothing

@@ -17,8 +17,8 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.handler import Handler, Settings
-from eventer_bridge.chatter.protocol import Handled, Message, Protocol
+from eventer_bridge.chatter.handler import ConnectionSettings, Handler
+from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
 from eventer_bridge.net.admission import Place
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import ServerStats
@@ -33,12 +33,12 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def __init__(
         self,
         make_handler: "Callable[[Connection], Handler]",
-        settings: Settings,
+        settings: ConnectionSettings,
         stats: ServerStats | None = None,
         connections: "set[Connection] | None" = None,
         place: Place | None = None,
     ) -> None:
-        self._protocol = Protocol(
+        self._protocol = ChatterProtocol(
             settings.dialect,
             max_frame_bytes=settings.max_frame_bytes,
             conversation_timeout_s=settings.conversation_timeout_s,

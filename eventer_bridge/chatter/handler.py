@@ -35,7 +35,7 @@ class Handler(abc.ABC):
         """The connection is gone; called once, as the last."""
 
 
-class Settings(NamedTuple):
+class ConnectionSettings(NamedTuple):
     """What is the same for all connections of a listener; see ``connect`` and ``listen``."""
 
     dialect: Dialect | None

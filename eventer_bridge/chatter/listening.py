@@ -12,11 +12,10 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.connection import Connection
-from eventer_bridge.chatter.handler import Handler, Settings
+from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.net import Admission
-from eventer_bridge.net import listening as net
-from eventer_bridge.net.listening import listen_for_streams
+from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 
 
@@ -55,7 +54,7 @@ async def listen(
     if address.is_tls is (tls is None):
         expected = "ssl+sbs with TLS, or tcp+sbs without"
         raise ConfigurationError(f"{address}: expected an address of {expected}")
-    settings = Settings(
+    settings = ConnectionSettings(
         dialect=None,
         max_frame_bytes=max_frame_bytes,
         first_message_timeout_s=first_message_timeout_s,
@@ -83,7 +82,7 @@ class Listener(aio.Resource):
     Closing it stops accepting and closes the connections, which is bounded in time.
     """
 
-    def __init__(self, listener: net.Listener[Connection], address: Address) -> None:
+    def __init__(self, listener: StreamListener[Connection], address: Address) -> None:
         self._listener = listener
         self._address = address
 

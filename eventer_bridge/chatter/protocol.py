@@ -53,7 +53,7 @@ class Message(msgspec.Struct, frozen=True):
     is_last: bool
 
 
-class Protocol:
+class ChatterProtocol:
     """One end of a connection.
 
     Args:

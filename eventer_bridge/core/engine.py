@@ -77,7 +77,7 @@ from eventer_bridge.model import (
 from eventer_bridge.modules.facade import ModuleEngineAdapter
 from eventer_bridge.modules.loading import ModuleConf
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.slices import Line, Many, Steps, next_turn, parts
+from eventer_bridge.slices import Many, Steps, WorkLine, next_turn, parts
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -154,8 +154,8 @@ class Engine(EventCore):
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._untold: set[Session] = set()  # of those whose outcome is not known
-        self._handing_over = Line()
-        self._telling = Line()
+        self._handing_over = WorkLine()
+        self._telling = WorkLine()
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
         self._starting_or_stopping = asyncio.Lock()

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Final
 
 from eventer_bridge import limits
-from eventer_bridge.net.backoff import Backoff
+from eventer_bridge.net.backoff import LoginBackoff
 from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
@@ -178,7 +178,7 @@ class Admission:
         self._new: Newcomers[Place] = Newcomers(lambda place: place.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()
-        self._backoff = Backoff()
+        self._backoff = LoginBackoff()
 
     async def enter(
         self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from eventer_bridge import limits
 
 
-class Backoff:
+class LoginBackoff:
     """Remembers, for the addresses that failed last, when the next answer is due."""
 
     def __init__(self) -> None:

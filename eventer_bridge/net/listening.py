@@ -30,12 +30,12 @@ async def listen_for_streams(
     stats: ServerStats | None = None,
     tls: ssl.SSLContext | None = None,
     handshake_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
-) -> "Listener[StreamT]":
+) -> "StreamListener[StreamT]":
     """Listen for connections of a wire.
 
     Args:
         host: address or name to listen on; empty: all addresses.
-        port: TCP port; 0 takes a free one (see :attr:`Listener.port`).
+        port: TCP port; 0 takes a free one (see :attr:`StreamListener.port`).
         make_stream: makes a connection of the listener's others and its place.
         admission: of the process; None: one of its own.
         stats: what is counted.
@@ -55,10 +55,10 @@ async def listen_for_streams(
         tls=tls,
         handshake_timeout_s=handshake_timeout_s,
     )
-    return Listener(acceptor, streams)
+    return StreamListener(acceptor, streams)
 
 
-class Listener(aio.Resource, Generic[StreamT]):
+class StreamListener(aio.Resource, Generic[StreamT]):
     """Accepts connections. Made by :func:`listen_for_streams`.
 
     Closing it stops accepting and closes the connections, which is bounded in time.

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from eventer_bridge.backends.turns import Line
+from eventer_bridge.backends.turns import QueryLine
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class FairGate:
 
     def __init__(self, n_places: int) -> None:
         self._n_free = n_places
-        self._waiting: Line[asyncio.Future[None]] = Line()
+        self._waiting: QueryLine[asyncio.Future[None]] = QueryLine()
 
     async def run(self, client: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do work of a client when there is a place for it.

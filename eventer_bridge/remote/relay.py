@@ -56,7 +56,7 @@ from eventer_bridge.model import (
 from eventer_bridge.remote import relay_positions
 from eventer_bridge.remote.fair_gate import FairGate
 from eventer_bridge.remote.feed import Feed
-from eventer_bridge.remote.relay_positions import Position
+from eventer_bridge.remote.relay_positions import RelayPosition
 from eventer_bridge.remote.relay_queries import is_conditional, query_conditional
 from eventer_bridge.subscription import Subscription
 
@@ -86,9 +86,9 @@ class RelayCore(EventCore):
         self._connecting_query_client = asyncio.Lock()
         self._n_asked = self._n_answered = 0
         self._query_gate = FairGate(limits.MAX_RELAYED_QUERIES)
-        self._baseline: Mapping[int, Position] | None = None
+        self._baseline: Mapping[int, RelayPosition] | None = None
         self._finding_baseline = asyncio.Lock()
-        self._positions: list[dict[int, Position]] = []  # of each feed
+        self._positions: list[dict[int, RelayPosition]] = []  # of each feed
         self._histories: dict[int, History] = {}  # by server, what clients were told of
         self._async_group = aio.Group()
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
@@ -248,12 +248,12 @@ class RelayCore(EventCore):
             if reason := self._other_history(events, positions):
                 return failed(delivered, ClosedError(f"another history: {reason}"))
             delivered.set_result(None)
-            positions[events[-1].id.server] = Position.of(events[-1])
+            positions[events[-1].id.server] = RelayPosition.of(events[-1])
             session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
             self._tell_session(session, persisted=persisted)
             return delivered
 
-        positions: dict[int, Position] = {}
+        positions: dict[int, RelayPosition] = {}
         self._positions.append(positions)
         return Feed(
             f"{self._name} (persisted)" if persisted else self._name,
@@ -264,7 +264,7 @@ class RelayCore(EventCore):
         )
 
     def _other_history(
-        self, session: Sequence[Event], positions: Mapping[int, Position]
+        self, session: Sequence[Event], positions: Mapping[int, RelayPosition]
     ) -> str | None:
         """Whether a session tells that its server went another way than what was told of.
 
@@ -295,7 +295,7 @@ class RelayCore(EventCore):
             positions.clear()
         self._tell_other_history()
 
-    async def _find_baseline(self, client: EventerClient) -> Mapping[int, Position]:
+    async def _find_baseline(self, client: EventerClient) -> Mapping[int, RelayPosition]:
         """What is too old to be told as new: the same for both feeds."""
         async with self._finding_baseline:
             if self._baseline is None:

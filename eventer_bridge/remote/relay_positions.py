@@ -39,19 +39,19 @@ mlog = logging.getLogger(__name__)
 _ENGINES: Final = ("event", "?", "engine")
 
 
-class Position(NamedTuple):
+class RelayPosition(NamedTuple):
     """The last event of a server that clients were told of, or that is too old for that."""
 
     id: EventId
     timestamp: Timestamp
 
     @classmethod
-    def of(cls, event: Event) -> "Position":
+    def of(cls, event: Event) -> "RelayPosition":
         """That event."""
         return cls(event.id, event.timestamp)
 
 
-async def baseline(client: EventerClient) -> dict[int, Position]:
+async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
     """The last event of each server at this moment.
 
     Raises:
@@ -60,7 +60,7 @@ async def baseline(client: EventerClient) -> dict[int, Position]:
     positions = {}
     newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
     for event in (await client.query(newest)).events:
-        positions[event.id.server] = Position.of(event)
+        positions[event.id.server] = RelayPosition.of(event)
     for event in await _latest(client, _ENGINES):
         if event.id.server not in positions:
             positions[event.id.server] = await _last_of_server(client, event)
@@ -77,7 +77,7 @@ async def histories(client: EventerClient) -> dict[int, History]:
 
 
 def refusal(
-    positions: Mapping[int, Position], held: Mapping[int, History], told: Mapping[int, History]
+    positions: Mapping[int, RelayPosition], held: Mapping[int, History], told: Mapping[int, History]
 ) -> str | None:
     """Why what servers tell does not go on from what clients were told of; None: it does.
 
@@ -95,7 +95,7 @@ def refusal(
 
 
 async def resume(
-    client: EventerClient, positions: Mapping[int, Position]
+    client: EventerClient, positions: Mapping[int, RelayPosition]
 ) -> dict[int, EventId | None]:
     """Where to go on: after the last event of each server that clients were told of.
 
@@ -126,7 +126,7 @@ async def _latest(client: EventerClient, query_type: EventType) -> list[Event]:
     return events
 
 
-async def _last_of_server(client: EventerClient, known: Event) -> Position:
+async def _last_of_server(client: EventerClient, known: Event) -> RelayPosition:
     """The last event of a server, from one that is known."""
     server_id = known.id.server
     low, high = known, INT64_MAX  # nothing is known of sessions between
@@ -141,10 +141,10 @@ async def _last_of_server(client: EventerClient, known: Event) -> Position:
             low = event
             step *= 2
     # all events of that session: it has ended
-    return Position(EventId(server_id, low.id.session, INT64_MAX), low.timestamp)
+    return RelayPosition(EventId(server_id, low.id.session, INT64_MAX), low.timestamp)
 
 
-async def _still_there(client: EventerClient, position: Position) -> EventId | None:
+async def _still_there(client: EventerClient, position: RelayPosition) -> EventId | None:
     """The position, or where the server forgot that event, the last one before it; or None."""
     server_id, session_id = position.id.server, position.id.session
     found = await client.first_event(server_id, session_id)
@@ -159,7 +159,7 @@ async def _still_there(client: EventerClient, position: Position) -> EventId | N
     return None if older is None else EventId(server_id, older, INT64_MAX)
 
 
-async def _last_before(client: EventerClient, position: Position) -> int | None:
+async def _last_before(client: EventerClient, position: RelayPosition) -> int | None:
     """The last session of a server that is older than the position, by id and by time.
 
     Of a server's events, timestamps rise with ids: the last one is found by halving.

@@ -45,8 +45,8 @@ from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, St
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, payloads, transport
-from eventer_bridge.rsb.connection import Connection, Received
-from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope
+from eventer_bridge.rsb.connection import Received, RsbConnection
+from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
 from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import Bus, BusClient, BusServer
@@ -62,7 +62,7 @@ TimesCb: TypeAlias = Callable[[RsbEvent], None]
 """Told of each event that was delivered, whose four times are known as far as they can be."""
 
 
-class Settings(NamedTuple):
+class BridgeSettings(NamedTuple):
     """What the bridge does.
 
     Attributes:
@@ -88,7 +88,7 @@ class Settings(NamedTuple):
 
 async def create(
     core: EventCore,
-    settings: Settings,
+    settings: BridgeSettings,
     *,
     admission: Admission | None = None,
     observe_times: TimesCb = lambda event: None,
@@ -120,7 +120,7 @@ class Bridge(aio.Resource):
         stats: counts of what was done so far.
     """
 
-    def __init__(self, core: EventCore, settings: Settings, observe_times: TimesCb) -> None:
+    def __init__(self, core: EventCore, settings: BridgeSettings, observe_times: TimesCb) -> None:
         self.stats = RsbStats()
         self._core = core
         self._settings = settings
@@ -129,7 +129,7 @@ class Bridge(aio.Resource):
         self._quota = TypeQuota("RSB", settings.max_event_types)
         self._informers = [Informer(scope) for scope in settings.scopes_out]
         self._routes: Remembered[EventType, _Route | None] = Remembered()
-        self._seen: dict[EventId, None] = {}
+        self._seen: dict[RsbEventId, None] = {}
         participants = [Participant("informer", i.sender, i.scope) for i in self._informers]
         participants += [Participant("listener", uuid4(), scope) for scope in settings.scopes_in]
         self._introspection = Introspection(settings.name, tuple(participants), self._send)
@@ -181,7 +181,7 @@ class Bridge(aio.Resource):
 
     # --- from the bus ---------------------------------------------------------------------
 
-    def _on_received(self, connection: Connection, batch: Sequence[Received]) -> None:
+    def _on_received(self, connection: RsbConnection, batch: Sequence[Received]) -> None:
         prefix = self._settings.prefix
         events = [payloads.to_register(event, prefix) for event in self._delivered(batch)]
         if not events:
@@ -272,7 +272,7 @@ class Bridge(aio.Resource):
         if self._bus is not None:
             self._bus.send(codec.encode(event.sent()))
 
-    def _remember(self, event_id: EventId) -> None:
+    def _remember(self, event_id: RsbEventId) -> None:
         seen = self._seen
         seen[event_id] = None
         if len(seen) > limits.SEEN_EVENTS:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from eventer_bridge import limits
 from eventer_bridge.errors import FrameError, InvalidEventError, InvalidMessageError
-from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, parse_scope
+from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
 from eventer_bridge.rsb.messages import Notification
 
 HANDSHAKE: Final = bytes(4)
@@ -37,7 +37,7 @@ def encode_frame(notification: bytes) -> bytes:
     return len(notification).to_bytes(_HEADER_BYTES, "little") + notification
 
 
-class FrameDecoder:
+class NotificationDecoder:
     """Cuts a stream of bytes into notifications.
 
     Each byte is copied a bounded number of times, however the stream is cut.
@@ -128,7 +128,7 @@ def decode(notification: bytes) -> RsbEvent:
         missing = ", ".join(message.FindInitializationErrors())
         raise InvalidMessageError(f"notification: {missing}: missing")
     event_id = _decode_id(message.event_id, "event_id")
-    causes: tuple[EventId, ...] = ()
+    causes: tuple[RsbEventId, ...] = ()
     if message.causes:
         _check_count(message.causes, "causes")
         causes = tuple([_decode_id(cause, "causes") for cause in message.causes])
@@ -162,18 +162,18 @@ def _decode_meta(message: Any) -> MetaData:
     return MetaData(**times, user_times=user_times, user_infos=user_infos)
 
 
-def _encode_id(message: Any, event_id: EventId) -> None:
+def _encode_id(message: Any, event_id: RsbEventId) -> None:
     message.sender_id = event_id.sender.bytes
     message.sequence_number = event_id.sequence
 
 
-def _decode_id(message: Any, field: str) -> EventId:
+def _decode_id(message: Any, field: str) -> RsbEventId:
     sender = message.sender_id
     if len(sender) != _UUID_BYTES:
         raise InvalidMessageError(
             f"notification: {field}.sender_id: {len(sender)} bytes, expected {_UUID_BYTES}"
         )
-    return EventId(UUID(bytes=sender), message.sequence_number)
+    return RsbEventId(UUID(bytes=sender), message.sequence_number)
 
 
 def _check_count(items: Any, field: str) -> None:

@@ -25,7 +25,7 @@ from eventer_bridge.net.sockets import keep_alive
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent, now_us
-from eventer_bridge.rsb.protocol import Protocol
+from eventer_bridge.rsb.protocol import RsbProtocol
 from eventer_bridge.rsb.stats import RsbStats
 
 
@@ -43,11 +43,11 @@ class Received(NamedTuple):
     time_us: int
 
 
-EventsCb: TypeAlias = "Callable[[Connection, Sequence[Received]], None]"
+EventsCb: TypeAlias = "Callable[[RsbConnection, Sequence[Received]], None]"
 """Called with events that came together; must not block."""
 
 
-class Connection(Stream[bytes], aio.Resource):
+class RsbConnection(Stream[bytes], aio.Resource):
     """See the module. Made by ``connect`` and ``listen`` (``transport``).
 
     Args:
@@ -69,10 +69,10 @@ class Connection(Stream[bytes], aio.Resource):
         on_events: EventsCb,
         stats: RsbStats,
         quota: Quota | None = None,
-        connections: "set[Connection] | None" = None,
+        connections: "set[RsbConnection] | None" = None,
         place: Place | None = None,
     ) -> None:
-        self._protocol = Protocol(is_server=place is not None)
+        self._protocol = RsbProtocol(is_server=place is not None)
         liveness = Liveness(None, math.inf)  # RSB has no pings
         super().__init__(self._protocol, stats, liveness, place, connections)
         self._on_events = on_events

@@ -76,7 +76,7 @@ def parse_scope(text: str) -> Scope:
     return scope
 
 
-class EventId(msgspec.Struct, frozen=True, gc=False):
+class RsbEventId(msgspec.Struct, frozen=True, gc=False):
     """Who sent an event, and its number there.
 
     Attributes:
@@ -120,12 +120,12 @@ class RsbEvent(msgspec.Struct, frozen=True):
         meta: times and user's items.
     """
 
-    event_id: EventId
+    event_id: RsbEventId
     scope: Scope
     schema: str = "void"
     data: bytes = b""
     method: str | None = None
-    causes: tuple[EventId, ...] = ()
+    causes: tuple[RsbEventId, ...] = ()
     meta: MetaData = MetaData()
 
     @property
@@ -161,11 +161,11 @@ class Informer:
         self.sender = uuid4()
         self._sequence = sequence
 
-    def next_id(self) -> EventId:
+    def next_id(self) -> RsbEventId:
         """Identifier of its next event."""
         sequence = self._sequence
         self._sequence = 0 if sequence == MAX_SEQUENCE else sequence + 1
-        return EventId(self.sender, sequence)
+        return RsbEventId(self.sender, sequence)
 
     def create(
         self,
@@ -174,7 +174,7 @@ class Informer:
         data: bytes = b"",
         *,
         method: str | None = None,
-        causes: tuple[EventId, ...] = (),
+        causes: tuple[RsbEventId, ...] = (),
         meta: MetaData = MetaData(),  # noqa: B008  # immutable
     ) -> RsbEvent:
         """A new event, created now unless ``meta`` tells when, and not sent yet.

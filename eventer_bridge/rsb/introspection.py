@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from eventer_bridge.rsb.event import EventId, Informer, RsbEvent, Scope, now_us, parse_scope
+from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope, now_us, parse_scope
 from eventer_bridge.rsb.messages import Bye, Hello
 
 RSB_SCOPE: Final = parse_scope("/__rsb/")
@@ -97,7 +97,7 @@ class Introspection:
     def _answer(
         self, participant: Participant, schema: str, data: bytes, question: RsbEvent | None
     ) -> None:
-        causes: tuple[EventId, ...] = () if question is None else (question.event_id,)
+        causes: tuple[RsbEventId, ...] = () if question is None else (question.event_id,)
         event = self._informer.create(participant.own_scope, schema, data, causes=causes)
         self._send(event)
 

@@ -43,10 +43,10 @@ from eventer_bridge.model import (
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import (
     MAX_SEQUENCE,
-    EventId,
     Informer,
     MetaData,
     RsbEvent,
+    RsbEventId,
     Scope,
     parse_scope,
 )
@@ -63,7 +63,7 @@ class _Rsb(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)] | None = None
     schema: str | None = None
     method: str | None = None
-    causes: tuple[EventId, ...] = ()
+    causes: tuple[RsbEventId, ...] = ()
     meta: MetaData = MetaData()
 
 
@@ -184,7 +184,7 @@ def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaDa
         raise InvalidEventError("payload: rsb.schema: missing, and no schema fits the value")
     data = encode_value(schema, envelope.value)
     if rsb.sender is not None and rsb.sequence is not None:
-        event_id = EventId(rsb.sender, rsb.sequence)
+        event_id = RsbEventId(rsb.sender, rsb.sequence)
         return RsbEvent(event_id, scope, schema, data, rsb.method, rsb.causes, rsb.meta)
     meta = rsb.meta
     if meta.create_time is None:

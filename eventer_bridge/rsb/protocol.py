@@ -4,7 +4,7 @@ from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.rsb import codec
 
 
-class Protocol:
+class RsbProtocol:
     """One end of a connection.
 
     Args:
@@ -17,7 +17,7 @@ class Protocol:
     __slots__ = ("_decoder", "_handshake", "is_ready")
 
     def __init__(self, *, is_server: bool) -> None:
-        self._decoder = codec.FrameDecoder()
+        self._decoder = codec.NotificationDecoder()
         self._handshake = b""
         self.is_ready = is_server
 
@@ -61,4 +61,4 @@ class Protocol:
 
     def discard(self) -> None:
         """Drop what came and was not taken: the connection is gone."""
-        self._decoder = codec.FrameDecoder()
+        self._decoder = codec.NotificationDecoder()

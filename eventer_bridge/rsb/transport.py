@@ -19,10 +19,10 @@ from eventer_bridge import limits
 from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
-from eventer_bridge.net.listening import Listener, listen_for_streams
+from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.rsb import codec
-from eventer_bridge.rsb.connection import Connection, EventsCb, Received
+from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.stats import RsbStats
 
 mlog = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Bus(aio.Resource, abc.ABC):
 
 async def connect(
     host: str, port: int, on_events: EventsCb, stats: RsbStats | None = None
-) -> Connection:
+) -> RsbConnection:
     """Connect to a bus' server.
 
     Returns:
@@ -59,7 +59,7 @@ async def connect(
     Raises:
         ConnectError: no connection, or no handshake; the text says why.
     """
-    connection = Connection(on_events, RsbStats() if stats is None else stats)
+    connection = RsbConnection(on_events, RsbStats() if stats is None else stats)
     address = f"{host}:{port}"
     try:
         async with asyncio.timeout(limits.CONNECT_TIMEOUT_S) as timeout:
@@ -125,7 +125,7 @@ class BusServer(Bus):
         self.port = 0
         self._on_events = on_events
         self._stats = stats
-        self._listener: Listener[Connection] | None = None
+        self._listener: StreamListener[RsbConnection] | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -140,7 +140,7 @@ class BusServer(Bus):
         return bool(self._connections)
 
     @property
-    def _connections(self) -> frozenset[Connection]:
+    def _connections(self) -> frozenset[RsbConnection]:
         return frozenset() if self._listener is None else self._listener.streams
 
     def send(self, notification: bytes) -> None:
@@ -155,13 +155,13 @@ class BusServer(Bus):
         # of the places of the process no more than a part: anybody gets one by RSB
         most = min(limits.MAX_RSB_CONNECTIONS, admission.bounds.known // limits.RSB_SHARE)
         quota = Quota(most, min(limits.MAX_RSB_CONNECTIONS_PER_ADDRESS, -(-most // 2)))
-        make = functools.partial(Connection, self._on_received, self._stats, quota)
+        make = functools.partial(RsbConnection, self._on_received, self._stats, quota)
         self._listener = await listen_for_streams(
             host, port, make, admission=admission, stats=self._stats
         )
         self.port = self._listener.port
 
-    def _on_received(self, sender: Connection, batch: Sequence[Received]) -> None:
+    def _on_received(self, sender: RsbConnection, batch: Sequence[Received]) -> None:
         connections = self._connections
         if len(connections) > 1:
             frames = [codec.encode_frame(received.notification) for received in batch]
@@ -201,7 +201,7 @@ class BusClient(Bus):
         self._on_events = on_events
         self._stats = stats
         self._on_connected = on_connected
-        self._connection: Connection | None = None
+        self._connection: RsbConnection | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(self._run)
 
@@ -236,5 +236,5 @@ class BusClient(Bus):
                 self._connection = None
                 await aio.uncancellable(connection.async_close())
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> RsbConnection:
         return await connect(self._host, self._port, self._on_events, self._stats)

@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.remote.relay_queries import is_conditional, matching
 from mariner.cli import client as commands
-from mariner.cli.target import Client, Target, Wire, command_of, server_options
+from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
 from mariner.client import reasons
 from mariner.client.notifications import Notifications
 from mariner.errors import ClosedError, ConnectError
@@ -43,7 +43,7 @@ class EventerTarget(Target):
         server_id: int | None = None,
         persisted: bool = False,
         timeout_s: float = 10,
-    ) -> Client:
+    ) -> TargetClient:
         """See :meth:`Target.connect`."""
         context = self.ssl_context()
         address = chatter.Address(self.host, self.port, context is not None)
@@ -70,7 +70,7 @@ class EventerTarget(Target):
 
 
 class _Client(aio.Resource):
-    """An Eventer client as a ``Client``."""
+    """An Eventer client as a ``TargetClient``."""
 
     client: EventerClient | None = None
 
@@ -102,7 +102,7 @@ class _Client(aio.Resource):
     async def query_all(
         self, params: QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
-        """See ``Client``. What Eventer cannot ask is picked out of the answer to a wider query."""
+        """What Eventer cannot ask is picked out of the answer to a wider query."""
         if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
             events = matching(self._connected.query, params)
         else:
@@ -133,7 +133,7 @@ class _Client(aio.Resource):
         self._connected.set_reading(True)
 
 
-EVENTER: Final = Wire(
+EVENTER: Final = TargetWire(
     EventerTarget,
     [
         *server_options("MARINER_EVENTER", 23012),

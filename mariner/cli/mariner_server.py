@@ -6,7 +6,7 @@ from typing import Final
 from eventer_bridge.model import EventType
 from mariner import client
 from mariner.cli import client as commands
-from mariner.cli.target import Target, Wire, command_of, server_options
+from mariner.cli.target import Target, TargetWire, command_of, server_options
 
 
 class MarinerTarget(Target):
@@ -34,7 +34,7 @@ class MarinerTarget(Target):
         )
 
 
-MARINER: Final = Wire(
+MARINER: Final = TargetWire(
     MarinerTarget,
     server_options("MARINER", 23014),
     {"query": "--id, --payload and --unique-type work only if the server is one of ours."},

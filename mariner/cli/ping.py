@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, tell
-from mariner.cli.target import Client, Target
+from mariner.cli.target import Target, TargetClient
 from mariner.errors import ClosedError
 
 _MS: Final = 1000
@@ -84,7 +84,7 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _ping(
-    client: Client,
+    client: TargetClient,
     address: str,
     statistics: Statistics,
     *,

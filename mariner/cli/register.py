@@ -13,7 +13,7 @@ from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, tell
 from mariner.cli.stdin import read_lines
-from mariner.cli.target import Client
+from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event
 from mariner.errors import (
     ConnectionLostError,
@@ -70,7 +70,7 @@ def _parse(label: str, text: str | bytes) -> Labelled:
 
 
 async def register_events(
-    client: Client, events: AsyncIterator[Labelled], *, batch: int, quiet: bool
+    client: TargetClient, events: AsyncIterator[Labelled], *, batch: int, quiet: bool
 ) -> None:
     """Register events and print them as registered, unless ``quiet``.
 
@@ -103,7 +103,7 @@ async def register_events(
 
 
 async def _send(
-    client: Client,
+    client: TargetClient,
     events: AsyncIterator[Labelled],
     batch: int,
     requests: asyncio.Queue[_Request | None],

@@ -14,7 +14,7 @@ import msgspec
 from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, payloads
-from eventer_bridge.rsb.connection import Connection, EventsCb, Received
+from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope
 from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
 from eventer_bridge.rsb.values import encode_value, schema_of
@@ -151,7 +151,7 @@ async def _read_stdin(create: Callable[[str, bytes], RsbEvent]) -> AsyncIterator
         yield create(f"line {number}", line)
 
 
-async def _connect(host: str, port: int, on_events: EventsCb) -> Connection:
+async def _connect(host: str, port: int, on_events: EventsCb) -> RsbConnection:
     try:
         return await connect(host, port, on_events)
     except ConnectError as e:
@@ -159,7 +159,7 @@ async def _connect(host: str, port: int, on_events: EventsCb) -> Connection:
 
 
 async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
-    def ignore(connection: Connection, batch: Sequence[Received]) -> None:
+    def ignore(connection: RsbConnection, batch: Sequence[Received]) -> None:
         pass
 
     async with await _connect(host, port, ignore) as connection:
@@ -178,7 +178,7 @@ async def _send(host: str, port: int, events: AsyncIterator[RsbEvent]) -> None:
 async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None:
     queue: asyncio.Queue[RsbEvent | None] = asyncio.Queue()
 
-    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+    def on_events(connection: RsbConnection, batch: Sequence[Received]) -> None:
         for received in batch:
             if scope.includes(received.event.scope):
                 queue.put_nowait(received.event.delivered(received.time_us))

@@ -19,7 +19,7 @@ from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, S
 from mariner.cli.run import EXIT_USAGE, CommandError
 
 
-class Client(Protocol):
+class TargetClient(Protocol):
     """A connection to a server, as ``mariner.client.Client`` is one.
 
     What goes wrong raises branches of ``MarinerError``, as it does there.
@@ -78,7 +78,7 @@ class Target(abc.ABC):
         server_id: int | None = None,
         persisted: bool = False,
         timeout_s: float = 10,
-    ) -> Client:
+    ) -> TargetClient:
         """Connect; see ``mariner.client.connect`` for arguments and errors.
 
         Raises:
@@ -96,7 +96,7 @@ class Target(abc.ABC):
         return None
 
 
-class Wire(NamedTuple):
+class TargetWire(NamedTuple):
     """A kind of server.
 
     Attributes:
@@ -110,7 +110,7 @@ class Wire(NamedTuple):
     notes: Mapping[str, str]
 
 
-def command_of(wire: Wire, command: click.Command) -> click.Command:
+def command_of(wire: TargetWire, command: click.Command) -> click.Command:
     """The command for servers of one kind: with their options, and called with ``server``.
 
     Args:

@@ -38,7 +38,7 @@ from eventer_bridge.model import (
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
-from mariner.client.connection import Connection
+from mariner.client.connection import ServerConnection
 from mariner.client.notifications import Notifications
 from mariner.errors import (
     ConnectError,
@@ -149,7 +149,7 @@ class Client(aio.Resource):
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._connection = Connection(self._on_message, self._on_lost)
+        self._connection = ServerConnection(self._on_message, self._on_lost)
         self._is_tls = False
         self._status = Status.STANDBY
         self._status_changed = asyncio.Event()

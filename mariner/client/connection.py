@@ -18,10 +18,10 @@ from eventer_bridge.net.stream import Pause, Stream
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes
-from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role
+from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role
 
 
-class Connection(Stream[Message | RefusedRegister | LargeMessage]):
+class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
     """See the module.
 
     Args:
@@ -39,7 +39,7 @@ class Connection(Stream[Message | RefusedRegister | LargeMessage]):
         handle_message: Callable[[Message | RefusedRegister], None],
         handle_lost: Callable[[], None],
     ) -> None:
-        self._protocol = Protocol(Role.CLIENT)
+        self._protocol = MarinerProtocol(Role.CLIENT)
         # it is the client that pings
         super().__init__(self._protocol, ServerStats(), Liveness(None, math.inf))
         self._handle_message = handle_message

@@ -240,8 +240,8 @@ class Gateway(aio.Resource):
             observe_query=metrics.observe_query,
         )
 
-    def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.Settings:
-        return rsb_bridge.Settings(
+    def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.BridgeSettings:
+        return rsb_bridge.BridgeSettings(
             config.host,
             config.port,
             is_server=config.mode == "server",

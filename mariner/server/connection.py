@@ -2,7 +2,7 @@
 
 What flows through it::
 
-    bytes ─▶ Protocol ─▶ message ─▶ init, register, query: ClientSession
+    bytes ─▶ MarinerProtocol ─▶ message ─▶ init, register, query: ClientSession
                                     ping: at once
 
 A large message is decoded in slices, in its turn among those of all clients. Responses to
@@ -43,7 +43,7 @@ from mariner.wire.messages import (
     RegisterRes,
     StatusMsg,
 )
-from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role
+from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role
 
 
 class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
@@ -62,7 +62,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def __init__(
         self, service: ClientService, connections: "set[ClientConnection]", place: Place
     ) -> None:
-        self._protocol = Protocol(Role.SERVER)
+        self._protocol = MarinerProtocol(Role.SERVER)
         liveness = Liveness(
             limits.SERVER_PING_DELAY_S, core_limits.PING_TIMEOUT_S, is_postponed_by_sending=True
         )

@@ -15,7 +15,7 @@ from eventer_bridge.core.client_session import ClientService, ObserveQueryCb
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig
 from eventer_bridge.net import Admission
-from eventer_bridge.net.listening import Listener, listen_for_streams
+from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from mariner.server import encoding
 from mariner.server.connection import ClientConnection
@@ -68,7 +68,7 @@ class MarinerServer(aio.Resource):
         self, core: EventCore, authenticator: Authenticator, observe_query: ObserveQueryCb
     ) -> None:
         self._service = ClientService(core, authenticator.authenticate, encoding, observe_query)
-        self._listener: Listener[ClientConnection] | None = None
+        self._listener: StreamListener[ClientConnection] | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 

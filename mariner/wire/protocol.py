@@ -95,12 +95,12 @@ class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
 
 
 class LargeMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that takes long to deal with; :meth:`Protocol.decode_large` does it in steps."""
+    """A message that takes long to deal with (:meth:`MarinerProtocol.decode_large`)."""
 
     data: bytes
 
 
-class Protocol:
+class MarinerProtocol:
     """One end of a connection.
 
     Args:

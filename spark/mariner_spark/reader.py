@@ -75,23 +75,8 @@ def read(
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
     """
-    arguments = {
-        "store": store,
-        "gateway": gateway,
-        "types": types,
-        "from_": from_,
-        "to": to,
-        "servers": servers,
-        "source_from": source_from,
-        "source_to": source_to,
-        "partitions": partitions,
-        "client_name": client_name,
-        "token": token,
-        "tls": tls,
-        "tls_ca": tls_ca,
-        "cert": cert,
-        "key": key,
-    }
+    arguments = dict(locals())  # all of them are options, but these two
+    del arguments["spark"], arguments["columns"]
     given = to_options(arguments)
     try:
         options.parse(given).check_batch()

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from eventer_bridge.rsb import codec
-from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, now_us, parse_scope
+from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, now_us, parse_scope
 from tests.perf import workload
 from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection, Outcome
 from tests.perf.wires import wire_of
@@ -70,7 +70,7 @@ def _text(index: int) -> str:
 
 
 def _frame(index: int) -> bytes:
-    event_id = EventId(SENDER, index)
+    event_id = RsbEventId(SENDER, index)
     meta = MetaData(create_time=now_us(), send_time=now_us())
     event = RsbEvent(event_id, SCOPE, "utf-8-string", _text(index).encode(), meta=meta)
     return codec.encode_frame(codec.encode(event))
@@ -150,7 +150,7 @@ def _run_latency(job: RsbJob) -> Outcome:
     else:
         mariner = Connection(job.host, job.mariner_port)
         sender, frames = mariner.socket, [_register_out(i) for i in range(total)]
-    decoder = codec.FrameDecoder()
+    decoder = codec.NotificationDecoder()
     sent_s: list[float] = []
     taken_s: list[float] = []
     with selectors.DefaultSelector() as selector:

@@ -67,66 +67,75 @@ async def gateway(
         store: where the store is, if not in ``directory``.
         port: where it listens: the port of a gateway that ended, for those who wait for it.
         arguments: of ``serve``, besides ``--conf``.
-        wrapper: see ``process.child``.
+        wrapper, environment, is_fresh: see ``process.child``.
         program: module that is run in place of ``mariner``, with its arguments.
-        environment: see ``process.child``.
-        is_fresh: see ``process.child``.
 
     Raises:
         ChildError: it did not start, or did not end with exit code 0.
     """
-    conf: dict[str, Any] = {
-        "type": "mariner",
-        "name": "gateway",
-        "mariner": {"host": HOST, "port": port},
-        "event_core": {"server_id": 1, "backend": {"type": backend}, "modules": [*modules]},
-        "clients": CLIENTS if clients is None else clients,
-        "schemas": [*schemas],
-    }
-    if backend == "rocksdb":
-        conf["event_core"]["backend"]["path"] = str(store or directory / "events")
-    conf["event_core"].update(core or {})
-    if remote is not None:
-        del conf["event_core"]
+    conf = _conf(clients, tls, port, http=http, schemas=schemas)
+    if remote is None:
+        conf["event_core"] = {
+            "server_id": 1,
+            "backend": _backend_conf(backend, store or directory / "events"),
+            "modules": [*modules],
+            **(core or {}),
+        }
+    else:
         conf["eventer"] = remote
-    if tls is not None:
-        conf["mariner"]["tls"] = tls
-    if http:
-        conf["http"] = {"host": HOST, "port": 0}
     conf_path = write_conf(directory / "gateway.json", conf)
     output = directory / "gateway.log"
     output.unlink(missing_ok=True)
 
     async with processes.child(
-        program,
-        "serve",
-        "--conf",
-        str(conf_path),
-        *arguments,
+        *(program, "serve", "--conf", str(conf_path), *arguments),
         output=output,
         wrapper=wrapper,
         environment=environment,
         is_fresh=is_fresh,
     ) as process:
-        core_conf = conf.get("event_core", {})
-        wanted = {
-            "mariner": True,
-            "http": http,
-            "eventer": "eventer_server" in core_conf,
-            "rsb": core_conf.get("rsb", {}).get("mode") == "server",
-        }
-        expected = {name for name, is_wanted in wanted.items() if is_wanted}
-        ports = await _wait_ports(process, output, expected)
-        yield Gateway(
-            HOST,
-            ports["mariner"],
-            ports.get("http"),
-            ports.get("rsb"),
-            ports.get("eventer"),
-            process.pid,
-            process,
-            output,
-        )
+        ports = await _wait_ports(process, output, _listeners(conf))
+        http_port, rsb_port, eventer_port = map(ports.get, ("http", "rsb", "eventer"))
+        ports_there = http_port, rsb_port, eventer_port
+        yield Gateway(HOST, ports["mariner"], *ports_there, process.pid, process, output)
+
+
+def _conf(
+    clients: list[dict[str, Any]] | None,
+    tls: dict[str, Any] | None,
+    port: int,
+    *,
+    http: bool,
+    schemas: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    conf: dict[str, Any] = {
+        "type": "mariner",
+        "name": "gateway",
+        "mariner": {"host": HOST, "port": port},
+        "clients": CLIENTS if clients is None else clients,
+        "schemas": [*schemas],
+    }
+    if tls is not None:
+        conf["mariner"]["tls"] = tls
+    if http:
+        conf["http"] = {"host": HOST, "port": 0}
+    return conf
+
+
+def _backend_conf(backend: str, path: Path) -> dict[str, str]:
+    return {"type": backend, "path": str(path)} if backend == "rocksdb" else {"type": backend}
+
+
+def _listeners(conf: Mapping[str, Any]) -> set[str]:
+    """Names of what listens, by the configuration."""
+    core = conf.get("event_core", {})
+    wanted = {
+        "mariner": True,
+        "http": "http" in conf,
+        "eventer": "eventer_server" in core,
+        "rsb": core.get("rsb", {}).get("mode") == "server",
+    }
+    return {name for name, is_wanted in wanted.items() if is_wanted}
 
 
 def listening(text: str) -> dict[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.query import Reader
+from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.model import QueryResult, QueryTimeseriesParams
 
 
@@ -25,18 +25,18 @@ class SlowReading:
         self.release = threading.Event()
         self.n_under_way = self.n_ended = 0
         self._lock = threading.Lock()
-        ext_timeseries = Reader.ext_timeseries
+        ext_timeseries = StoreReader.ext_timeseries
 
         def ext_slowly(
-            reader: Reader, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None
+            reader: StoreReader, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None
         ) -> QueryResult:
             if params.max_results == self.MARK:
                 self._ext_wait(reader)
             return ext_timeseries(reader, params, type_ids)
 
-        monkeypatch.setattr(Reader, "ext_timeseries", ext_slowly)
+        monkeypatch.setattr(StoreReader, "ext_timeseries", ext_slowly)
 
-    def _ext_wait(self, reader: Reader) -> None:
+    def _ext_wait(self, reader: StoreReader) -> None:
         with self._lock:
             self.n_under_way += 1
         try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from eventer_bridge.chatter.codec import Dialect, encode
-from eventer_bridge.chatter.protocol import Message, Protocol
+from eventer_bridge.chatter.protocol import ChatterProtocol, Message
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer import codec
 from tests.eventer_bridge.chatter import conversation_oracle
@@ -40,7 +40,7 @@ def stream(data: bytes) -> None:
         return
     dialect = (None, *Dialect)[data[0] % 3]
     piece_bytes = 1 + data[0] // 3
-    protocol = Protocol(
+    protocol = ChatterProtocol(
         dialect, max_frame_bytes=_MAX_FRAME_BYTES, max_first_frame_bytes=_MAX_FIRST_FRAME_BYTES
     )
     try:

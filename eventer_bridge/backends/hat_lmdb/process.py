@@ -1,9 +1,9 @@
 """The process of ``hat_reading``: reads the LMDB database of a hat-event server.
 
 What it writes to its standard output are messages: a length (8 bytes, big endian), and as many
-bytes of MessagePack. The first is an :class:`Opened`, each later one a list of rows, and the last
-one, which is empty, says that this was all. A :class:`Failed` may come in place of any of them and
-is the last.
+bytes of MessagePack. The first is an :class:`OpenedDatabase`, each later one a list of rows, and
+the last one, which is empty, says that this was all. A :class:`Failed` may come in place of any of
+them and is the last.
 
 Run as ``python -m eventer_bridge.backends.hat_lmdb.process``, with the path of the database.
 """
@@ -28,7 +28,7 @@ _ROWS_BYTES: Final = 1 << 20
 """Of a message; one row more may be larger."""
 
 
-class Opened(msgspec.Struct, tag=True):
+class OpenedDatabase(msgspec.Struct, tag=True):
     """The database can be read: what is known of it.
 
     Attributes:
@@ -57,7 +57,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # LMDB may abort; that is no news to keep
     try:
         with hat_lmdb.open_store(Path(sys.argv[1])) as store:
-            _write(Opened(store.n_events(), store.last_sessions()))
+            _write(OpenedDatabase(store.n_events(), store.last_sessions()))
             for rows in _batches(store):
                 _write(rows)
             _write(None)

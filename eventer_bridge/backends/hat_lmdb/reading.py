@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from eventer_bridge.backends.hat_lmdb.database import Row, Unreadable, decode_row
-from eventer_bridge.backends.hat_lmdb.process import LENGTH_BYTES, Failed, Opened
+from eventer_bridge.backends.hat_lmdb.process import LENGTH_BYTES, Failed, OpenedDatabase
 from eventer_bridge.errors import StorageError, StoreDamagedError, StoreFormatError
 from eventer_bridge.model import Event
 
@@ -26,7 +26,7 @@ _MODULE: Final = "eventer_bridge.backends.hat_lmdb.process"
 
 _ERRORS: Final = {i.__name__: i for i in (StorageError, StoreDamagedError, StoreFormatError)}
 
-_decode_opening: Final = msgspec.msgpack.Decoder(Opened | Failed).decode
+_decode_opening: Final = msgspec.msgpack.Decoder(OpenedDatabase | Failed).decode
 _decode_rows: Final = msgspec.msgpack.Decoder(list[Row] | Failed).decode
 
 

@@ -70,7 +70,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
-from eventer_bridge.slices import Line, Steps, parts
+from eventer_bridge.slices import Steps, WorkLine, parts
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class RocksDbBackend(Backend):
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
         self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
         self._free_bytes: int | StorageError = 0
-        self._ending = Line()
+        self._ending = WorkLine()
         self._started_s = 0.0
         self._failure: str | None = None
         self._failure_cbs = util.CallbackRegistry()

@@ -1,6 +1,6 @@
 """Answering queries from the store (001, "Queries").
 
-A :class:`Reader` answers one query, on a reader thread, from one snapshot of the store, in
+A :class:`StoreReader` answers one query, on a reader thread, from one snapshot of the store, in
 two steps: find the keys of the answer and of one event more, then read the values of what
 is returned.
 
@@ -53,7 +53,7 @@ ROWS_AT_A_TIME: Final = 16
 """Rows that are read before it pauses: some 0.1 ms."""
 
 
-class Reader:
+class StoreReader:
     """See the module.
 
     Args:

@@ -12,7 +12,7 @@ from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import check_ids, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
-from eventer_bridge.backends.rocksdb.query import Reader, decode_rows
+from eventer_bridge.backends.rocksdb.query import StoreReader, decode_rows
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
 from eventer_bridge.backends.rocksdb.wanted import all_wanted, find_wanted
@@ -129,7 +129,7 @@ class QueryRunner:
         # a function of its own, so that the snapshot is gone when the store is free again
         snapshot = self._store.snapshot(pause)
         types = self._types  # after the snapshot: it has the type of each row of it
-        reader = Reader(snapshot, types.names, become_large)
+        reader = StoreReader(snapshot, types.names, become_large)
         visible = None if rights is None else types.visible(rights)
         if isinstance(params, QueryLatestParams):
             return reader.ext_latest(params, all_wanted(types, params, visible, pause))

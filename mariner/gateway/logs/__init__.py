@@ -42,7 +42,7 @@ DEFAULT: Final[dict[str, Any]] = {
 """Configuration that is used where the gateway's has no ``log``."""
 
 
-class Counts(NamedTuple):
+class LogCounts(NamedTuple):
     """Lines that were not written, since the start.
 
     Attributes:
@@ -81,8 +81,8 @@ def close() -> bool:
     return _pipeline is None or _pipeline.close()
 
 
-def counts() -> Counts:
+def counts() -> LogCounts:
     """What was not written; may be asked on any thread."""
     if _pipeline is None:
-        return Counts(0, 0)
-    return Counts(_pipeline.rate.n_left_out, _pipeline.n_dropped)
+        return LogCounts(0, 0)
+    return LogCounts(_pipeline.rate.n_left_out, _pipeline.n_dropped)

@@ -13,7 +13,7 @@ import time
 from typing import Any, Final, TypeAlias
 
 from mariner import limits
-from mariner.gateway.logs.rate import Rate
+from mariner.gateway.logs.rate import LogRate
 from mariner.gateway.logs.shorten import shorten
 
 mlog = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.n_dropped = 0
-        self.rate = Rate()
+        self.rate = LogRate()
         self._told_dropped = 0
         self._told_s = time.monotonic()
         self._queue: queue.Queue[_Item | None] = queue.Queue(limits.MAX_LOG_QUEUE_LINES)

@@ -39,7 +39,7 @@ class _Bucket:
         return True
 
 
-class Rate:
+class LogRate:
     """See the module. May be used on any thread.
 
     Args:

@@ -120,9 +120,8 @@ def report(  # noqa: PLR0917  # click gives all of them by name
 
     --types does not apply to availability and runs, which need all events of a server.
 
-    Exit code 0: the reports are made, also of no events; 1: Spark, the store, the lake or the
-    gateway failed; 2: there is no such store or lake, or wrong usage; 130: interrupted (SIGINT,
-    SIGTERM).
+    Exit code 0: the reports are made, even of no events; 1: Spark, the store, the lake or the
+    gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
         raise click.UsageError("Expected one of --store, --lake and --gateway.")

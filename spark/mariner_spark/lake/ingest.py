@@ -26,7 +26,7 @@ from mariner_spark.lake.files import Files
 from mariner_spark.lake.manifest import Manifest, Position
 from mariner_spark.lake.writer import FORMAT, OTHER_STORE, LakeSink
 from mariner_spark.source import histories, offsets, options
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import ANY_TYPE, find_servers, session_time
@@ -159,7 +159,7 @@ def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
     if found is None or not found.positions:
         return {}
 
-    def ask(gateway: Gateway) -> set[int]:
+    def ask(gateway: GatewayClient) -> set[int]:
         servers = parsed.selection.servers or find_servers(gateway, event_types=[ANY_TYPE])
         known = servers & found.positions.keys()
         told = histories.find(gateway)
@@ -182,7 +182,7 @@ def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
 
 
 def _check_history(
-    files: Files, gateway: Gateway, server: int, last: Position, told: History | None
+    files: Files, gateway: GatewayClient, server: int, last: Position, told: History | None
 ) -> None:
     """Refuse a store that was made anew, or set back.
 

@@ -56,14 +56,32 @@ def values(
         .limit(limits.REPORT_VALUE_TYPES)
         .select("type_path")
     )
+    weighted = _weighted(
+        numbers.join(sf.broadcast(largest), on="type_path", how="left_semi"), width
+    )
+    return _by_bucket(weighted).select(
+        "type_path",
+        "bucket",
+        sf.lit(width.total_seconds()).alias("bucket_s"),
+        "count",
+        "min",
+        "max",
+        "mean",
+        "first",
+        "last",
+        sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
+    )
+
+
+def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
+    """Numbers, each with the part of its bucket that it and the one before it hold there."""
     in_order = Window.partitionBy("type_path").orderBy(*ORDER)
     width_us = to_us(width)
     begin, end = sf.col("bucket_us"), sf.col("bucket_us") + width_us
     held = sf.least(us("next"), end) - us("timestamp")
     before = sf.when(us("previous") < begin, us("timestamp") - begin)
-    weighted = (
-        numbers.join(sf.broadcast(largest), on="type_path", how="left_semi")
-        .select(
+    return (
+        numbers.select(
             "type_path",
             "value",
             *ORDER,
@@ -82,6 +100,10 @@ def values(
             sf.coalesce(before / width_us, sf.lit(0.0)).alias("before"),
         )
     )
+
+
+def _by_bucket(weighted: DataFrame) -> DataFrame:
+    """What the numbers of a type in a bucket come to, in order."""
     # weights are parts of a bucket, so that what is added up does not grow with them
     total = sf.sum(
         sf.col("value") * sf.col("held")
@@ -105,18 +127,6 @@ def values(
         )
         .select("*", _mean().alias("mean"))
         .orderBy("type_path", "bucket")
-        .select(
-            "type_path",
-            "bucket",
-            sf.lit(width.total_seconds()).alias("bucket_s"),
-            "count",
-            "min",
-            "max",
-            "mean",
-            "first",
-            "last",
-            sf.coalesce(_within("weighted", "low", "high"), "mean").alias("time_mean"),
-        )
     )
 
 

@@ -50,7 +50,7 @@ class MarinerDataSource(DataSource):
         return schemas.SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reader of a batch.
+        """BatchReader of a batch.
 
         Args:
             schema: the columns to read.
@@ -62,10 +62,10 @@ class MarinerDataSource(DataSource):
         parsed = options.parse(self.options)
         parsed.check_batch()
         schemas.check(schema)
-        return Reader(parsed, schema, self.owner)
+        return BatchReader(parsed, schema, self.owner)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
-        """Reader of a stream.
+        """BatchReader of a stream.
 
         Args:
             schema: the columns to read.
@@ -76,7 +76,7 @@ class MarinerDataSource(DataSource):
         return StreamReader(options.parse(self.options), schema)
 
 
-class Reader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """Reads what the options ask for.
 
     Args:

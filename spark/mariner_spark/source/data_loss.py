@@ -32,7 +32,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
 )
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.server_events import after, after_session, start_type
 
 NEAR_EVENTS: Final = 200
@@ -51,7 +51,7 @@ MAX_TYPES: Final = 50
 """Types whose oldest event is asked for: 0.1 ms each."""
 
 
-def detect(gateway: Gateway, offset: EventId, end: EventId) -> bool:
+def detect(gateway: GatewayClient, offset: EventId, end: EventId) -> bool:
     """Whether events behind an offset seem to have been deleted.
 
     Args:
@@ -74,14 +74,14 @@ def detect(gateway: Gateway, offset: EventId, end: EventId) -> bool:
     return all(are_unread) and not _is_any_left(gateway, offset, behind[0])
 
 
-def _sees_everything(gateway: Gateway, server: int, last: Sequence[Event]) -> bool:
+def _sees_everything(gateway: GatewayClient, server: int, last: Sequence[Event]) -> bool:
     """Whether this client seems to see all events of a server, of which these are the last."""
     if _is_any_missing([i.id for i in last], last[1:]):
         return False
     return bool([*gateway.latest([start_type(server)])])
 
 
-def _is_any_left(gateway: Gateway, offset: EventId, behind: Event) -> bool:
+def _is_any_left(gateway: GatewayClient, offset: EventId, behind: Event) -> bool:
     """Whether an event up to an offset is left that retention would delete before later ones.
 
     Args:
@@ -99,7 +99,7 @@ def _is_any_left(gateway: Gateway, offset: EventId, behind: Event) -> bool:
     return any(i.type in latest and i.id != latest[i.type] for i in before)
 
 
-def _some(gateway: Gateway, params: QueryServerParams) -> Sequence[Event]:
+def _some(gateway: GatewayClient, params: QueryServerParams) -> Sequence[Event]:
     return gateway.query(msgspec.structs.replace(params, max_results=NEAR_EVENTS)).events
 
 
@@ -119,7 +119,7 @@ def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
     return False
 
 
-def _is_unread(gateway: Gateway, event_type: EventType, offset: EventId) -> bool:
+def _is_unread(gateway: GatewayClient, event_type: EventType, offset: EventId) -> bool:
     """Whether all events of a type that are left are behind an offset."""
     params = QueryTimeseriesParams([event_type], order=Order.ASCENDING)
     oldest = gateway.first(params)

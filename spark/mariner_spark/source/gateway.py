@@ -36,7 +36,7 @@ PagedParams: TypeAlias = QueryTimeseriesParams | QueryServerParams
 T = TypeVar("T")
 
 
-class Gateway:
+class GatewayClient:
     """See the module. A context manager, which closes it.
 
     Args:

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 from mariner_spark import limits
 from mariner_spark.errors import GatewayAwayError
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.options import GatewayOptions
 
 mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_open: dict[GatewayOptions, Gateway] = {}
+_open: dict[GatewayOptions, GatewayClient] = {}
 
 
 class Backoff:
@@ -76,7 +76,7 @@ class GatewayPool:
         """Why those are away that are."""
         return "; ".join(i.reason for i in self._away.values())
 
-    def ask(self, question: Callable[[Gateway], T | None]) -> Iterator[T]:
+    def ask(self, question: Callable[[GatewayClient], T | None]) -> Iterator[T]:
         """Ask all of them, as far as the answers are looked at.
 
         Args:
@@ -111,12 +111,12 @@ class GatewayPool:
             _drop(options)
 
 
-def _connected(options: GatewayOptions) -> Gateway:
+def _connected(options: GatewayOptions) -> GatewayClient:
     gateway = _open.get(options)
     if gateway is not None and gateway.is_open:
         return gateway
     _drop(options)
-    gateway = _open[options] = Gateway(options)
+    gateway = _open[options] = GatewayClient(options)
     return gateway
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
 from mariner_spark.errors import HistoryError, OptionError
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 
 
 class Told(NamedTuple):
@@ -28,7 +28,7 @@ class Told(NamedTuple):
     session: int
 
 
-def find(gateway: Gateway) -> dict[int, History]:
+def find(gateway: GatewayClient) -> dict[int, History]:
     """Histories of the events that a gateway has, by server."""
     return history.read_all(gateway.latest([history.ANY_TYPE]))
 
@@ -55,7 +55,7 @@ def check(gateway: str, server: int, held: str | None, told: History | None, ses
         )
 
 
-def check_gateway(gateway: Gateway, server: int, held: str | None, session: int) -> None:
+def check_gateway(gateway: GatewayClient, server: int, held: str | None, session: int) -> None:
     """The same, of what a gateway tells now; raises as :func:`check`."""
     check(repr(gateway), server, held, find(gateway).get(server), session)
 

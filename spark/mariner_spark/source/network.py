@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 from mariner_spark import limits, times
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
-from mariner_spark.source.gateway import Gateway, PagedParams
+from mariner_spark.source.gateway import GatewayClient, PagedParams
 from mariner_spark.source.options import GatewayOptions
 from mariner_spark.source.selection import Selection
 from mariner_spark.source.server_events import after, after_session, cut, find_last
@@ -60,7 +60,7 @@ def plan(options: GatewayOptions, selection: Selection, n_partitions: int | None
         MarinerError: it did not answer as it should.
     """
     n_partitions = n_partitions or limits.NETWORK_PARTITIONS
-    with Gateway(options) as gateway:
+    with GatewayClient(options) as gateway:
         if selection.servers is not None and selection.is_servers_only:
             n_slices = max(n_partitions // len(selection.servers), 1)
             servers = sorted(selection.servers)
@@ -78,7 +78,7 @@ def read(
         MarinerError: the connection was lost, or an answer cannot be right.
     """
     accept = _make_filter(partition, selection)
-    with Gateway(options) as gateway:
+    with GatewayClient(options) as gateway:
         for page in gateway.pages(partition.params, lambda event: _is_past(partition, event)):
             events = page if accept is None else list(filter(accept, page))
             for begin in range(0, len(events), limits.BATCH_ROWS):
@@ -93,7 +93,7 @@ def last_timestamp(options: GatewayOptions, time: Interval) -> Timestamp | None:
         MarinerError: it did not answer as it should.
     """
     params = _params(Selection(time=time))
-    with Gateway(options) as gateway:
+    with GatewayClient(options) as gateway:
         found = gateway.first(msgspec.structs.replace(params, order=Order.DESCENDING))
     return None if found is None else found.timestamp
 
@@ -114,7 +114,7 @@ def _params(selection: Selection) -> QueryTimeseriesParams:
     )
 
 
-def _cut_time(gateway: Gateway, params: QueryTimeseriesParams, n_slices: int) -> Plan:
+def _cut_time(gateway: GatewayClient, params: QueryTimeseriesParams, n_slices: int) -> Plan:
     """Slices of time with about as many sessions each, up to the newest event."""
     change = msgspec.structs.replace
     first = gateway.first(params)
@@ -128,7 +128,9 @@ def _cut_time(gateway: Gateway, params: QueryTimeseriesParams, n_slices: int) ->
     return [NetworkPartition(change(params, t_from=low, t_to=high)) for low, high in slices]
 
 
-def _inner_edges(gateway: Gateway, first: Event, last: Event, n_slices: int) -> Iterator[Timestamp]:
+def _inner_edges(
+    gateway: GatewayClient, first: Event, last: Event, n_slices: int
+) -> Iterator[Timestamp]:
     """Timestamps that cut what lies between two events.
 
     Where both are of one server its sessions are counted, because they rise with time however
@@ -147,7 +149,7 @@ def _inner_edges(gateway: Gateway, first: Event, last: Event, n_slices: int) -> 
         yield times.to_timestamp(begin + i * (end - begin) // n_slices)
 
 
-def _cut_sessions(gateway: Gateway, server: int, n_slices: int) -> Plan:
+def _cut_sessions(gateway: GatewayClient, server: int, n_slices: int) -> Plan:
     """Slices of the sessions of a server, up to the newest."""
     first = gateway.first(after(server, None))
     last = None if first is None else find_last(gateway, server, first.id)

@@ -19,7 +19,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 
 ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
 """What every server registers when it starts (``event/<server id>/engine``). The latest event
@@ -33,7 +33,9 @@ def start_type(server: int) -> EventType:
     return ("event", str(server), "engine")
 
 
-def find_servers(gateway: Gateway, event_types: Sequence[EventType] = (ENGINE_TYPE,)) -> set[int]:
+def find_servers(
+    gateway: GatewayClient, event_types: Sequence[EventType] = (ENGINE_TYPE,)
+) -> set[int]:
     """Servers that the latest events of some types are of, as far as this client may see them."""
     return {i.id.server for i in gateway.latest(event_types)}
 
@@ -54,7 +56,7 @@ def from_event(event_id: EventId) -> QueryServerParams:
     return after(server, EventId(server, session, instance - 1))
 
 
-def find_last(gateway: Gateway, server: int, known: EventId | None) -> EventId | None:
+def find_last(gateway: GatewayClient, server: int, known: EventId | None) -> EventId | None:
     """Id of the last event of a server, in about as many queries as ``known`` is old in bits.
 
     Args:
@@ -86,14 +88,14 @@ def find_last(gateway: Gateway, server: int, known: EventId | None) -> EventId |
     )
 
 
-def session_time(gateway: Gateway, server: int, session: int) -> Timestamp | None:
+def session_time(gateway: GatewayClient, server: int, session: int) -> Timestamp | None:
     """Timestamp of a session, which all of its events have; None: none of them is there."""
     first = gateway.first(after_session(server, session - 1))
     return first.timestamp if first is not None and first.id.session == session else None
 
 
 def take(
-    gateway: Gateway, server: int, start: EventId | None, end: EventId, n_events: int
+    gateway: GatewayClient, server: int, start: EventId | None, end: EventId, n_events: int
 ) -> tuple[EventId, int] | None:
     """Walk from one event towards another one, which takes as long as reading them.
 

@@ -36,7 +36,7 @@ from mariner_spark import limits
 from mariner_spark import schema as schemas
 from mariner_spark.errors import DataLossError, GatewayAwayError, OptionError
 from mariner_spark.source import histories, offsets, stream_batches
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.histories import Told
 from mariner_spark.source.offsets import Offsets
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Last events of all servers, as far as the gateways can be reached."""
         named = self._options.selection.servers
 
-        def find(gateway: Gateway) -> _Surveyed:
+        def find(gateway: GatewayClient) -> _Surveyed:
             if named is None:
                 self._servers |= find_servers(gateway) | begin.keys()
             told = histories.find(gateway)
@@ -247,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         session = min(lasts).session
 
-        def find(gateway: Gateway) -> tuple[Gateway, Timestamp] | None:
+        def find(gateway: GatewayClient) -> tuple[GatewayClient, Timestamp] | None:
             moment = session_time(gateway, server, session)
             return None if moment is None else (gateway, moment)
 
@@ -281,7 +281,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for server, _ in _pending(begin, newest):
             params = after(server, begin.get(server))
             params = msgspec.structs.replace(params, max_results=limits.MAX_NOISE_EVENTS)
-            result = next(self._gateways.ask(partial(Gateway.query, params=params)), None)
+            result = next(self._gateways.ask(partial(GatewayClient.query, params=params)), None)
             if result is not None and (
                 result.more_follows or not all(map(_is_announcement, result.events))
             ):

@@ -20,7 +20,7 @@ from mariner_spark.errors import DataLossError, HistoryError
 from mariner_spark.source import data_loss, histories
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import after, cut, from_event
@@ -81,7 +81,7 @@ def plan(
     """
     refused: list[HistoryError] = []
 
-    def look(gateway: Gateway) -> _Place | None:
+    def look(gateway: GatewayClient) -> _Place | None:
         try:
             histories.check_gateway(gateway, server, held, end.session)
         except HistoryError as e:
@@ -158,7 +158,7 @@ class _Reading:
     def __init__(self, partition: StreamPartition) -> None:
         self._partition = partition
         self._reached = partition.start
-        self._gateway: Gateway | None = None
+        self._gateway: GatewayClient | None = None
         self.refused: HistoryError | None = None
         self._pages: Iterator[Sequence[Event]] = iter(())
 
@@ -167,7 +167,7 @@ class _Reading:
         """Whether all of it is read."""
         return self._reached is not None and self._reached >= self._partition.end
 
-    def next_page(self, gateway: Gateway) -> Sequence[Event] | None:
+    def next_page(self, gateway: GatewayClient) -> Sequence[Event] | None:
         """What follows, of this gateway; None: it has no more."""
         if gateway is not self._gateway:
             partition = self._partition

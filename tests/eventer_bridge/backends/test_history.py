@@ -9,7 +9,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import history, memory, rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.history import History, Span
+from eventer_bridge.backends.history import History, HistorySpan
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
@@ -30,7 +30,9 @@ from eventer_bridge.model import (
 
 SOURCE = Source(SourceType.CONNECTION, 1)
 
-TWICE_RESTORED = History("c", 2_000, (Span(None, 0, 5), Span("a", 8, 20), Span("b", 1_000, 1_030)))
+TWICE_RESTORED = History(
+    "c", 2_000, (HistorySpan(None, 0, 5), HistorySpan("a", 8, 20), HistorySpan("b", 1_000, 1_030))
+)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def event_of(told: RegisterEvent, session: int, server: int = 7) -> Event:
 def test_each_history_tells_of_those_before() -> None:
     assert history.read(event_of(history.begin(7, "a", None, None), 1)) == History("a", 1)
     first = history.read(event_of(history.begin(7, "a", None, 5), 8))
-    assert first == History("a", 8, (Span(None, 0, 5),))
+    assert first == History("a", 8, (HistorySpan(None, 0, 5),))
     second = history.read(event_of(history.begin(7, "b", first, 20), 1_000))
     third = history.read(event_of(history.begin(7, "c", second, 1_030), 2_000))
     assert third == TWICE_RESTORED
@@ -169,6 +171,8 @@ async def test_a_store_of_before_gets_a_history(tmp_path: Path) -> None:
             names.add(backend.history_id)
             async with await engine.create(backend, 7) as core:
                 [event] = await told(core)
-                expected = History(backend.history_id, event.id.session, (Span(None, 0, 40),))
+                expected = History(
+                    backend.history_id, event.id.session, (HistorySpan(None, 0, 40),)
+                )
                 assert history.read(event) == expected
     assert len(names) == 1

@@ -12,7 +12,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.event_blocks import EventBlocks
-from eventer_bridge.backends.memory_query import Reader
+from eventer_bridge.backends.memory_query import MemoryReader
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
     Event,
@@ -81,11 +81,11 @@ async def test_queries_end_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) ->
     async with backend:
         await Writer(backend).session(draft("a"))
 
-        def ext_for_ever(reader: Reader, params: QueryTimeseriesParams) -> QueryResult:
+        def ext_for_ever(reader: MemoryReader, params: QueryTimeseriesParams) -> QueryResult:
             while True:
                 reader._pause()
 
-        monkeypatch.setattr(Reader, "ext_timeseries", ext_for_ever)
+        monkeypatch.setattr(MemoryReader, "ext_timeseries", ext_for_ever)
         asking = asyncio.ensure_future(backend.query(QueryTimeseriesParams()))
         while not backend.query_load.running:
             await asyncio.sleep(0.001)

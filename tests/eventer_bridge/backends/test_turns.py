@@ -3,15 +3,15 @@
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends.turns import Line, Turns
+from eventer_bridge.backends.turns import QueryLine, QueryTurns
 
 
-def begun(turns: Turns[str], count: int) -> list[str | None]:
+def begun(turns: QueryTurns[str], count: int) -> list[str | None]:
     return [turns.next() for _ in range(count)]
 
 
 def test_a_line_is_taken_from_client_by_client() -> None:
-    line: Line[str] = Line()
+    line: QueryLine[str] = QueryLine()
     for item in "a1", "a2", "a3", "b1", "c1", "c2":
         line.append(item[0], item)
     assert len(line) == 6
@@ -24,7 +24,7 @@ def test_a_line_is_taken_from_client_by_client() -> None:
 
 
 def test_what_leaves_a_line_is_not_taken() -> None:
-    line: Line[str] = Line()
+    line: QueryLine[str] = QueryLine()
     for item in "a1", "a2", "b1":
         line.append(item[0], item)
     line.remove("a", "a1")
@@ -35,7 +35,7 @@ def test_what_leaves_a_line_is_not_taken() -> None:
 
 
 def test_nobody_waits() -> None:
-    turns: Turns[str] = Turns()
+    turns: QueryTurns[str] = QueryTurns()
     assert turns.next() is None
     turns.add("a", "a1")
     assert begun(turns, 2) == ["a1", None]
@@ -44,7 +44,7 @@ def test_nobody_waits() -> None:
 
 
 def test_first_turns_are_not_behind_later_ones() -> None:
-    turns: Turns[str] = Turns()
+    turns: QueryTurns[str] = QueryTurns()
     for n in range(10):
         turns.add("a", f"a{n}")
     for _ in range(10):
@@ -58,7 +58,7 @@ def test_first_turns_are_not_behind_later_ones() -> None:
 
 def test_later_turns_get_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READER_TURN_S", 4.0)
-    turns: Turns[str] = Turns()
+    turns: QueryTurns[str] = QueryTurns()
     turns.add("a", "costly")
     assert turns.next() == "costly"
     turns.charge(4.0, is_first=True)
@@ -81,7 +81,7 @@ def test_later_turns_get_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_time_that_nobody_else_wanted_is_not_owed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READER_TURN_S", 4.0)
-    turns: Turns[str] = Turns()
+    turns: QueryTurns[str] = QueryTurns()
     for _ in range(1_000):
         turns.add("a", "cheap")
         assert turns.next() == "cheap"
@@ -98,7 +98,7 @@ def test_time_that_nobody_else_wanted_is_not_owed(monkeypatch: pytest.MonkeyPatc
 
 def test_a_client_begins_as_much_as_it_leaves_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_QUERIES_BEGUN", 8)
-    turns: Turns[str] = Turns()
+    turns: QueryTurns[str] = QueryTurns()
     for n in range(20):
         turns.add("a", f"a{n}")
     assert begun(turns, 5) == ["a0", "a1", "a2", "a3", None]

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.chatter.conversation import Conversation
-from eventer_bridge.chatter.protocol import Protocol
+from eventer_bridge.chatter.protocol import ChatterProtocol
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import next_message
@@ -80,7 +80,7 @@ def check(operations: bytes) -> int:
     Raises:
         AssertionError: the two disagree.
     """
-    protocol = Protocol(Dialect.CURRENT, max_frame_bytes=1 << 10)
+    protocol = ChatterProtocol(Dialect.CURRENT, max_frame_bytes=1 << 10)
     oracle = Oracle()
     conversations: dict[Key, Conversation] = {}
     taken = 0
@@ -123,7 +123,7 @@ def _message(oracle: Oracle, flags: int, number: int, *, last: bool, token: bool
 
 
 def _send(
-    protocol: Protocol,
+    protocol: ChatterProtocol,
     oracle: Oracle,
     conversations: dict[Key, Conversation],
     number: int,
@@ -148,7 +148,9 @@ def _send(
     _compare(protocol, oracle, conversations)
 
 
-def _compare(protocol: Protocol, oracle: Oracle, conversations: dict[Key, Conversation]) -> None:
+def _compare(
+    protocol: ChatterProtocol, oracle: Oracle, conversations: dict[Key, Conversation]
+) -> None:
     assert protocol.open_conversations == len(oracle.is_our_turn)
     ours_to_answer = [key for key, is_ours in oracle.is_our_turn.items() if is_ours and not key[0]]
     assert protocol.awaiting_reply == len(ours_to_answer)

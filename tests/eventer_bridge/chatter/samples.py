@@ -6,7 +6,7 @@ from hat.sbs import PySerializer, Repository
 from hypothesis import strategies as st
 
 from eventer_bridge.chatter.codec import Dialect, Msg
-from eventer_bridge.chatter.protocol import Handled, Message, Protocol
+from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
 from eventer_bridge.resources import read_schema
 
 REPOSITORY: Final = Repository(read_schema("HatChatter.sbs"), read_schema("Hat.sbs"))
@@ -78,13 +78,13 @@ def hat_decode(message: bytes, dialect: Dialect) -> Msg:
     return Msg(**record, type=msg_type, data=bytes(data["data"]))
 
 
-def next_message(protocol: Protocol) -> Message | None:
+def next_message(protocol: ChatterProtocol) -> Message | None:
     """The next message that its user gets; None if more bytes are needed for it."""
     while isinstance(message := protocol.next_message(), Handled):
         pass
     return message
 
 
-def messages_of(protocol: Protocol) -> list[Message]:
+def messages_of(protocol: ChatterProtocol) -> list[Message]:
     """All of them that are here."""
     return [*iter(lambda: next_message(protocol), None)]

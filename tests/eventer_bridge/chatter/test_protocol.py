@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.chatter.conversation import Conversation, Turn
-from eventer_bridge.chatter.protocol import Handled, Message, Protocol
+from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
 from eventer_bridge.errors import (
     FrameError,
     InvalidMessageError,
@@ -33,8 +33,8 @@ class Clock:
         return self.now
 
 
-def make(dialect: Dialect | None = Dialect.CURRENT, **arguments: Any) -> Protocol:
-    return Protocol(dialect, **{"max_frame_bytes": 1 << 20, **arguments})
+def make(dialect: Dialect | None = Dialect.CURRENT, **arguments: Any) -> ChatterProtocol:
+    return ChatterProtocol(dialect, **{"max_frame_bytes": 1 << 20, **arguments})
 
 
 def frame(msg: Msg, dialect: Dialect = Dialect.CURRENT) -> bytes:
@@ -54,12 +54,12 @@ def msg(
     return Msg(msg_id, first, owner, token, last, msg_type, b"")
 
 
-def deliver(sender: Protocol, receiver: Protocol) -> list[Message]:
+def deliver(sender: ChatterProtocol, receiver: ChatterProtocol) -> list[Message]:
     receiver.receive_data(sender.data_to_send())
     return messages_of(receiver)
 
 
-def receive(protocol: Protocol, *messages: Msg) -> list[Message]:
+def receive(protocol: ChatterProtocol, *messages: Msg) -> list[Message]:
     protocol.receive_data(b"".join(frame(i) for i in messages))
     return messages_of(protocol)
 
@@ -151,20 +151,20 @@ def test_identifiers_of_a_peer_need_not_arrive_in_order() -> None:
 # --- what may not be sent -----------------------------------------------------------------
 
 
-def ended(protocol: Protocol) -> Conversation:
+def ended(protocol: ChatterProtocol) -> Conversation:
     return protocol.send("T.A", b"")
 
 
-def without_token(protocol: Protocol) -> Conversation:
+def without_token(protocol: ChatterProtocol) -> Conversation:
     return protocol.send("T.A", b"", last=False)
 
 
-def of_another_connection(protocol: Protocol) -> Conversation:
+def of_another_connection(protocol: ChatterProtocol) -> Conversation:
     protocol.send("T.A", b"", last=False, token=False)
     return make().send("T.A", b"", last=False, token=False)
 
 
-def answered(protocol: Protocol) -> Conversation:
+def answered(protocol: ChatterProtocol) -> Conversation:
     [message] = receive(protocol, msg(1, 1))
     return protocol.send("T.A", b"", conversation=message.conversation)
 
@@ -178,7 +178,9 @@ def answered(protocol: Protocol) -> Conversation:
         (answered, "T.X: <conversation 1, the peer's> has ended"),
     ],
 )
-def test_what_we_may_not_send(prepare: Callable[[Protocol], Conversation], text: str) -> None:
+def test_what_we_may_not_send(
+    prepare: Callable[[ChatterProtocol], Conversation], text: str
+) -> None:
     protocol = make()
     conversation = prepare(protocol)
     protocol.data_to_send()

@@ -17,7 +17,7 @@ from eventer_bridge.core.client_session import ClientService
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
-from eventer_bridge.net.listening import Listener, listen_for_streams
+from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.core import line_wire
@@ -29,7 +29,7 @@ TIMEOUT_S = 60
 class Serving(NamedTuple):
     core: Engine
     service: ClientService
-    listener: Listener[Client]
+    listener: StreamListener[Client]
     peers: "list[Peer]"
 
     @property

@@ -11,7 +11,7 @@ from eventer_bridge import chatter
 from eventer_bridge.eventer import client
 from eventer_bridge.model import INT64_MAX, Event, EventId, Timestamp
 from eventer_bridge.remote import relay_positions
-from eventer_bridge.remote.relay_positions import Position
+from eventer_bridge.remote.relay_positions import RelayPosition
 from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.peer import RawPeer, event, register_req
 
@@ -33,7 +33,7 @@ async def server_with_events(
             yield connected, [i for i in await events_of(server, 1) if i.type == ("b",)]
 
 
-async def resume(connected: client.EventerClient, position: Position) -> EventId | None:
+async def resume(connected: client.EventerClient, position: RelayPosition) -> EventId | None:
     found = await relay_positions.resume(connected, {1: position})
     assert list(found) == [1]
     return found[1]
@@ -44,7 +44,7 @@ async def test_the_last_event_is_still_there(
 ) -> None:
     async with server_with_events(tmp_path) as (connected, events):
         for told in events:
-            assert await resume(connected, Position.of(told)) == told.id
+            assert await resume(connected, RelayPosition.of(told)) == told.id
     assert not [i for i in caplog.records if i.levelno >= logging.WARNING]
 
 
@@ -53,15 +53,15 @@ async def test_the_last_events_were_lost(tmp_path: Path, caplog: pytest.LogCaptu
         for last in events:  # of those that were there when the other ones were told of
             session_id = last.id.session
             for lost in (1, 2, N_SESSIONS, 1_000_000):
-                told = Position(EventId(1, session_id + lost, 1), last.timestamp)
+                told = RelayPosition(EventId(1, session_id + lost, 1), last.timestamp)
                 assert await resume(connected, told) == EventId(1, session_id, INT64_MAX)
             assert caplog.records[-1].__dict__["goes_on_after"] == session_id
             # none of this server's events was there at that time
             before = Timestamp(0, 0)
-            assert await resume(connected, Position(EventId(1, session_id, 1), before)) is None
+            assert await resume(connected, RelayPosition(EventId(1, session_id, 1), before)) is None
             assert caplog.records[-1].__dict__["goes_on_after"] is None
         first = await relay_positions.resume(
-            connected, {2: Position(EventId(2, 17, 1), LATER)}
+            connected, {2: RelayPosition(EventId(2, 17, 1), LATER)}
         )  # a server of which nothing is there any more
         assert first == {1: None, 2: None}
 

@@ -17,7 +17,7 @@ class RawPeer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.decoder = codec.FrameDecoder()
+        self.decoder = codec.NotificationDecoder()
 
     @classmethod
     async def connect(cls, port: int) -> Self:

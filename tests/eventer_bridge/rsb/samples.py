@@ -7,7 +7,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from eventer_bridge.model import INT64_MAX, INT64_MIN
-from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, Scope, parse_scope
+from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope, parse_scope
 from eventer_bridge.rsb.values import CONVERTERS
 
 SENDER: Final = UUID("D8FBFEF4-4EB0-4C89-9716-C425DED3C527")
@@ -28,8 +28,8 @@ def sample(
         user_times={"seen": 5, "before 1970": -1},
         user_infos={"unit": "C", "ort": "Küche"},
     )
-    causes = (EventId(OTHER, 378), EventId(SENDER, 0))
-    event_id = EventId(sender, sequence)
+    causes = (RsbEventId(OTHER, 378), RsbEventId(SENDER, 0))
+    event_id = RsbEventId(sender, sequence)
     return RsbEvent(event_id, parse_scope(scope), schema, data, "REQUEST", causes, meta)
 
 
@@ -39,7 +39,7 @@ _int64 = st.integers(INT64_MIN, INT64_MAX)
 _times = st.none() | _int64
 _segments = st.text("abcXYZ019-_", min_size=1, max_size=6)
 scopes = st.lists(_segments, max_size=5).map(lambda segments: Scope(tuple(segments)))
-event_ids = st.builds(EventId, st.uuids(), st.integers(0, 2**32 - 1))
+event_ids = st.builds(RsbEventId, st.uuids(), st.integers(0, 2**32 - 1))
 _metas = st.builds(
     MetaData,
     *(_times, _times, _times, _times),

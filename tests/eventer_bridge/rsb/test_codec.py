@@ -15,7 +15,7 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
 )
 from eventer_bridge.rsb import codec
-from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, Scope
+from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope
 from tests.eventer_bridge.rsb.oracle import Notification
 from tests.eventer_bridge.rsb.samples import events, sample
 
@@ -57,13 +57,13 @@ def as_oracle(event: RsbEvent) -> Any:
     )
 
 
-def _oracle_id(event_id: EventId) -> dict[str, Any]:
+def _oracle_id(event_id: RsbEventId) -> dict[str, Any]:
     return {"sender_id": event_id.sender.bytes, "sequence_number": event_id.sequence}
 
 
 def test_a_frame_byte_for_byte() -> None:
     sender = bytes(range(16))
-    event = RsbEvent(EventId(UUID(bytes=sender), 300), Scope(("a",)), "bool", b"\x01", "GET")
+    event = RsbEvent(RsbEventId(UUID(bytes=sender), 300), Scope(("a",)), "bool", b"\x01", "GET")
     fields = [  # tag (number << 3 | wire type), size, content
         b"\x32\x03/a/",
         b"\x3a\x04bool",
@@ -90,7 +90,7 @@ def test_ours_and_plain_protobuf_understand_each_other(event: RsbEvent) -> None:
 @given(st.lists(events(), max_size=4), st.data())
 def test_a_stream_can_be_cut_anywhere(sent: list[RsbEvent], data: st.DataObject) -> None:
     stream = b"".join(codec.encode_frame(codec.encode(event)) for event in sent)
-    decoder = codec.FrameDecoder()
+    decoder = codec.NotificationDecoder()
     came = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
@@ -103,7 +103,7 @@ def test_a_stream_can_be_cut_anywhere(sent: list[RsbEvent], data: st.DataObject)
 
 
 def test_byte_by_byte() -> None:
-    decoder = codec.FrameDecoder()
+    decoder = codec.NotificationDecoder()
     frame = codec.encode_frame(codec.encode(EVENT))
     for count, byte in enumerate(frame[:-1], 1):
         decoder.feed(bytes([byte]))
@@ -116,7 +116,7 @@ def test_byte_by_byte() -> None:
 
 
 def test_a_frame_is_bounded_before_it_comes() -> None:
-    decoder = codec.FrameDecoder()
+    decoder = codec.NotificationDecoder()
     decoder.feed((limits.MAX_NOTIFICATION_BYTES + 1).to_bytes(4, "little"))
     with pytest.raises(FrameError, match="frame of 16777217 bytes announced, at most 16777216"):
         decoder.next_frame()
@@ -127,10 +127,10 @@ def test_a_frame_is_bounded_before_it_comes() -> None:
 def test_the_largest_frame_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_NOTIFICATION_BYTES", 5)
     frame = codec.encode_frame(b"12345")
-    decoder = codec.FrameDecoder(5)
+    decoder = codec.NotificationDecoder(5)
     decoder.feed(frame)
     assert decoder.next_frame() == b"12345"
-    smaller = codec.FrameDecoder(4)
+    smaller = codec.NotificationDecoder(4)
     smaller.feed(frame)
     with pytest.raises(FrameError, match=r"^frame of 5 bytes announced, at most 4 are allowed$"):
         smaller.next_frame()

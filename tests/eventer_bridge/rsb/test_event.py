@@ -7,7 +7,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.errors import InvalidEventError
-from eventer_bridge.rsb.event import EventId, Informer, MetaData, Scope, parse_scope
+from eventer_bridge.rsb.event import Informer, MetaData, RsbEventId, Scope, parse_scope
 from tests.eventer_bridge.rsb.samples import sample
 
 
@@ -21,7 +21,7 @@ from tests.eventer_bridge.rsb.samples import sample
 def test_the_id_is_derived_from_sender_and_sequence(
     sender: str, sequence: int, expected: str
 ) -> None:
-    assert EventId(UUID(sender), sequence).to_uuid() == UUID(expected)
+    assert RsbEventId(UUID(sender), sequence).to_uuid() == UUID(expected)
     assert sample(sequence, sender=UUID(sender)).id == UUID(expected)
 
 

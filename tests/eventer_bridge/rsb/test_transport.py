@@ -15,7 +15,7 @@ from eventer_bridge.errors import ClosedError, ConnectError
 from eventer_bridge.net import Admission, Bounds
 from eventer_bridge.net.stream import Pause
 from eventer_bridge.rsb import codec, transport
-from eventer_bridge.rsb.connection import Connection, Received
+from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import RsbEvent
 from eventer_bridge.rsb.stats import RsbStats
 from eventer_bridge.rsb.transport import BusClient, BusServer
@@ -31,9 +31,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.events: list[RsbEvent] = []
-        self.connections: list[Connection] = []
+        self.connections: list[RsbConnection] = []
 
-    def __call__(self, connection: Connection, batch: Sequence[Received]) -> None:
+    def __call__(self, connection: RsbConnection, batch: Sequence[Received]) -> None:
         assert len(batch) <= limits.RSB_TURN_EVENTS
         self.connections.append(connection)
         self.events += [received.event for received in batch]
@@ -57,7 +57,7 @@ async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, name, 2 * len(FRAME))
     sizes: list[int] = []
 
-    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+    def on_events(connection: RsbConnection, batch: Sequence[Received]) -> None:
         sizes.append(len(batch))
 
     bus = await transport.listen("127.0.0.1", 0, on_events, RsbStats())
@@ -70,14 +70,14 @@ async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyP
 async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FULL_READ_BYTES", len(FRAME))
     is_read_on: list[bool] = []  # after a full read
-    receive = Connection.data_received
+    receive = RsbConnection.data_received
 
-    def note(connection: Connection, data: bytes) -> None:
+    def note(connection: RsbConnection, data: bytes) -> None:
         receive(connection, data)
         if len(data) >= len(FRAME):
             is_read_on.append(connection._transport.is_reading())
 
-    monkeypatch.setattr(Connection, "data_received", note)
+    monkeypatch.setattr(RsbConnection, "data_received", note)
     recorder = Recorder()
     async with serving(recorder) as bus, await RawPeer.connect(bus.port) as peer:
         for n in range(1, 4):
@@ -89,9 +89,9 @@ async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch)
 async def test_turns_are_short_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RSB_TURN_FRAMES", 8)
     sizes: list[int] = []
-    senders: list[Connection] = []
+    senders: list[RsbConnection] = []
 
-    def on_events(connection: Connection, batch: Sequence[Received]) -> None:
+    def on_events(connection: RsbConnection, batch: Sequence[Received]) -> None:
         sizes.append(len(batch))
         senders.extend([connection] * len(batch))
 
@@ -324,7 +324,7 @@ async def test_a_callback_that_fails_closes_that_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Failing(Recorder):
-        def __call__(self, connection: Connection, batch: Sequence[Received]) -> None:
+        def __call__(self, connection: RsbConnection, batch: Sequence[Received]) -> None:
             raise RuntimeError("a mistake of ours")
 
     async with serving(Failing()) as bus, await RawPeer.connect(bus.port) as peer:

@@ -12,7 +12,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
-from eventer_bridge.backends.rocksdb.query import Reader
+from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core.stalls import Stalls, Work
@@ -105,13 +105,13 @@ async def test_a_storage_thread_that_hangs_although_nothing_waits(
 async def test_what_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_STALL_S", 0.05)
     goes_on = threading.Event()
-    ext_timeseries = Reader.ext_timeseries
+    ext_timeseries = StoreReader.ext_timeseries
 
     def ext_hang(*arguments: object) -> object:
         goes_on.wait()
         return ext_timeseries(*arguments)  # type: ignore[arg-type]  # as it was called
 
-    monkeypatch.setattr(Reader, "ext_timeseries", ext_hang)
+    monkeypatch.setattr(StoreReader, "ext_timeseries", ext_hang)
     async with serving(tmp_path) as gateway:
         query = asyncio.ensure_future(gateway.core.query(QueryTimeseriesParams()))
         reason = await until_not_ready(gateway)

@@ -5,7 +5,7 @@ from pathlib import Path
 import aiohttp
 from prometheus_client import CollectorRegistry
 
-from eventer_bridge.rsb.event import EventId, MetaData, RsbEvent, parse_scope
+from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
 from mariner import limits
 from mariner.gateway.rsb_metrics import RsbLatency
 from tests.eventer_bridge.rsb.peers import RawPeer, until
@@ -16,7 +16,7 @@ from tests.support.gateway import gateway
 def observed(*metas: MetaData) -> CollectorRegistry:
     latency = RsbLatency()
     for meta in metas:
-        latency.observe(RsbEvent(EventId(SENDER, 0), parse_scope("/a/"), meta=meta))
+        latency.observe(RsbEvent(RsbEventId(SENDER, 0), parse_scope("/a/"), meta=meta))
     registry = CollectorRegistry()
     registry.register(latency)
     return registry
@@ -52,7 +52,7 @@ def test_scopes_are_bounded() -> None:
     for index in range(count):
         scope = parse_scope(f"/s/{index}/")
         for _ in range(2):
-            latency.observe(RsbEvent(EventId(SENDER, 0), scope, meta=MetaData(1, 2)))
+            latency.observe(RsbEvent(RsbEventId(SENDER, 0), scope, meta=MetaData(1, 2)))
     [family] = latency.collect()
     names = {sample.labels["scope"] for sample in family.samples}
     assert len(names) == limits.MAX_METRIC_SCOPES + 1

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import chatter, limits
-from eventer_bridge.rsb.connection import Connection as RsbConnection
+from eventer_bridge.rsb.connection import RsbConnection
 from mariner.server.connection import ClientConnection
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer
@@ -22,7 +22,6 @@ CORE: Final = {
 
 
 async def test_connections_whose_end_nobody_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.05)
     async with asyncio.timeout(20), running_gateway(event_core=CORE) as gateway:
         assert gateway.eventer_server is not None

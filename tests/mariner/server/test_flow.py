@@ -44,7 +44,9 @@ async def test_many_registrations_in_flight_are_answered_in_order(tmp_path: Path
         assert sessions == list(range(sessions[0], sessions[0] + len(sessions)))
 
 
-@pytest.mark.parametrize("reader", [query.Reader, memory_query.Reader], ids=["rocksdb", "memory"])
+@pytest.mark.parametrize(
+    "reader", [query.StoreReader, memory_query.MemoryReader], ids=["rocksdb", "memory"]
+)
 async def test_a_slow_query_does_not_hold_back_a_ping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any
 ) -> None:
@@ -58,7 +60,9 @@ async def test_a_slow_query_does_not_hold_back_a_ping(
 
     monkeypatch.setattr(reader, "ext_timeseries", ext_slowly)
     async with (
-        running_gateway(path=tmp_path / "store" if reader is query.Reader else None) as gateway,
+        running_gateway(
+            path=tmp_path / "store" if reader is query.StoreReader else None
+        ) as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         peer.send(QUERY_ALL)

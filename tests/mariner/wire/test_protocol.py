@@ -25,7 +25,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
 )
-from mariner.wire.protocol import LargeMessage, Protocol, RefusedRegister, Role, State
+from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role, State
 from tests.mariner.wire.hat_messages import to_hat
 from tests.mariner.wire.samples import SAMPLES
 
@@ -57,10 +57,10 @@ CASES = [(r, s, n) for r, s, n in itertools.product(Role, State, BY_NAME)]
 case_ids = [f"{role.name} {state.name} {name}" for role, state, name in CASES]
 
 
-def in_state(state: State, **limits_bytes: Any) -> tuple[Protocol, Protocol]:
+def in_state(state: State, **limits_bytes: Any) -> tuple[MarinerProtocol, MarinerProtocol]:
     """A client and a server, of which both are in the state."""
-    client = Protocol(Role.CLIENT, **limits_bytes)
-    server = Protocol(Role.SERVER, **limits_bytes)
+    client = MarinerProtocol(Role.CLIENT, **limits_bytes)
+    server = MarinerProtocol(Role.SERVER, **limits_bytes)
     if state is State.CONNECTING:
         return client, server
     server.receive_data(client.send(INIT))
@@ -154,7 +154,7 @@ def test_conversation_recorded_from_hat_mariner(receiver: Role, n_bytes: int) ->
     first = "init_req" if sender is Role.CLIENT else "init_res, success"
     names = [first] + [i for i in SAMPLES if i.split(",")[0] in ALLOWED[sender, State.OPEN]]
     frames = {i["name"]: bytes.fromhex(i["header"]) + i["message"].encode() for i in VECTORS}
-    protocol = Protocol(receiver)
+    protocol = MarinerProtocol(receiver)
     if receiver is Role.CLIENT:
         protocol.send(INIT)
     received: list[Any] = []
@@ -265,7 +265,7 @@ def test_a_large_message_is_decoded_later(n_more: int) -> None:
 
 @pytest.mark.parametrize("large_bytes", [1, limits.LARGE_FRAME_BYTES])
 def test_what_is_wrong_with_a_large_message_is_told_as_of_a_small_one(large_bytes: int) -> None:
-    def large(message: bytes) -> tuple[Protocol, LargeMessage]:
+    def large(message: bytes) -> tuple[MarinerProtocol, LargeMessage]:
         _, server = in_state(State.OPEN)
         server.large_bytes = large_bytes
         server.receive_data(encode_frame(of_size(message, large_bytes + 1)))
@@ -360,7 +360,7 @@ def test_messages_before_a_message_that_ends_in_its_middle_are_taken() -> None:
 def test_init_res_is_of_the_answered_kind() -> None:
     """A success without a status is told as STANDBY, never as something the schema rejects."""
     _, server = in_state(State.INITIATING)
-    client = Protocol(Role.CLIENT)
+    client = MarinerProtocol(Role.CLIENT)
     client.send(INIT)
     client.receive_data(server.send(InitRes(True)))
     message = client.next_message()

@@ -210,7 +210,7 @@ def test_the_manifest_remembers_the_last_queries_only(tmp_path: Path) -> None:
     assert stored(tmp_path) == rows_of(plain_events(1))
 
 
-def told(session: int, history_id: str, *before: history.Span) -> Event:
+def told(session: int, history_id: str, *before: history.HistorySpan) -> Event:
     """What server 1 tells of its history."""
     payload = JsonPayload.of({"id": history_id, "before": before})
     event_id = EventId(1, session, 2)
@@ -225,16 +225,20 @@ def test_a_stream_of_another_history_is_refused(tmp_path: Path) -> None:
     """However the stream was begun."""
     lake = manifest.update(Files(str(tmp_path)), lambda old: old)
     for number, part in enumerate(
-        ([some(1)], [told(2, "a", history.Span(None, 0, 1)), some(3)], [some(4)])
+        ([some(1)], [told(2, "a", history.HistorySpan(None, 0, 1)), some(3)], [some(4)])
     ):
         commit(tmp_path, number, write(tmp_path, "q", part))
         lake = manifest.load(Files(str(tmp_path)))
         assert lake.positions[1].history_id == (None, "a", "a")[number]
-    for before in ((), (history.Span("b", 2, 9),), (history.Span("a", 2, 3),)):
+    for before in ((), (history.HistorySpan("b", 2, 9),), (history.HistorySpan("a", 2, 3),)):
         with pytest.raises(LakeError, match=r"server 1: .* session 4.* into a new lake"):
             write(tmp_path, "other", [told(100, "c", *before), some(101)])
     assert manifest.load(Files(str(tmp_path))) == lake
-    commit(tmp_path, 3, write(tmp_path, "q", [told(100, "c", history.Span("a", 2, 4)), some(101)]))
+    commit(
+        tmp_path,
+        3,
+        write(tmp_path, "q", [told(100, "c", history.HistorySpan("a", 2, 4)), some(101)]),
+    )
     assert manifest.load(Files(str(tmp_path))).positions[1].history_id == "c"
 
 
@@ -242,7 +246,7 @@ def test_the_history_of_a_task_lasts_until_another_one_is_told(tmp_path: Path) -
     parts = [
         [told(2, "a"), some(3)],
         [some(4)],
-        [told(9, "b", history.Span("a", 2, 4))],
+        [told(9, "b", history.HistorySpan("a", 2, 4))],
         [some(12)],
     ]
     for order in permutations(parts):

@@ -15,7 +15,7 @@ from eventer_bridge.model import EventId, Order, QueryTimeseriesParams
 from mariner_spark import limits
 from mariner_spark.errors import DataLossError, HistoryError
 from mariner_spark.source import options
-from mariner_spark.source.gateway import Gateway as Connection
+from mariner_spark.source.gateway import GatewayClient as Connection
 from mariner_spark.source.offsets import decode
 from mariner_spark.source.stream import StreamReader
 from tests.spark.source.streams import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eventer_bridge.model import Event, EventId, JsonPayload, QueryLatestParams, Timestamp
 from mariner_spark.source import options
-from mariner_spark.source.gateway import Gateway
+from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.server_events import ANY_TYPE, find_servers
 from tests.spark.source.streams import gateway_options
 from tests.spark.support import fill
@@ -20,6 +20,6 @@ async def test_servers_are_found_of_all_pages_of_the_latest(tmp_path: Path) -> N
     stored.append(Event(EventId(8, 1, 1), ("small",), Timestamp(9, 0), None, None))
     fill(tmp_path / "events", stored)
     async with gateway(tmp_path) as running:
-        with Gateway(options.parse(gateway_options(running)).gateway) as connection:
+        with GatewayClient(options.parse(gateway_options(running)).gateway) as connection:
             assert connection.query(QueryLatestParams([ANY_TYPE])).more_follows
             assert find_servers(connection, [ANY_TYPE]) == {1, 7, 8}

@@ -14,7 +14,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
-from eventer_bridge.backends.rocksdb.query import Reader
+from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core import engine
 from eventer_bridge.core.session import Session
@@ -238,11 +238,11 @@ async def test_a_panic_in_a_query_fails_that_query(
     writer = Writer(backend)
     await writer.session(draft())
 
-    def panic(reader: Reader, *_: object) -> None:
+    def panic(reader: StoreReader, *_: object) -> None:
         raise Panic("what nobody thought of")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reader, "ext_timeseries", panic)
+        patch.setattr(StoreReader, "ext_timeseries", panic)
         with pytest.raises(StorageError, match="Panic: what nobody thought of"):
             await backend.query(UPWARDS)
     assert (await backend.query(UPWARDS)).events == writer.events

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mariner import limits
-from mariner.gateway.logs.rate import Rate
+from mariner.gateway.logs.rate import LogRate
 
 
 class Clock:
@@ -23,8 +23,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def rate(clock: Clock) -> Rate:
-    return Rate(clock)
+def rate(clock: Clock) -> LogRate:
+    return LogRate(clock)
 
 
 def record(peer: object = None, line: int = 1, level: int = logging.WARNING) -> logging.LogRecord:
@@ -33,12 +33,12 @@ def record(peer: object = None, line: int = 1, level: int = logging.WARNING) -> 
     return logging.makeLogRecord(fields)
 
 
-def admitted(rate: Rate, n: int, **fields: Any) -> int:
+def admitted(rate: LogRate, n: int, **fields: Any) -> int:
     """How many of ``n`` lines are told."""
     return sum(rate.admits(record(**fields)) for _ in range(n))
 
 
-def test_an_address_has_a_burst_and_then_its_rate(rate: Rate, clock: Clock) -> None:
+def test_an_address_has_a_burst_and_then_its_rate(rate: LogRate, clock: Clock) -> None:
     burst = limits.LOG_ADDRESS_BURST_LINES
     ports = iter(range(1_000, 60_000))
     told = [rate.admits(record(peer=f"10.0.0.1:{next(ports)}")) for _ in range(burst + 7)]
@@ -55,7 +55,7 @@ def test_an_address_has_a_burst_and_then_its_rate(rate: Rate, clock: Clock) -> N
     assert rate.take_left_out() == {}
 
 
-def test_all_addresses_together_have_one_too(rate: Rate, clock: Clock) -> None:
+def test_all_addresses_together_have_one_too(rate: LogRate, clock: Clock) -> None:
     told = sum(rate.admits(record(peer=f"10.0.{i >> 8}.{i & 255}:1")) for i in range(1_000))
     assert told == limits.LOG_BURST_LINES
     clock.now_s += 10
@@ -66,13 +66,13 @@ def test_all_addresses_together_have_one_too(rate: Rate, clock: Clock) -> None:
     assert sum(left_out.values()) == rate.n_left_out == 2_000 - limits.LOG_BURST_LINES - told
 
 
-def test_memory_is_bounded(rate: Rate) -> None:
+def test_memory_is_bounded(rate: LogRate) -> None:
     for i in range(limits.MAX_LOG_SOURCES + 10):
         rate.admits(record(peer=f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}:1"))
     assert len(rate._buckets) == limits.MAX_LOG_SOURCES
 
 
-def test_lines_without_a_peer_are_counted_by_their_place(rate: Rate) -> None:
+def test_lines_without_a_peer_are_counted_by_their_place(rate: LogRate) -> None:
     assert admitted(rate, 2 * limits.LOG_BURST_LINES, line=1) == limits.LOG_BURST_LINES
     assert admitted(rate, 10, line=2) == 10
     assert rate.take_left_out() == {"a.b:1": limits.LOG_BURST_LINES}
@@ -80,6 +80,6 @@ def test_lines_without_a_peer_are_counted_by_their_place(rate: Rate) -> None:
     assert admitted(rate, 1, line=1, peer="10.0.0.1:1") == 1
 
 
-def test_who_debugs_wants_all(rate: Rate) -> None:
+def test_who_debugs_wants_all(rate: LogRate) -> None:
     n = 3 * limits.LOG_BURST_LINES
     assert admitted(rate, n, peer="10.0.0.1:1", level=logging.DEBUG) == n

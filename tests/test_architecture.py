@@ -1,7 +1,9 @@
-"""Who may import whom: no circles, and rooms of which the lower ones know nothing of the upper."""
+"""The shape of the code: who may import whom, names that stand for one thing, short functions."""
 
+import ast
 import copy
 import sys
+from pathlib import Path
 from typing import Final
 
 import grimp
@@ -90,3 +92,38 @@ def test_few_modules_stand_outside_the_rooms(graph: grimp.ImportGraph) -> None:
     }
     assert len(loose["eventer_bridge"]) <= 10, loose
     assert len(loose["mariner"]) <= 4, loose
+
+
+# --- what a newcomer trips over -------------------------------------------------------------
+
+
+ROOT: Final = Path(__file__).parents[1]
+SOURCES: Final = [
+    path
+    for package in ("eventer_bridge", "mariner", "certs", "spark", "deploy", "tests")
+    for path in sorted((ROOT / package).rglob("*.py"))
+]
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if path.is_relative_to(ROOT / "tests"):
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(places) > 300
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_function_is_longer_than_70_lines() -> None:
+    long = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                n_lines = node.end_lineno - node.lineno + 1
+                if n_lines > 70:
+                    long.append(f"{path.relative_to(ROOT)}: {node.name} has {n_lines}")
+    assert long == []
