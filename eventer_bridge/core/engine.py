@@ -9,6 +9,12 @@ backend when they are durable::
                                                                  │
                      observers (persisted), Session.committed ◀── commit
 
+The way back: when a commit is done, observers are told that its sessions are persisted, and then
+those who registered them go on (``Session.committed``). So a client that hears of persisted events
+hears of its own before its registration is acknowledged. Only of a session that is told of in
+slices, the acknowledgement does not wait for them. The engine sees to it: it is the first that a
+commit calls back, because nobody else has that future before (``_track``).
+
 Without modules, all of this but the commit happens within the call of ``register``. With
 modules, sessions wait in a queue and are processed one after the other, each without
 waiting for the commit of the one before. A large session is handed over, and told of, in
@@ -654,6 +660,8 @@ class Engine(EventCore):
         sessions = self._uncommitted.get(commit)
         if sessions is None:
             sessions = self._uncommitted[commit] = []
+            # callbacks are called in the order in which they are added, and this is the first:
+            # what is persisted is told of before it is acknowledged
             commit.add_done_callback(self._on_committed)
         sessions.append(session)
         if session.is_stepwise or self._telling.is_busy:

@@ -4,7 +4,6 @@ A gateway with a store runs in this process; a raw peer sends the same request s
 then once more, during which all threads note which functions they call.
 """
 
-import asyncio
 import sys
 import tempfile
 import threading

@@ -188,6 +188,30 @@ class Raising(Recorder):
         raise ZeroDivisionError
 
 
+async def test_what_is_persisted_is_told_of_before_it_is_acknowledged(tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+
+    class Noting(Recorder):
+        def on_session(self, session: Session, persisted: bool) -> None:
+            told.append((session.events[0].id.session, "persisted" if persisted else "registered"))
+
+    async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 1) as core:
+        core.add_observer(Noting())
+        sessions = [core.register(SOURCE, [register_event("a")]) for _ in "123"]
+        first = sessions[0].events[0].id.session
+        assert sessions[1].committed is sessions[2].committed, "they are committed together"
+        for session in sessions:
+            number = session.events[0].id.session
+            session.committed.add_done_callback(
+                lambda _, number=number: told.append((number, "acknowledged"))
+            )
+        await asyncio.wait([sessions[-1].committed])
+        await asyncio.sleep(0)
+        for number in range(first, first + 3):
+            of_session = [what for i, what in told if i == number]
+            assert of_session == ["registered", "persisted", "acknowledged"]
+
+
 @pytest.mark.parametrize("n_events", [1, limits.LARGE_SESSION_EVENTS + 1])
 async def test_an_observer_that_raises_costs_the_others_nothing(
     core: Engine, monkeypatch: pytest.MonkeyPatch, n_events: int

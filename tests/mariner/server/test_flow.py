@@ -282,3 +282,21 @@ async def test_closing_answers_what_is_under_way(tmp_path: Path) -> None:
             a["events"][0]["id"] for a in registered
         ]
         reader.writer.close()
+
+
+async def test_what_is_persisted_is_heard_of_before_it_is_acknowledged(tmp_path: Path) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["a"]], persisted=True) as peer,
+    ):
+        count = 50
+        for i in range(count):
+            peer.send(register_req(i, event("a")))
+        heard = acknowledged = 0
+        while acknowledged < count:
+            message = await peer.receive()
+            if message["msg_type"] == "events":
+                heard += len(message["events"])
+            else:
+                acknowledged += 1
+                assert acknowledged <= heard
