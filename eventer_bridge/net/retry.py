@@ -1,8 +1,8 @@
 """Coming back to a peer that is away: the one policy for it.
 
 An attempt that fails is followed by another one, after a random wait that grows to ten seconds,
-so that thousands who lost the same server do not come back at the same moment. The log tells of
-the first failure, of each one for another reason, and then ever more seldom.
+so that thousands who lost the same server do not come back at the same moment. The log tells each
+reason once.
 """
 
 import logging
@@ -41,14 +41,10 @@ async def keep_trying(
         error = state.outcome.exception()
         is_expected = isinstance(error, (OSError, EventerBridgeError))
         reason = str(error) if is_expected else repr(error)
-        is_news = reason != last_reason or state.attempt_number.bit_count() == 1
+        level = logging.DEBUG if reason == last_reason else logging.WARNING
         last_reason = reason
-        log.log(
-            logging.WARNING if is_news else logging.DEBUG,
-            text,
-            extra={**extra, "reason": reason},
-            exc_info=None if is_expected else error,
-        )
+        exc_info = None if is_expected else error
+        log.log(level, text, extra={**extra, "reason": reason}, exc_info=exc_info)
 
     attempts = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(errors),
