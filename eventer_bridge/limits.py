@@ -295,7 +295,7 @@ found nothing missing. A network has hiccups of some seconds."""
 MAX_SYNCED_LAG_EVENTS: Final = 100_000
 """The same in events: 2 s at the speed of catching up."""
 
-LEFT_OUT_TOLD_S: Final = 10.0
+LEFT_OUT_REPORT_S: Final = 10.0
 """Between two events that tell a remote Event Server that more of its events were left out."""
 
 MAX_REMOTE_SERVERS: Final = 1_024
@@ -473,7 +473,7 @@ ACCEPT_TURN_CONNECTIONS: Final = 32
 ACCEPT_PAUSE_S: Final = 0.5
 """Until a listener that is out of descriptors or memory tries again."""
 
-ACCEPT_FAILURE_TOLD_S: Final = 60.0
+ACCEPT_FAILURE_LOG_S: Final = 60.0
 """Between two lines of the log that tell so."""
 
 FREE_LOGIN_FAILURES: Final = 10

@@ -207,18 +207,18 @@ class Progress:
     def __init__(self, where: str) -> None:
         self._where = where
         self._n_events = self._n_bytes = 0
-        self._began_s = self._told_s = 0.0
+        self._began_s = self._logged_s = 0.0
 
     def deleted(self, n_events: int, n_bytes: int) -> None:
         """So many were deleted now."""
         now_s = time.monotonic()
         if not self._n_events:
-            self._began_s = self._told_s = now_s
+            self._began_s = self._logged_s = now_s
             mlog.info("retention begins to delete", extra={"store": self._where})
         self._n_events += n_events
         self._n_bytes += n_bytes
-        if now_s - self._told_s >= limits.RETENTION_LOG_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= limits.RETENTION_LOG_S:
+            self._logged_s = now_s
             mlog.info("retention is deleting", extra=self._figures())
 
     def done(self) -> None:

@@ -66,7 +66,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     @property
     def handler(self) -> Handler | None:
-        """What gets its messages; None if it could not be made."""
+        """What gets its messages; None if it could not be made, and when the connection is gone."""
         return self._handler
 
     @property
@@ -116,7 +116,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self.has_answered()
         return conversation
 
-    def tell(self, msg_type: str, data: bytes) -> None:
+    def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
 
         Raises:
@@ -124,7 +124,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
             LocalProtocolError: it has no form in the dialect, or that is not known yet.
         """
         self.check_open()
-        self._protocol.tell(msg_type, data)
+        self._protocol.send_alone(msg_type, data)
         self._write_pending()
 
     def end(self, conversation: Conversation) -> None:
@@ -173,7 +173,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
                 self.write_anyway(self._protocol.parts_to_send())  # pongs, bounded below
         self._check_pongs()
         if not self._protocol.is_pinging:
-            self._tell_pong()
+            self._wake_pong()
 
     def on_message(self, message: Message | Handled) -> None:
         """See :class:`Stream`."""
@@ -187,15 +187,17 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     def on_closing(self) -> None:
         """See :class:`Stream`."""
-        self._tell_pong()
+        self._wake_pong()
         self._async_group.close()
         if self._handler is not None:
             self.guard(self._handler.on_closing)
 
     def on_closed(self, reason: str) -> None:
         """See :class:`Stream`."""
-        if self._handler is not None:
-            self._handler.on_closed(reason)
+        # or else the handler and the connection would hold each other until garbage is collected
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.on_closed(reason)
 
     def on_sweep(self) -> None:
         """See :class:`Stream`."""
@@ -246,7 +248,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         await asyncio.shield(self._pong)
         self.check_open()
 
-    def _tell_pong(self) -> None:
+    def _wake_pong(self) -> None:
         if self._pong is not None:
             self._pong.set_result(None)
             self._pong = None

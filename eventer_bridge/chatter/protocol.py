@@ -352,7 +352,7 @@ class ChatterProtocol:
         """
         self._end(conversation)
 
-    def tell(self, msg_type: str, data: bytes) -> None:
+    def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
 
         Raises:

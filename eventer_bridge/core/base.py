@@ -81,7 +81,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._pending = Pending(max_pending_bytes)
         self._observers: list[Observer] = []
         self._source_ids = itertools.count(1)
-        self._told_status = Status.STANDBY
+        self._last_status = Status.STANDBY
         self._stalls = Stalls()
 
     @property
@@ -189,7 +189,7 @@ class EventCore(aio.Resource, abc.ABC):
             EventerBridgeError: it cannot be answered; see ``Backend.query``.
         """
 
-    def _tell_session(self, session: Session, *, persisted: bool) -> None:
+    def _notify_session(self, session: Session, *, persisted: bool) -> None:
         """Tell observers of a session."""
         for observer in self._observers:
             try:
@@ -197,7 +197,7 @@ class EventCore(aio.Resource, abc.ABC):
             except Exception:
                 mlog.exception("an observer failed")
 
-    def _tell_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
+    def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
         for observer in tuple(self._observers):
             try:
@@ -209,18 +209,18 @@ class EventCore(aio.Resource, abc.ABC):
             except Exception:
                 mlog.exception("an observer failed")
 
-    def _tell_other_history(self) -> None:
+    def _notify_other_history(self) -> None:
         """Tell observers that what they were told of is not what is gone on from."""
         for observer in tuple(self._observers):
             if isinstance(observer, HistoryObserver):
                 observer.on_other_history()
 
-    def _tell_status(self) -> None:
+    def _notify_status(self) -> None:
         """Tell observers of the status, if it is another than they were told last."""
         status = self.status
-        if status is self._told_status:
+        if status is self._last_status:
             return
-        self._told_status = status
+        self._last_status = status
         mlog.info("status changed", extra={"status": status.name})
         for observer in self._observers:
             try:

@@ -61,7 +61,7 @@ class Announcer:
         else:
             self._connected.pop(source, None)
         self._waiting.append((source, client_name, is_connected))
-        self._tell_some()
+        self._register_some()
 
     async def settle(self) -> None:
         """Wait until all that was to be told is registered."""
@@ -77,19 +77,19 @@ class Announcer:
         await self.settle()
         self._is_ended = True
 
-    def _tell_some(self) -> None:
+    def _register_some(self) -> None:
         if self._waiting and self._n_left == _TURN_CONNECTIONS:
             asyncio.get_running_loop().call_soon(self._next_turn)
         while self._waiting and self._n_left:
             source, client_name, is_connected = self._waiting.popleft()
             self._n_left -= 1
-            self._tell(source, client_name, is_connected=is_connected)
+            self._register_event(source, client_name, is_connected=is_connected)
 
     def _next_turn(self) -> None:
         self._n_left = _TURN_CONNECTIONS
-        self._tell_some()
+        self._register_some()
 
-    def _tell(self, source: Source, client_name: str, *, is_connected: bool) -> None:
+    def _register_event(self, source: Source, client_name: str, *, is_connected: bool) -> None:
         state = "CONNECTED" if is_connected else "DISCONNECTED"
         named_type = ("event", str(self._server_id), "eventer", client_name)
         nameless = RegisterEvent(("event", "communication", state.lower()), None, None)

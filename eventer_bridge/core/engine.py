@@ -154,18 +154,18 @@ class Engine(EventCore):
         self._is_before_stop = False  # modules may register for the last time
         self._announcer = Announcer(server_id, self._register_announced)
         self._session_ids = SessionIdAllocator(backend, server_id)
-        self._clock = ClockWatch(lambda: self._session_ids.newest, self._tell_status)
+        self._clock = ClockWatch(lambda: self._session_ids.newest, self._notify_status)
         self._checked_types: Remembered[EventType, None] = Remembered()
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
-        self._untold: set[Session] = set()  # of those whose outcome is not known
+        self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkLine()
-        self._telling = WorkLine()
+        self._notifying = WorkLine()
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
         self._starting_or_stopping = asyncio.Lock()
-        self._failure_handle = backend.register_failure_cb(self._tell_status)
+        self._failure_handle = backend.register_failure_cb(self._notify_status)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
@@ -447,7 +447,7 @@ class Engine(EventCore):
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
 
-    async def told_history(self, server_id: int) -> History | None:
+    async def known_history(self, server_id: int) -> History | None:
         """The history that the events of a server are of which are stored; None: not known.
 
         Raises:
@@ -459,7 +459,7 @@ class Engine(EventCore):
 
     async def _new_history(self) -> list[RegisterEvent]:
         """What this server is to tell of its history, unless it has told that already."""
-        told = await self.told_history(self._server_id)
+        told = await self.known_history(self._server_id)
         history_id = self._backend.history_id
         if told is not None and told.id == history_id:
             return []
@@ -564,7 +564,7 @@ class Engine(EventCore):
         if session.is_large:
             self._pending.large_events -= session.requested
         session.resolve(error)
-        self._tell_drained()
+        self._notify_drained()
 
     def _take_over(
         self,
@@ -607,7 +607,7 @@ class Engine(EventCore):
         if commit.done() and (error := commit.exception()):
             self._pending.remove(session.requested, session.payload_bytes)
             session.resolve(error)
-            self._tell_drained()
+            self._notify_drained()
         else:
             self._track(session, commit)
 
@@ -664,38 +664,38 @@ class Engine(EventCore):
             # what is persisted is told of before it is acknowledged
             commit.add_done_callback(self._on_committed)
         sessions.append(session)
-        if session.is_stepwise or self._telling.is_busy:
-            self._telling.add(functools.partial(self._tell_registered_in_turn, session))
+        if session.is_stepwise or self._notifying.is_busy:
+            self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
         else:
-            self._tell_session(session, persisted=False)
+            self._notify_session(session, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         sessions = self._uncommitted.pop(commit)
         error = commit.exception()
         if isinstance(error, OutcomeUnknownError) and error.decided is not None:
             error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
-        is_busy = self._telling.is_busy
+        is_busy = self._notifying.is_busy
         for session in sessions:
             if error is not None or not (session.is_stepwise or is_busy):
                 self._end(session, commit)
                 if error is None:
-                    self._tell_session(session, persisted=True)
+                    self._notify_session(session, persisted=True)
             else:
-                self._telling.add(functools.partial(self._end_in_turn, session, commit))
+                self._notifying.add(functools.partial(self._end_in_turn, session, commit))
                 is_busy = True  # those behind wait, too
-        self._tell_drained()
+        self._notify_drained()
 
     def _on_decided(
         self, sessions: Sequence[Session], error: OutcomeUnknownError, _: object
     ) -> None:
         """It is known at last whether these are stored."""
-        untold, self._untold = self._untold, set()
+        untold, self._unnotified = self._unnotified, set()
         if not error.is_stored():
             return
         for session in sessions:
             for persisted in (False, True) if session in untold else (True,):
-                self._telling.add(
-                    functools.partial(self._tell_in_turn, session, persisted=persisted)
+                self._notifying.add(
+                    functools.partial(self._notify_in_turn, session, persisted=persisted)
                 )
 
     def _end(self, session: Session, commit: asyncio.Future[None]) -> None:
@@ -710,34 +710,34 @@ class Engine(EventCore):
 
     def _end_in_turn(self, session: Session, commit: asyncio.Future[None]) -> Steps[None]:
         self._end(session, commit)
-        yield from self._tell_in_turn(session, persisted=True)
-        self._tell_drained()
+        yield from self._notify_in_turn(session, persisted=True)
+        self._notify_drained()
 
-    def _tell_registered_in_turn(self, session: Session) -> Steps[None]:
+    def _notify_registered_in_turn(self, session: Session) -> Steps[None]:
         """Tell of a session, unless its commit failed meanwhile."""
         error = session.committed.exception() if session.committed.done() else None
         if error is None:
-            yield from self._tell_in_turn(session, persisted=False)
+            yield from self._notify_in_turn(session, persisted=False)
         elif isinstance(error, OutcomeUnknownError):
             if error.is_stored() is None:
-                self._untold.add(session)
+                self._unnotified.add(session)
             elif error.is_stored():
-                yield from self._tell_in_turn(session, persisted=False)
+                yield from self._notify_in_turn(session, persisted=False)
 
-    def _tell_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
+    def _notify_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
         if session.is_stepwise:
-            yield from self._tell_in_steps(session, persisted=persisted)
+            yield from self._notify_in_steps(session, persisted=persisted)
         else:
-            self._tell_session(session, persisted=persisted)
+            self._notify_session(session, persisted=persisted)
 
-    def _tell_drained(self) -> None:
+    def _notify_drained(self) -> None:
         if not self._n_own:
             self._own_ended.set()
-        self._pending.tell_drained()
+        self._pending.notify_drained()
 
     def _enter(self, phase: Status) -> None:
         self._phase = phase
-        self._tell_status()
+        self._notify_status()
 
 
 async def _in_time(waiting: Awaitable[object], timeout_s: float | None = None) -> bool:

@@ -49,12 +49,12 @@ class Pending:
         self.n_bytes += n_bytes
 
     def remove(self, events: int, n_bytes: int) -> None:
-        """So much is done; :meth:`tell_drained` is to be called then."""
+        """So much is done; :meth:`notify_drained` is to be called then."""
         self.events -= events
         self.n_bytes -= n_bytes
         self.n_ended += 1
 
-    def tell_drained(self) -> None:
+    def notify_drained(self) -> None:
         """Call those who wait, if it is no longer full."""
         if self._drained_cbs and not self.is_full:
             callbacks, self._drained_cbs = self._drained_cbs, []

@@ -213,6 +213,10 @@ class _Client(chatter.Handler):
         """The connection is closed."""
         self._session.leave()
 
+    def on_closed(self, reason: str) -> None:
+        """The connection is gone."""
+        del self._session  # or else they would hold each other until garbage is collected
+
     # --- messages -----------------------------------------------------------------------
 
     def _on_first(self, message: chatter.Message, decoded: object) -> None:
@@ -304,7 +308,7 @@ class _Client(chatter.Handler):
         has them, and closed if it does not.
         """
         if not self._session.is_persisted or self._ack is not None:
-            self._tell(_NOTIFY, message)
+            self._send_alone(_NOTIFY, message)
         elif self._connection.close_reason is None:
             self._ack = self._connection.send(
                 _NOTIFY, message, last=False, timeout_s=limits.ACK_TIMEOUT_S
@@ -312,12 +316,12 @@ class _Client(chatter.Handler):
 
     def send_status(self, status: Status) -> None:
         """See ``ClientWire``."""
-        self._tell(*codec.encode(MsgStatusNotify(status)))
+        self._send_alone(*codec.encode(MsgStatusNotify(status)))
 
-    def _tell(self, msg_type: str, data: bytes) -> None:
+    def _send_alone(self, msg_type: str, data: bytes) -> None:
         """Send what is not answered, if the client is still there."""
         if self._connection.close_reason is None:
-            self._connection.tell(msg_type, data)
+            self._connection.send_alone(msg_type, data)
 
     def _send(
         self,

@@ -111,7 +111,7 @@ class Acceptor(aio.Resource):
         self._loop = asyncio.get_running_loop()
         self._port = 0
         self._listeners: list[socket.socket] = []
-        self._failure_told_at = -limits.ACCEPT_FAILURE_TOLD_S
+        self._failure_logged_at = -limits.ACCEPT_FAILURE_LOG_S
         self._async_group = aio.Group()
 
     @property
@@ -155,7 +155,7 @@ class Acceptor(aio.Resource):
                     await self._accept_batch(listener)
                 except OSError as e:
                     if e.errno != errno.ECONNABORTED:  # that one peer gave up
-                        self._tell_failure(e)
+                        self._log_failure(e)
                         await asyncio.sleep(limits.ACCEPT_PAUSE_S)
 
     async def _wait_readable(self, listener: socket.socket) -> None:
@@ -217,13 +217,13 @@ class Acceptor(aio.Resource):
             tcp.close()
             place.release()
             if place.was_taken:
-                self._tell_failed(place, FOR_ANOTHER)
+                self._log_failed(place, FOR_ANOTHER)
             elif isinstance(e, OSError):
-                self._tell_failed(place, self._handshake_problem(e))
+                self._log_failed(place, self._handshake_problem(e))
             else:
                 raise
 
-    def _tell_failed(self, place: Place, reason: str) -> None:
+    def _log_failed(self, place: Place, reason: str) -> None:
         self._stats.closed["no handshake"] += 1
         what = "TLS handshake failed" if self._tls_arguments else "connection failed"
         mlog.warning(what, extra={"peer": place.peer, "reason": reason})
@@ -241,10 +241,10 @@ class Acceptor(aio.Resource):
                 return text[: limits.MAX_LOG_CHARACTERS]
         return str(error)
 
-    def _tell_failure(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         now = time.monotonic()
-        if now - self._failure_told_at > limits.ACCEPT_FAILURE_TOLD_S:
-            self._failure_told_at = now
+        if now - self._failure_logged_at > limits.ACCEPT_FAILURE_LOG_S:
+            self._failure_logged_at = now
             extra = {"port": self._port, "reason": error.strerror}
             mlog.error("no connections can be accepted at the moment", extra=extra)
 

@@ -354,7 +354,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._process()
             if self._is_buffering:
                 self._count_buffered()
-        elif self._has_ended:
+        elif self._has_ended and self._close_reason is None:
             self._process()
 
     def close(
@@ -579,7 +579,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def has_answered(self) -> None:
         """Close the connection if its peer sends no more, and waits for nothing any more."""
-        if self._has_ended and not self.is_answering and self._pauses <= _BACK_PRESSURE:
+        if not self._has_ended or self._close_reason is not None:
+            return
+        if not self.is_answering and self._pauses <= _BACK_PRESSURE:
             self.close(self.lost_reason(None))
 
     def _drop(self, n_bytes: int) -> None:

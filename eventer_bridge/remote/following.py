@@ -39,7 +39,7 @@ class Following:
         self._engine = engine
         self._remote_id = remote_id
         self._type = history.type_of(remote_id)
-        self._told: History | None = None
+        self._history: History | None = None
         self._session = 0
 
     async def begin(
@@ -59,14 +59,14 @@ class Following:
             EventerBridgeError: the remote server was lost, or the store here failed.
         """
         latest = (await client.query(QueryLatestParams([self._type]))).events
-        self._told = history.read_all(latest).get(self._remote_id)
+        self._history = history.read_all(latest).get(self._remote_id)
         self._session = session_id
         if timestamp is None:
             return None
-        kept = await self._engine.told_history(self._remote_id)
+        kept = await self._engine.known_history(self._remote_id)
         held = None if kept is None else kept.id
-        if self._told is not None:
-            reason = history.refusal(held, self._told, session_id)
+        if self._history is not None:
+            reason = history.refusal(held, self._history, session_id)
         else:
             reason = None if held is None else f"it tells of no history, and {held} was followed"
         if reason is None and not await self._has_events(client, session_id, timestamp):
@@ -82,11 +82,11 @@ class Following:
             Why it cannot be kept, nor any later one; None: it can.
         """
         found = history.of_session(session)
-        if found is not None and (self._told is None or found.id not in self._told.ids):
-            held = None if self._told is None else self._told.id
+        if found is not None and (self._history is None or found.id not in self._history.ids):
+            held = None if self._history is None else self._history.id
             if reason := history.refusal(held, found, self._session):
                 return reason
-            self._told = found
+            self._history = found
         self._session = session[0].id.session
         return None
 
@@ -125,7 +125,7 @@ class Following:
         latest = {event.type: event async for event in found}
         return all(
             # others than ours may keep no latest events of some types
-            self._told is None if i not in latest else not _is_before(latest[i], kept[i])
+            self._history is None if i not in latest else not _is_before(latest[i], kept[i])
             for i in types
         )
 

@@ -76,10 +76,10 @@ class ServerGroup(aio.Resource):
         self._token = token
         self._configured = {i.remote_id: i for i in replications}
         self._members: dict[int, Replication] = {}  # of the configured ones, those of the group
-        self._told: dict[int, chatter.Address] = {}
+        self._servers: dict[int, chatter.Address] = {}
         self._found: dict[int, _Found] = {}
         self._reasons: set[str] = set()
-        self._told_changed = asyncio.Event()
+        self._servers_changed = asyncio.Event()
         self._status_changed = asyncio.Event()
         self._async_group = aio.Group()
         self._async_group.spawn(self._replicate_loop)
@@ -122,8 +122,8 @@ class ServerGroup(aio.Resource):
         for reason in reasons - self._reasons:
             mlog.warning("a server of the group is not replicated", extra={"reason": reason})
         self._reasons = reasons
-        self._told = told
-        self._told_changed.set()
+        self._servers = told
+        self._servers_changed.set()
 
     def _take(self, data: Any, told: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
@@ -148,13 +148,13 @@ class ServerGroup(aio.Resource):
 
     def _on_remote_status(self) -> None:
         self._status_changed.set()
-        self._told_changed.set()  # who is not told of and was connected may be so no longer
+        self._servers_changed.set()  # who is not told of and was connected may be so no longer
 
     async def _replicate_loop(self) -> None:
         try:
             while True:
-                await self._told_changed.wait()
-                self._told_changed.clear()
+                await self._servers_changed.wait()
+                self._servers_changed.clear()
                 await self._replicate()
         finally:
             for found in self._found.values():
@@ -162,11 +162,11 @@ class ServerGroup(aio.Resource):
 
     async def _replicate(self) -> None:
         for server_id, found in tuple(self._found.items()):
-            is_told = self._told.get(server_id) == found.address
+            is_told = self._servers.get(server_id) == found.address
             if not is_told and found.replication.remote_status is None:
                 await found.replication.async_close()
                 del self._found[server_id]
-        for server_id, address in self._told.items():
+        for server_id, address in self._servers.items():
             if server_id not in self._found:
                 self._found[server_id] = _Found(address, self._create(server_id, address))
 

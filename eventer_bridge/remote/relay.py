@@ -250,7 +250,7 @@ class RelayCore(EventCore):
             delivered.set_result(None)
             positions[events[-1].id.server] = RelayPosition.of(events[-1])
             session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
-            self._tell_session(session, persisted=persisted)
+            self._notify_session(session, persisted=persisted)
             return delivered
 
         positions: dict[int, RelayPosition] = {}
@@ -293,7 +293,7 @@ class RelayCore(EventCore):
         self._histories.clear()
         for positions in self._positions:
             positions.clear()
-        self._tell_other_history()
+        self._notify_other_history()
 
     async def _find_baseline(self, client: EventerClient) -> Mapping[int, RelayPosition]:
         """What is too old to be told as new: the same for both feeds."""
@@ -306,10 +306,10 @@ class RelayCore(EventCore):
         self._client = client
         if client is None and self._query_client is not None:
             self._query_client.close()
-        self._tell_status()
+        self._notify_status()
 
     def _on_status(self, status: Status) -> None:
-        self._tell_status()
+        self._notify_status()
 
     def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
         self._pending.remove(session.requested, session.payload_bytes)
@@ -317,7 +317,7 @@ class RelayCore(EventCore):
         if error is None:
             session.events = response.result()
         session.resolve(error)
-        self._pending.tell_drained()
+        self._pending.notify_drained()
 
     async def _stop(self) -> None:
         for feed in self._feeds:

@@ -101,8 +101,8 @@ class Replication(aio.Resource):
             give_way=engine.give_way,
         )
         self._lag = Lag(self._feed, remote_id, self._on_looked)
-        self._told_left_out = 0
-        self._tell_left_out_at_s = 0.0
+        self._reported_left_out = 0
+        self._report_left_out_at_s = 0.0
 
     @property
     def async_group(self) -> aio.Group:
@@ -213,10 +213,10 @@ class Replication(aio.Resource):
             done.set_result(None)
             return done
         self._timestamp = session[0].timestamp
-        self._tell_if_ahead()
+        self._log_if_ahead()
         return self._engine.replicate(events)
 
-    def _tell_if_ahead(self) -> None:
+    def _log_if_ahead(self) -> None:
         """Say once for each connection that one of the clocks is wrong; its events are kept."""
         if not self._is_ahead_told and self.ahead_s > limits.CLOCK_TOLERANCE_S:
             self._is_ahead_told = True
@@ -276,10 +276,10 @@ class Replication(aio.Resource):
             self._set_state(FeedState.SYNCED, None)
         elif (
             self.state is FeedState.SYNCED
-            and self.refused_events != self._told_left_out
-            and self._loop.time() >= self._tell_left_out_at_s
+            and self.refused_events != self._reported_left_out
+            and self._loop.time() >= self._report_left_out_at_s
         ):
-            self._tell(None)
+            self._report(None)
 
     def _set_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
@@ -292,15 +292,15 @@ class Replication(aio.Resource):
             "left_out": self.refused_events,
         }
         mlog.info("replication", extra=extra)
-        self._tell(count)
+        self._report(count)
 
     def _on_status(self, status: Status) -> None:
         # while it was not OPERATIONAL it could not be told
         if status is Status.OPERATIONAL and self.state is not None:
-            self._tell(None)
+            self._report(None)
         self._remote_status_cbs.notify()
 
-    def _tell(self, count: int | None) -> None:
+    def _report(self, count: int | None) -> None:
         if self._client is None or self.state is None:
             return
         data: dict[str, Any] = {"state": self.state.value}
@@ -308,8 +308,8 @@ class Replication(aio.Resource):
             data["count"] = count
             if left_out := self.refused_events:
                 data["left_out"] = left_out
-            self._told_left_out = left_out
-            self._tell_left_out_at_s = self._loop.time() + limits.LEFT_OUT_TOLD_S
+            self._reported_left_out = left_out
+            self._report_left_out_at_s = self._loop.time() + limits.LEFT_OUT_REPORT_S
         event_type = ("event", str(self._engine.server_id), "synced", str(self.remote_id))
         try:
             self._client.register_only([RegisterEvent(event_type, None, JsonPayload.of(data))])

@@ -49,7 +49,7 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
     with store_errors():
         directories.refuse_within_store(target)
         control.checkpoint(store, target)
-    _tell("backup of", store, target, started)
+    _print_summary("backup of", store, target, started)
 
 
 @click.command()
@@ -86,13 +86,13 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
                     raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
             n_left_out = 0 if until is None else ext_rewind(path, until)
             restored = ext_go_on(path)
-    _tell("restored", source, store, started)
+    _print_summary("restored", source, store, started)
     if until is not None:
         output.write_text(f"{n_left_out} events after {until.to_iso()} are left out")
     output.write_text(_consequences(restored))
 
 
-def _tell(what: str, source: Path, target: Path, started: float) -> None:
+def _print_summary(what: str, source: Path, target: Path, started: float) -> None:
     seconds = time.monotonic() - started
     with store_errors(), control.reading(target) as made:
         info = ext_info(made)

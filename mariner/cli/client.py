@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 from mariner.cli import output
 from mariner.cli.ping import ping_server
 from mariner.cli.register import parse_arguments, read_stdin, register_events
-from mariner.cli.run import run, tell
+from mariner.cli.run import inform, run
 from mariner.cli.target import Target
 from mariner.cli.values import (
     event_types_option,
@@ -299,7 +299,7 @@ async def _subscribe(
     async with await server.connect(
         subscriptions=event_types, server_id=server_id, persisted=persisted
     ) as client:
-        tell(f"subscribed at {client.address}")
+        inform(f"subscribed at {client.address}")
         remaining = count
         async for events in client.events():
             output.write_jsonl(events[:remaining])

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError, tell
+from mariner.cli.run import EXIT_FAILED, CommandError, inform
 from mariner.cli.target import Target, TargetClient
 from mariner.errors import ClosedError
 
@@ -106,7 +106,7 @@ async def _ping(
             statistics.transmitted -= 1  # interrupted before its time was over: it is not lost
             raise
         except TimeoutError:
-            tell(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
+            inform(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
         else:
             statistics.times_s.append(time_s)
             output.write_text(f"answer from {address}: seq={seq} time={time_s * _MS:.3f} ms")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, tell
+from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, inform
 from mariner.cli.stdin import read_lines
 from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event
@@ -142,7 +142,7 @@ async def _print(
         try:
             events = await request.response
         except MarinerError as e:
-            tell(f"error: {request.label}: {e}")
+            inform(f"error: {request.label}: {e}")
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
         else:

@@ -19,7 +19,7 @@ from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_
 from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
 from eventer_bridge.rsb.values import encode_value, schema_of
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, run, tell
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, inform, run
 from mariner.cli.stdin import read_lines
 from mariner.cli.values import value_option
 
@@ -186,7 +186,7 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
             connection.pause_reading(Pause.USER)
 
     async with await _connect(host, port, on_events) as connection:
-        tell(f"listening on {scope} at {host}:{port}")
+        inform(f"listening on {scope} at {host}:{port}")
         ending = asyncio.create_task(connection.wait_closing())
         ending.add_done_callback(lambda task: queue.put_nowait(None))
         printed = 0

@@ -36,7 +36,7 @@ class CommandError(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error; called by click."""
         if self.message:
-            tell(f"error: {self.message}", file)
+            inform(f"error: {self.message}", file)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -53,7 +53,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise CommandError(str(e), EXIT_FAILED) from e
 
 
-def tell(text: str, file: IO[Any] | None = None) -> None:
+def inform(text: str, file: IO[Any] | None = None) -> None:
     """One line for the person, on standard error."""
     click.echo(f"mariner: {printable(text)}", file=file, err=True)
 

@@ -134,7 +134,7 @@ class _Process:
         # the event types of a large store take long at the first time, and only then
         gc.collect()
         try:
-            _tell(self._conf, running)
+            _print_check(self._conf, running)
             stopping = asyncio.ensure_future(self._asked_to_stop.wait())
             closing = asyncio.ensure_future(running.wait_closing())
             await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +152,7 @@ class _Process:
         return "start" if self._gateway is None else self._gateway.waits_for
 
 
-def _tell(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
+def _print_check(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
     scheme = "tls" if conf.mariner.tls else "tcp"
     lines = [f"mariner {scheme}://{conf.mariner.host}:{running.mariner.port}"]
     if running.eventer_server:

@@ -119,7 +119,7 @@ class Gateway(aio.Resource):
 
     async def _start(self) -> None:
         config = self._config
-        self._tell_limits()
+        self._log_limits()
         metrics = Metrics()
         tls_context = _tls_context(config.mariner.tls)
         if config.eventer is not None:
@@ -164,7 +164,7 @@ class Gateway(aio.Resource):
             )
             self._own(self.http, "http server")
 
-    def _tell_limits(self) -> None:
+    def _log_limits(self) -> None:
         found = self._descriptors
         level = logging.INFO if found.are_enough else logging.WARNING
         extra = {

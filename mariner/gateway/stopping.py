@@ -77,7 +77,7 @@ class Stopper:
 
     def _give_up(self) -> None:
         try:
-            _tell(self._waits_for())
+            _log_hang(self._waits_for())
             logs.close()
         finally:
             os._exit(EXIT_STUCK)
@@ -92,7 +92,7 @@ class Stopper:
             self.stop(f"thread {name}")
 
 
-def _tell(waits_for: str) -> None:
+def _log_hang(waits_for: str) -> None:
     extra = {"waited_s": limits.MAX_STOP_S, "waits_for": waits_for}
     mlog.critical("the process does not stop, and is ended", extra=extra)
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -92,6 +92,10 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``Stream``."""
         self._session.leave()
 
+    def on_closed(self, reason: str) -> None:
+        """See ``Stream``."""
+        del self._session  # or else they would hold each other until garbage is collected
+
     def probe(self) -> None:
         """See ``Stream``."""
         if self._session.rights is not None:

@@ -245,7 +245,7 @@ def encode(message: Message) -> bytes:
         case InitRes():
             return _encode(_wire_init_res(message))
         case StatusMsg():
-            return _encode(StatusMsg(_told(message.status)))
+            return _encode(StatusMsg(_as_client_sees(message.status)))
         case RegisterRes():
             return _encode(_wire_register_res(message))
         case QueryReq():
@@ -395,7 +395,7 @@ def _init_res(res: wire.WireInitRes) -> InitRes:
 def _wire_init_res(message: InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
-        return res | {"status": _told(message.status or Status.STANDBY)}
+        return res | {"status": _as_client_sees(message.status or Status.STANDBY)}
     return res | {"error": message.error or ""}
 
 
@@ -425,5 +425,5 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
     return res | {key: i for key, i in told.items() if i is not None}
 
 
-def _told(status: Status) -> Status:
+def _as_client_sees(status: Status) -> Status:
     return status if status is Status.OPERATIONAL else Status.STANDBY

@@ -80,7 +80,7 @@ async def passed(name: str, directory: Path) -> Passed:
             is_noting = False
             sys.setprofile(None)
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]  # that is how it ends
+        threading.setprofile(None)
     return Passed(calls)
 
 

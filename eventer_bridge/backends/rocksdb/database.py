@@ -4,7 +4,7 @@ Runs on a thread that may block. What damage is noticed, and by whom:
 
 - sorted files (``.sst``): RocksDB, missing or too short when it opens, damaged blocks (by
   checksum) when it reads them. Files of large values (``.blob``): RocksDB, when it reads them.
-- after a proper end, everything else: by its seal (``seal``).
+- after a proper end, everything else: by its clean-shutdown marker (``clean_shutdown``).
 - after a crash, the log: ``log_files`` and RocksDB, and what is missing of it by the mark of how
   far it was acknowledged (``acknowledged``). That the list of files (MANIFEST) lost its end
   exactly between two records, nobody can notice.
@@ -33,10 +33,10 @@ from rocksdict import (
 )
 
 from eventer_bridge.backends.rocksdb import acknowledged, contents, directories
+from eventer_bridge.backends.rocksdb.clean_shutdown import check_marker, remove_marker
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
 from eventer_bridge.backends.rocksdb.log_files import Torn, check_log, cut_off
-from eventer_bridge.backends.rocksdb.seal import break_seal, check_seal
 from eventer_bridge.backends.rocksdb.unfinished import undo
 from eventer_bridge.errors import (
     StorageError,
@@ -141,11 +141,11 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         exists = (path / "CURRENT").exists()
         if exists:
             torn = check(path)
-            break_seal(path)
+            remove_marker(path)
             if torn is not None:
                 cut_off(torn)
         elif create:
-            check_seal(path)
+            check_marker(path)
             _refuse_strange_files(path)
         else:
             raise StorageError(f"{path}: the event store is not there any more")
@@ -225,7 +225,7 @@ def _reading(path: Path, db: Rdict) -> Iterator[None]:
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
     """Open a database to read it; also its column families, and how its log is torn."""
     try:
-        check_seal(path)
+        check_marker(path)
         ends, torn = check_log(path)
         missing = acknowledged.check_logs(path, ends)
     except OSError as e:

@@ -16,6 +16,7 @@ from pathlib import Path
 from rocksdict import ColumnFamily, Rdict
 
 from eventer_bridge.backends.rocksdb.acknowledged import Mark
+from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
 from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
     explain,
@@ -24,8 +25,7 @@ from eventer_bridge.backends.rocksdb.database import (
     open_database,
     open_for_reading,
 )
-from eventer_bridge.backends.rocksdb.probe import check_writable
-from eventer_bridge.backends.rocksdb.seal import write_seal
+from eventer_bridge.backends.rocksdb.writable import check_writable
 from eventer_bridge.errors import ClosedError, StorageError, StoreLockedError
 
 
@@ -146,7 +146,7 @@ class Database:
             if self._unusable is None:
                 self._close()
                 if self._lock is not None:
-                    write_seal(self.path)
+                    write_marker(self.path)
         except OSError as e:
             raise StorageError(f"{self.path}: closing failed: {e.strerror}") from e
         finally:

@@ -61,7 +61,7 @@ def ext_load(store: Store) -> Opened:
     """
     types = TypeRegistry(store.ext_types(), store.ext_spent())
     latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
-    return Opened(store, types, LatestCache(store.ext_last_place(), latest))
+    return Opened(store, types, LatestCache(store.ext_last_position(), latest))
 
 
 def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:

@@ -88,7 +88,7 @@ class Store(Database):
         with self.errors():
             return read_spent(self.path, self._db)
 
-    def ext_last_place(self) -> bytes:
+    def ext_last_position(self) -> bytes:
         """A place (see ``keys``) behind every stored one; empty where there is none."""
         snapshot = self.snapshot()
         last = snapshot.seek_last(snapshot.iterator("session"), b"")

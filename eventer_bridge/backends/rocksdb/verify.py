@@ -109,20 +109,20 @@ class _Verification:
         known: dict[EventType, TypeId] = {}
         for type_id, data in self._rows("type"):
             if len(type_id) != keys.TYPE_BYTES:
-                self._tell("type", _key(type_id), "not a key of this index")
+                self._report("type", _key(type_id), "not a key of this index")
                 continue
             try:
                 name = self._names[type_id] = keys.decode_type(data)
             except (ValueError, msgspec.DecodeError) as e:
-                self._tell("type", _key(type_id), f"cannot be decoded: {e}")
+                self._report("type", _key(type_id), f"cannot be decoded: {e}")
                 continue
             if name in known:
                 other = _key(known[name])
-                self._tell("type", _key(type_id), f"{'/'.join(name)!a} is {other} already")
+                self._report("type", _key(type_id), f"{'/'.join(name)!a} is {other} already")
             known[name] = type_id
         for number, type_id in enumerate(sorted(self._names)):
             if type_id != keys.encode_type_id(number):
-                self._tell("type", _key(keys.encode_type_id(number)), "missing: ids have a gap")
+                self._report("type", _key(keys.encode_type_id(number)), "missing: ids have a gap")
                 break
 
     def _check_sessions(self) -> tuple[int, int]:
@@ -134,21 +134,21 @@ class _Verification:
             server_keys = [key[keys.TIMESTAMP_BYTES :] for key, _ in good]
             for (key, _), timestamp in zip(good, self._values("server", server_keys), strict=False):
                 if timestamp is None:
-                    self._tell("server", _session(key), "no row, but session has one")
+                    self._report("server", _session(key), "no row, but session has one")
                 elif timestamp != key[: keys.TIMESTAMP_BYTES]:
-                    self._tell("server", _session(key), "another timestamp than in session")
+                    self._report("server", _session(key), "another timestamp than in session")
         return n_sessions, n_entries
 
     def _is_session(self, key: bytes, entries: bytes) -> bool:
         if len(key) != keys.SESSION_KEY_BYTES or not keys.is_timestamp(key):
-            self._tell("session", _key(key), "not a key of this index")
+            self._report("session", _key(key), "not a key of this index")
             return False
         if not entries or len(entries) % keys.ENTRY_BYTES:
-            self._tell("session", _session(key), f"{len(entries)} bytes are no list of events")
+            self._report("session", _session(key), f"{len(entries)} bytes are no list of events")
             return False
         for entry, following in pairwise(_entries(entries)):
             if entry[: keys.INT_BYTES] >= following[: keys.INT_BYTES]:
-                self._tell("session", _session(key), "its events are not in order")
+                self._report("session", _session(key), "its events are not in order")
                 break
         return True
 
@@ -158,34 +158,34 @@ class _Verification:
             good: list[tuple[bytes, bytes]] = []
             for key, timestamp in rows:
                 if len(key) != keys.SERVER_KEY_BYTES or len(timestamp) != keys.TIMESTAMP_BYTES:
-                    self._tell("server", _key(key), "not a row of this index")
+                    self._report("server", _key(key), "not a row of this index")
                     continue
                 server = key[: keys.INT_BYTES]
                 if last_key[: keys.INT_BYTES] == server and timestamp < last_timestamp:
-                    self._tell("server", _id(key), f"earlier than {_id(last_key)}")
+                    self._report("server", _id(key), f"earlier than {_id(last_key)}")
                 last_key, last_timestamp = key, timestamp
                 self._last_sessions[server] = key[keys.INT_BYTES :]
                 good.append((timestamp + key, key))
             found = self._values("session", [session_key for session_key, _ in good])
             for (_, key), entries in zip(good, found, strict=False):
                 if entries is None:
-                    self._tell("session", _id(key), "no row, but server has one")
+                    self._report("session", _id(key), "no row, but server has one")
 
     def _check_marks(self) -> None:
         for key, session in self._rows("default"):
             if key.startswith(keys.DELETED_KEY):
                 self._check_deleted(key, session)
             if key == keys.HISTORY_KEY and not session.isascii():
-                self._tell("default", _key(key), "not the name of a history")
+                self._report("default", _key(key), "not the name of a history")
             if key.startswith(keys.SPENT_KEY) and len(session) != keys.INT_BYTES:
-                self._tell("default", _key(key), "not what the types of a client cost")
+                self._report("default", _key(key), "not what the types of a client cost")
             if not key.startswith(keys.RESERVED_KEY):
                 continue
             server = key.removeprefix(keys.RESERVED_KEY)
             if len(server) != keys.INT_BYTES or len(session) != keys.INT_BYTES:
-                self._tell("default", _key(key), "not a reservation of session ids")
+                self._report("default", _key(key), "not a reservation of session ids")
             elif session < (last := self._last_sessions.get(server, b"")):
-                self._tell(
+                self._report(
                     "default",
                     f"server {_id(server)}",
                     f"session ids up to {_id(session)} are reserved, but {_id(last)} is stored",
@@ -195,7 +195,7 @@ class _Verification:
         is_server = len(key) == len(keys.DELETED_KEY) + keys.INT_BYTES
         is_position = len(position) == keys.INT_BYTES + keys.TIMESTAMP_BYTES
         if not is_server or not is_position or not keys.is_timestamp(position, keys.INT_BYTES):
-            self._tell("default", _key(key), "not a position of deleted sessions")
+            self._report("default", _key(key), "not a position of deleted sessions")
 
     def _check_events(self) -> int:
         n_events = 0
@@ -208,7 +208,7 @@ class _Verification:
             ]
             for key, row in zip(source_keys, self._values("source", source_keys), strict=False):
                 if row is None:
-                    self._tell("source", _event(key), "no row, but event has one")
+                    self._report("source", _event(key), "no row, but event has one")
             self._check_entries([key for key, _ in rows])
         return n_events
 
@@ -216,17 +216,17 @@ class _Verification:
         """Keys of events, and how their keys in ``source`` continue after the type."""
         for key, value in self._rows("event"):
             if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
-                self._tell("event", _key(key), "not a key of this index")
+                self._report("event", _key(key), "not a key of this index")
                 continue
             if key[: keys.TYPE_BYTES] not in self._names:
                 type_id = _key(key[: keys.TYPE_BYTES])
-                self._tell("event", _event(key), f"unknown event type {type_id}")
+                self._report("event", _event(key), f"unknown event type {type_id}")
             source = None
             try:
                 keys.check_value(value)
                 source = keys.source_of(value)
             except ValueError as e:
-                self._tell("event", _event(key), f"cannot be decoded: {e}")
+                self._report("event", _event(key), f"cannot be decoded: {e}")
             yield key, source
 
     def _check_entries(self, event_keys: list[bytes]) -> None:
@@ -241,16 +241,16 @@ class _Verification:
             entries = sessions[session_key] or b""
             known = keys.find_entry(entries, place[keys.SESSION_KEY_BYTES :])
             if known is None:
-                self._tell("session", _event(place), "no entry, but event has a row")
+                self._report("session", _event(place), "no entry, but event has a row")
             elif known != type_id:
-                self._tell("session", _event(place), "another event type than in event")
+                self._report("session", _event(place), "another event type than in event")
 
     def _check_sources(self) -> int:
         n_sources = 0
         for key, value in self._rows("source"):
             n_sources += 1
             if len(key) != keys.SOURCE_KEY_BYTES or value:
-                self._tell("source", _key(key), "not a row of this index")
+                self._report("source", _key(key), "not a row of this index")
         return n_sources
 
     def _find_extra_entries(self) -> None:
@@ -264,7 +264,7 @@ class _Verification:
             for some in _batches(iter(wanted), EVENTS_AT_A_TIME):
                 for key, value in zip(some, self._values("event", some), strict=False):
                     if value is None:
-                        self._tell("event", _event(key), "no row, but session has an entry")
+                        self._report("event", _event(key), "no row, but session has an entry")
 
     def _find_extra_sources(self) -> None:
         for rows in _batches(self._rows("source", is_again=True), EVENTS_AT_A_TIME):
@@ -272,9 +272,9 @@ class _Verification:
             wanted = [key[: keys.TYPE_BYTES] + key[-keys.PLACE_BYTES :] for key in good]
             for key, value in zip(good, self._values("event", wanted), strict=False):
                 if value is None:
-                    self._tell("event", _event(key), "no row, but source has one")
+                    self._report("event", _event(key), "no row, but source has one")
                 elif _is_other_source(key, value):
-                    self._tell("source", _event(key), "another source timestamp than in event")
+                    self._report("source", _event(key), "another source timestamp than in event")
 
     def _rows(self, family: str, *, is_again: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Rows of a column family, as far as they can be read."""
@@ -291,7 +291,7 @@ class _Verification:
                     self._on_progress(self._n_done, max(self._n_done, self._n_total))
             iterator.next()
         if not is_again:
-            self._tell_unreadable(family, f"{_key(key)} and behind", iterator.status)
+            self._report_unreadable(family, f"{_key(key)} and behind", iterator.status)
 
     def _values(self, family: str, row_keys: list[bytes]) -> list[bytes | None]:
         """As ``Store.values``; if they cannot be read, that is told, and there are none."""
@@ -301,17 +301,17 @@ class _Verification:
             found.extend(self._store.values(family, row_keys))
 
         if row_keys:
-            self._tell_unreadable(family, f"{_key(row_keys[0])} and behind", read)
+            self._report_unreadable(family, f"{_key(row_keys[0])} and behind", read)
         return found
 
-    def _tell_unreadable(self, family: str, row: str, read: Callable[[], None]) -> None:
+    def _report_unreadable(self, family: str, row: str, read: Callable[[], None]) -> None:
         try:
             with self._store.errors():
                 read()
         except StorageError as e:
-            self._tell(family, row, f"cannot be read: {e}")
+            self._report(family, row, f"cannot be read: {e}")
 
-    def _tell(self, family: str, row: str, text: str) -> None:
+    def _report(self, family: str, row: str, text: str) -> None:
         self._n_findings += 1
         self._on_finding(Finding(family, row, text))
 

@@ -37,8 +37,8 @@ class Pipeline:
     def __init__(self) -> None:
         self.n_dropped = 0
         self.rate = LogRate()
-        self._told_dropped = 0
-        self._told_s = time.monotonic()
+        self._reported_dropped = 0
+        self._logged_s = time.monotonic()
         self._queue: queue.Queue[_Item | None] = queue.Queue(limits.MAX_LOG_QUEUE_LINES)
         self._is_closing = False
         self._replaced: list[tuple[logging.Logger, logging.Handler, logging.Handler]] = []
@@ -98,18 +98,18 @@ class Pipeline:
                     handler.handle(record)
                 except Exception:  # its own are handled by itself
                     self.n_dropped += 1
-            self._tell(is_last=item is None and self._is_closing)
+            self._report(is_last=item is None and self._is_closing)
             if item is None and self._is_closing:
                 return
 
-    def _tell(self, *, is_last: bool) -> None:
+    def _report(self, *, is_last: bool) -> None:
         """Tell now and then what was not told."""
         now_s = time.monotonic()
-        if now_s - self._told_s < limits.LOG_SUMMARY_PERIOD_S and not is_last:
+        if now_s - self._logged_s < limits.LOG_SUMMARY_PERIOD_S and not is_last:
             return
-        self._told_s = now_s
-        left_out, n_dropped = self.rate.take_left_out(), self.n_dropped - self._told_dropped
-        self._told_dropped += n_dropped
+        self._logged_s = now_s
+        left_out, n_dropped = self.rate.take_left_out(), self.n_dropped - self._reported_dropped
+        self._reported_dropped += n_dropped
         if left_out:
             extra: dict[str, Any] = {"lines": sum(left_out.values()), "left_out": left_out}
             mlog.warning("lines were left out, there were too many of a kind", extra=extra)

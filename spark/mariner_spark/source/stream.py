@@ -80,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
         self._turn = -1  # which server comes first in a limited batch
         self._is_idle = False
-        self._told: dict[int, Told] = {}
+        self._histories: dict[int, Told] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
         """Where a new query begins.
@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _Surveyed(repr(gateway), told, ends)
 
         ends: dict[int, list[EventId]] = {}
-        self._told = {}
+        self._histories = {}
         for found in self._gateways.ask(find):
             for server, last in found.ends.items():
                 if last is not None:
@@ -216,21 +216,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if server in found.told:
                     session = 0 if last is None else last.session
                     told = Told(found.gateway, found.told[server], session)
-                    histories.merge(self._told, server, told)
+                    histories.merge(self._histories, server, told)
         for server, lasts in ends.items():
             self._compare(server, lasts)
         return {server: max(lasts) for server, lasts in ends.items()}
 
     def _check_histories(self, begin: Offsets, held: Mapping[int, str]) -> None:
         """Refuse what does not go on from what was read before."""
-        for server in begin.keys() & self._told.keys():
-            told = self._told[server]
+        for server in begin.keys() & self._histories.keys():
+            told = self._histories[server]
             session = begin[server].session
             histories.check(told.gateway, server, held.get(server), told.history, session)
 
     def _encode(self, events: Offsets, held: Mapping[int, str]) -> dict[str, Any]:
         """Offsets as Spark keeps them, with the histories that are told now, or else held."""
-        return offsets.encode(events, {**held, **histories.ids(self._told)})
+        return offsets.encode(events, {**held, **histories.ids(self._histories)})
 
     def _compare(self, server: int, lasts: Sequence[EventId]) -> None:
         """Refuse gateways with different events of a server, once for as many of them.

@@ -123,8 +123,8 @@ async def test_a_server_tells_its_history_once(backend: Backend) -> None:
         await core.stop()
         await core.start()
         assert await told(core) == [event]
-        assert await core.told_history(7) == history.read(event)
-        assert await core.told_history(8) is None
+        assert await core.known_history(7) == history.read(event)
+        assert await core.known_history(8) is None
 
 
 @pytest.mark.parametrize("n_events", [1, limits.LARGE_SESSION_EVENTS + 1])

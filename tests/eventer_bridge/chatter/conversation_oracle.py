@@ -136,7 +136,7 @@ def _send(
         oracle.send_ping()
         return
     if last and token and number % 4 == 0:
-        protocol.tell("T.B", b"")
+        protocol.send_alone("T.B", b"")
         oracle.send(None, last=True, token=True)
         return
     mine = [i for i in conversations.values() if i.may_send]

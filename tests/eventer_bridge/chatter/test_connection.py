@@ -208,7 +208,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from(monkeypatch: pytest.Mo
             assert handler.messages.qsize() == 1 + count + 100
 
 
-@pytest.mark.parametrize("say", [chatter.Connection.send, chatter.Connection.tell])
+@pytest.mark.parametrize("say", [chatter.Connection.send, chatter.Connection.send_alone])
 async def test_a_slow_consumer_is_closed(
     say: Callable[[chatter.Connection, str, bytes], object],
     monkeypatch: pytest.MonkeyPatch,

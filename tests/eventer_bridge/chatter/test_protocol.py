@@ -207,7 +207,7 @@ def test_telling_is_sending_what_is_not_answered(dialect: Dialect) -> None:
     told, sent = make(dialect), make(dialect)
     for number in range(3_000):  # identifiers of one, two and three bytes
         data = b"the same" if number % 3 else bytes(number)
-        told.tell("Mod.Told", data)
+        told.send_alone("Mod.Told", data)
         sent.send("Mod.Told", data)
     data = told.data_to_send()
     assert data == sent.data_to_send()
@@ -223,7 +223,7 @@ def test_nothing_can_be_sent_before_the_dialect_is_known() -> None:
     protocol = make(None)
     for send in (
         lambda: protocol.send("T.A", b""),
-        lambda: protocol.tell("T.A", b""),
+        lambda: protocol.send_alone("T.A", b""),
         protocol.ping,
     ):
         with pytest.raises(
@@ -239,7 +239,7 @@ def test_a_type_that_cannot_be_sent_costs_no_identifier() -> None:
     with pytest.raises(LocalProtocolError, match="expected a name with its module"):
         protocol.send("", b"", last=False)
     with pytest.raises(LocalProtocolError, match="expected a name with its module"):
-        protocol.tell("", b"")
+        protocol.send_alone("", b"")
     assert protocol.open_conversations == 0
     assert protocol.send("T.A", b"").first_id == 1
 

@@ -78,7 +78,7 @@ async def stored(backend: RocksDbBackend, server: int = 1) -> set[int]:
 async def told(core: Engine) -> None:
     """Everybody was told of what there is to be told."""
     await asyncio.sleep(0)
-    while core._telling.is_busy:
+    while core._notifying.is_busy:
         await asyncio.sleep(0)
 
 
@@ -133,7 +133,7 @@ async def test_who_was_not_told_yet_is_told_of_nothing_before(backend: RocksDbBa
             while not is_over:
                 yield
 
-        core._telling.add(tell)
+        core._notifying.add(tell)
         with failing_for_good():
             session = core.register(CONNECTION, events_of())
             await asyncio.wait([session.committed])

@@ -188,7 +188,7 @@ async def test_a_client_that_cannot_be_notified_is_closed_and_costs_nobody_anyth
         initialised(server) as writer,
     ):
         monkeypatch.setattr(limits, "MAX_OWN_CONVERSATIONS", 0)  # asking for an ack raises
-        writer.connection.tell(*codec.encode(MsgRegisterReq([register_event("a")])))
+        writer.connection.send_alone(*codec.encode(MsgRegisterReq([register_event("a")])))
         assert await types(hears) == [("a",)]
         await keeper.close_reason()
         await closed(server, "internal error")

@@ -41,7 +41,7 @@ def small_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", 100_000)
     monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.2)
     monkeypatch.setattr(limits, "LAG_PERIOD_S", 0.02)
-    monkeypatch.setattr(limits, "LEFT_OUT_TOLD_S", 0.0)
+    monkeypatch.setattr(limits, "LEFT_OUT_REPORT_S", 0.0)
 
 
 async def register_unchecked(server: Gateway, *sessions: Sequence[Payload]) -> None:

@@ -19,8 +19,8 @@ from rocksdict import Options, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
 from eventer_bridge.backends.rocksdb.contents import FAMILIES
-from eventer_bridge.backends.rocksdb.seal import SEAL
 from eventer_bridge.backends.rocksdb.store import Store
 from mariner.cli import main
 from tests.support import forked
@@ -191,7 +191,7 @@ async def test_info_verify_and_compact(tmp_path: Path, monkeypatch: pytest.Monke
     assert (await run("store", "verify", store)).code == 0
 
     families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
-    (store / SEAL).unlink()
+    (store / MARKER).unlink()
     db = Rdict(str(store), Options(raw_mode=True), families)
     sources = db.get_column_family("source")
     n_rows = 0

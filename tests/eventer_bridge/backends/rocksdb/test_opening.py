@@ -14,9 +14,9 @@ import pytest
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, encode_owner, encode_type_id
-from eventer_bridge.backends.rocksdb.seal import SEAL, write_seal
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -91,7 +91,7 @@ async def test_a_newer_format(tmp_path: Path) -> None:
     # a newer version may well have more column families
     db.create_column_family("newer", Options(raw_mode=True)).close()
     db.close()
-    (tmp_path / SEAL).unlink()
+    (tmp_path / MARKER).unlink()
     for _ in range(2):  # and refusing does not keep it locked
         message = await opening_fails(tmp_path, StoreFormatError)
         assert message == "the event store has format 2, this version knows format 1 only"
@@ -135,7 +135,7 @@ async def test_what_is_refused_stays_as_it_was(
         rows.close()
     db.close()
     if is_closed:
-        write_seal(path)
+        write_marker(path)
     for file in path.iterdir():
         file.chmod(0o644)
     before = state(path)
@@ -263,11 +263,11 @@ async def test_damaged_files(
 async def test_a_store_that_was_closed_has_to_be_as_it_was(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         await Writer(backend).session(draft())
-    for pattern in "MANIFEST-*", "CURRENT", "*.log", SEAL:
+    for pattern in "MANIFEST-*", "CURRENT", "*.log", MARKER:
         file = largest(tmp_path, pattern)
         before = file.read_bytes()
         for damage in (grow, remove) if not before else (grow, remove, garble, halve):
-            if file.name == SEAL and damage is remove:
+            if file.name == MARKER and damage is remove:
                 continue
             damage(file)
             for _ in range(2):  # and refusing does not change it
@@ -280,14 +280,14 @@ async def test_a_store_that_was_closed_has_to_be_as_it_was(tmp_path: Path) -> No
             file.write_bytes(before)
     async with await rocksdb.create(tmp_path) as backend:
         assert (await backend.query(UPWARDS)).events
-        assert not (tmp_path / SEAL).exists()
+        assert not (tmp_path / MARKER).exists()
 
 
 async def test_without_its_seal_a_store_is_not_compared(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path) as backend:
         await Writer(backend).session(draft())
     grow(largest(tmp_path, "*.log"))
-    (tmp_path / SEAL).unlink()
+    (tmp_path / MARKER).unlink()
     async with await rocksdb.create(tmp_path) as backend:
         assert (await backend.query(UPWARDS)).events
 

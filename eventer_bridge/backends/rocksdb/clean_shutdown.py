@@ -1,4 +1,4 @@
-"""The seal of a store that was closed: what its small files were like then.
+"""The clean-shutdown marker: what the small files of a store were like when it was closed.
 
 RocksDB cannot notice that its list of files (MANIFEST) or its log lost their end: it would
 open the store without what stood there, and delete files that it does not know of any
@@ -17,7 +17,7 @@ import msgspec
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import StoreDamagedError
 
-SEAL: Final = "CLOSED"
+MARKER: Final = "CLOSED"
 
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -25,50 +25,50 @@ _Files = dict[str, tuple[int, int]]
 """Size in bytes and CRC-32 of files, by name."""
 
 
-def write_seal(path: Path) -> None:
-    """Seal a store that was just closed.
+def write_marker(path: Path) -> None:
+    """Mark a store that was just closed.
 
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path / f"{SEAL}.dbtmp"
+    temporary = path / f"{MARKER}.dbtmp"
     with temporary.open("wb") as file:
         file.write(msgspec.json.encode(_files(path)))
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path / SEAL)
+    temporary.replace(path / MARKER)
     directories.sync(path)
 
 
-def check_seal(path: Path) -> None:
-    """Compare the files with the seal, if there is one.
+def check_marker(path: Path) -> None:
+    """Compare the files with the marker, if there is one.
 
     Raises:
         StoreDamagedError: they differ.
         OSError: they cannot be read.
     """
-    seal = path / SEAL
+    marker = path / MARKER
     try:
-        noted = _decode(seal.read_bytes())
+        noted = _decode(marker.read_bytes())
         found = _files(path)
     except FileNotFoundError:
         return  # or a process opens the store right now
     different = sorted(i for i in noted.keys() | found.keys() if noted.get(i) != found.get(i))
-    if different and seal.exists():
+    if different and marker.exists():
         raise StoreDamagedError(
             f"{path}: the event store is damaged, or was changed by something else since it was"
-            f" closed: {', '.join(different)} (the file {SEAL} in it notes how it was; without"
+            f" closed: {', '.join(different)} (the file {MARKER} in it notes how it was; without"
             " that file it is not compared)"
         )
 
 
-def break_seal(path: Path) -> None:
-    """Remove the seal, which was compared.
+def remove_marker(path: Path) -> None:
+    """Remove the marker, which was compared.
 
     Raises:
         OSError: it cannot be removed.
     """
-    (path / SEAL).unlink(missing_ok=True)
+    (path / MARKER).unlink(missing_ok=True)
     directories.sync(path)
 
 
@@ -76,7 +76,7 @@ def _decode(data: bytes) -> _Files:
     try:
         return msgspec.json.decode(data, type=_Files)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return {SEAL: (0, 0)}  # damaged itself: differs from whatever is found
+        return {MARKER: (0, 0)}  # damaged itself: differs from whatever is found
 
 
 def _files(path: Path) -> _Files:

@@ -1,0 +1,79 @@
+"""Connections that are gone leave no garbage that waits for a collection.
+
+Thousands come and go each second where somebody means ill, and a collection holds up everybody.
+"""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from mariner.gateway.gateway import Gateway
+from tests.support.inprocess import running_gateway
+from tests.support.peer import RawPeer
+
+CORE = {
+    "server_id": 1,
+    "backend": {"type": "memory"},
+    "eventer_server": {"host": "127.0.0.1", "port": 0},
+    "rsb": {"host": "127.0.0.1", "port": 0, "mode": "server"},
+}
+
+
+async def mariner_stranger(gateway: Gateway) -> None:
+    await come_and_go(gateway.mariner.port)
+
+
+async def mariner_client(gateway: Gateway) -> None:
+    async with await RawPeer.init(gateway.mariner.port):
+        pass
+
+
+async def eventer_stranger(gateway: Gateway) -> None:
+    assert gateway.eventer_server is not None
+    await come_and_go(gateway.eventer_server.address.port)
+
+
+async def rsb_participant(gateway: Gateway) -> None:
+    assert gateway.rsb is not None
+    assert gateway.rsb.port is not None
+    await come_and_go(gateway.rsb.port)
+
+
+async def come_and_go(port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.fixture
+def kept_garbage() -> Iterator[list[Any]]:
+    """What a collection finds from now on."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    yield gc.garbage
+    gc.set_debug(0)
+    gc.garbage.clear()
+
+
+@pytest.mark.parametrize(
+    "visit", [mariner_stranger, mariner_client, eventer_stranger, rsb_participant]
+)
+async def test_who_comes_and_goes_leaves_none(
+    visit: Callable[[Gateway], Awaitable[None]], kept_garbage: list[Any]
+) -> None:
+    async with running_gateway(event_core=CORE) as gateway:
+        for _ in range(5):
+            await visit(gateway)
+        assert gateway.eventer_server is not None
+        assert gateway.rsb is not None
+        parts = gateway.mariner.stats, gateway.eventer_server.stats, gateway.rsb.stats
+        async with asyncio.timeout(60):
+            while any(stats.connections for stats in parts):
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)  # for what was left to the next turns of the loop
+        gc.collect()
+        kinds = {type(i).__name__ for i in kept_garbage}
+    assert not {i for i in kinds if "Connection" in i or "Session" in i or "Protocol" in i}, kinds
