@@ -29,6 +29,8 @@
 """
 
 import asyncio
+import enum
+from typing import Final
 
 
 class EventerBridgeError(Exception):
@@ -158,3 +160,37 @@ class StoreLossError(StoreDamagedError):
         super().__init__(text)
         self.log_number = log_number
         self.good_bytes = good_bytes
+
+
+class Refusal(enum.StrEnum):
+    """Why a registration was refused, as metrics name it."""
+
+    RIGHTS = "rights or schema"
+    INVALID_MESSAGE = "invalid message"
+    INVALID_EVENT = "invalid event"
+    CONDITION = "condition"
+    LIMIT = "limit"
+    NOT_OPERATIONAL = "not operational"
+    MODULE = "module"
+    STORAGE = "storage"
+    CLOSED = "closed"
+    REMOTE = "remote server"
+    OTHER = "internal error"
+
+
+_REFUSALS: Final[dict[type[BaseException], Refusal]] = {
+    ConditionError: Refusal.CONDITION,
+    InvalidEventError: Refusal.INVALID_EVENT,
+    LimitError: Refusal.LIMIT,
+    NotOperationalError: Refusal.NOT_OPERATIONAL,
+    ModuleError: Refusal.MODULE,
+    StorageError: Refusal.STORAGE,
+    ClosedError: Refusal.CLOSED,
+    RegisterError: Refusal.REMOTE,
+}
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """What an error counts as."""
+    found = (_REFUSALS[i] for i in type(error).__mro__ if i in _REFUSALS)
+    return next(found, Refusal.OTHER)

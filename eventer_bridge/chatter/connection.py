@@ -169,8 +169,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         try:
             super().take_turn()
         finally:
-            if self._protocol.unsent_bytes:
-                self.write_anyway(self._protocol.parts_to_send())  # pongs, bounded below
+            self._write_pongs()
         self._check_pongs()
         if not self._protocol.is_pinging:
             self._wake_pong()
@@ -201,11 +200,14 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     def on_sweep(self) -> None:
         """See :class:`Stream`."""
-        if self._was_paused:  # who is not read from is not late
-            return
         for conversation in self._protocol.expire():
             if self._handler is not None and self._close_reason is None:
                 self.guard(self._handler.on_timeout, conversation)
+
+    def flush(self) -> None:
+        """Have what was sent leave now."""
+        self._write_pongs()  # which came before it
+        super().flush()
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as it is sent to."""
@@ -234,6 +236,10 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def _write_pending(self) -> None:
         if self._protocol.unsent_bytes:
             self.write_parts(self._protocol.parts_to_send())
+
+    def _write_pongs(self) -> None:
+        if self._protocol.unsent_bytes:
+            self.write_anyway(self._protocol.parts_to_send())  # bounded by _check_pongs
 
     def _check_pongs(self) -> None:
         """Close a peer that pings and does not read; nothing else bounds the pongs."""

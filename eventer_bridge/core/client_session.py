@@ -24,7 +24,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from eventer_bridge import limits, slices
 from eventer_bridge.core.base import EventCore
@@ -36,7 +36,9 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
     OutcomeUnknownError,
+    Refusal,
     RemoteProtocolError,
+    refusal_of,
 )
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
@@ -63,9 +65,6 @@ AuthenticateCb: TypeAlias = Callable[[str, str | None, str | None], Rights]
 
 ObserveQueryCb: TypeAlias = Callable[[QueryParams, float], None]
 """Called after each query with its parameters and the seconds it took."""
-
-_RIGHTS: Final = "rights or schema"
-_INVALID: Final = "invalid message"
 
 
 class Encoding(Protocol):
@@ -375,7 +374,9 @@ class ClientSession(Generic[RequestT]):
         if session is not None and session.is_large:
             await self._answer_large(session)
 
-    def refuse(self, request: RequestT, reason: str, kind: str = _INVALID) -> None:
+    def refuse(
+        self, request: RequestT, reason: str, kind: Refusal = Refusal.INVALID_MESSAGE
+    ) -> None:
         """Refuse a registration, after those that came before it were answered."""
         self._service.stats.rejected[kind] += 1
         self._unanswered.append((request, cut(reason)))
@@ -409,13 +410,13 @@ class ClientSession(Generic[RequestT]):
     ) -> Session | None:
         assert self.rights is not None
         if refusal is not None:
-            self.refuse(request, refusal, _RIGHTS)
+            self.refuse(request, refusal, Refusal.RIGHTS)
             return None
         core, stream = self._service.core, self.stream
         try:
             session = core.register(self._source, events, self.rights.type_quota)
         except EventerBridgeError as e:
-            self.refuse(request, str(e), type(e).__name__)
+            self.refuse(request, str(e), refusal_of(e))
             return None
         self._unanswered.append((request, session))
         if session.is_large:
@@ -433,44 +434,51 @@ class ClientSession(Generic[RequestT]):
 
     async def _answer_large(self, session: Session) -> None:
         await asyncio.wait([session.committed])
-        if session.committed.exception() is None:
-            await slices.run(self._service.encoding.prepare(session))
+        try:
+            if session.committed.exception() is None:
+                await slices.run(self._service.encoding.prepare(session))
+        except Exception as e:
+            self.stream.on_failed(e)
+            return
         self._answer()
         await asyncio.sleep(0)  # before the session is freed
 
     def _answer(self, _: object = None) -> None:
-        """Answer what has ended, in the order of the requests; count it also if nobody hears."""
+        """Answer what has ended."""
+        try:
+            self._answer_ended()
+        except Exception as e:
+            self.stream.on_failed(e)
+
+    def _answer_ended(self) -> None:
+        """In the order of the requests. The client may be gone: it is counted all the same."""
         unanswered, wire, service = self._unanswered, self._wire, self._service
-        is_open = self.stream.close_reason is None
         while unanswered:
             request, outcome = unanswered[0]
             if isinstance(outcome, str):
-                if is_open:
-                    wire.send_refused(request, outcome, is_outcome_unknown=False)
+                wire.send_refused(request, outcome, is_outcome_unknown=False)
             elif not outcome.committed.done():
                 break
             elif error := outcome.committed.exception():
-                self._answer_failed(request, error, is_open=is_open)
+                self._answer_failed(request, error)
             elif outcome.is_large and not service.encoding.is_answerable(outcome):
                 break
             else:
                 service.stats.events_registered += outcome.requested
-                if is_open:
-                    wire.send_registered(request, outcome)
+                wire.send_registered(request, outcome)
             unanswered.popleft()
         if len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
             self.stream.resume_reading(Pause.REGISTRATIONS_FULL)
         self.stream.has_answered()
 
-    def _answer_failed(self, request: RequestT, error: BaseException, *, is_open: bool) -> None:
+    def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
         is_unknown = isinstance(error, OutcomeUnknownError)
         if is_unknown:
             self._service.stats.outcome_unknown += 1
         else:
-            self._service.stats.rejected[type(error).__name__] += 1
-        if is_open:
-            self._wire.send_refused(request, reason, is_outcome_unknown=is_unknown)
+            self._service.stats.rejected[refusal_of(error)] += 1
+        self._wire.send_refused(request, reason, is_outcome_unknown=is_unknown)
 
     # --- queries ------------------------------------------------------------------------
 

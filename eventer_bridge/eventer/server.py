@@ -273,7 +273,7 @@ class _Client(chatter.Handler):
 
     def send_registered(self, request: chatter.Conversation | None, session: Session) -> None:
         """See ``ClientWire``."""
-        if request is not None:
+        if request is not None and self._connection.close_reason is None:
             response = codec.encode_register_success(encoded_requested(session))
             self._send(_REGISTER_RES, response, conversation=request)
 

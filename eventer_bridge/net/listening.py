@@ -96,11 +96,11 @@ class StreamListener(aio.Resource, Generic[StreamT]):
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
             now = time.monotonic()
             for stream in tuple(self._streams):
-                stream.sweep(now)
+                stream.guard(stream.sweep, now)
 
     async def _stop(self) -> None:
         await self.stop_accepting()
         streams = tuple(self._streams)
         for stream in streams:
-            stream.close("server closing")
+            stream.guard(stream.close, "server closing")
         await asyncio.gather(*(stream.wait_lost() for stream in streams))

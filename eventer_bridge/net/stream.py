@@ -162,6 +162,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     ends_first: ClassVar[bool] = False
     """Whether who connected sends its end and waits for the server's, before it closes."""
 
+    reads_while_blocked: ClassVar[bool] = False
+    """Whether a peer that was accepted is read from, although it does not read what it is sent."""
+
     def __init__(
         self,
         protocol: SansIo[MessageT],
@@ -229,7 +232,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """The connection is gone; called once, as the last."""
 
     def on_sweep(self) -> None:
-        """Look at what else depends on time; once a second."""
+        """Look at what else depends on time; once a second, if it was read from since the last."""
 
     def probe(self) -> None:
         """Send something that the peer is to answer, if the wire has that."""
@@ -308,6 +311,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def write_anyway(self, parts: Sequence[bytes], n_frames: int = 1) -> None:
         """As :meth:`write_parts`, however much waits: what is bounded in another way."""
+        if self._close_reason is not None:
+            return
         self._unsent += parts
         self._unsent_bytes += sum(map(len, parts))
         self._stats.frames_out += n_frames
@@ -376,6 +381,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         if self._close_reason is not None:
             return
         self.flush()
+        if self.close_reason is not None:  # by what was written
+            return
         self._close_reason = reason
         self._stats.closed[reason] += 1
         extra = {**self.log_extra, "reason": reason}
@@ -404,14 +411,13 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     async def wait_lost(self) -> None:
         """After :meth:`close`: wait until it is gone; see that this is soon."""
-        for timeout_s, end in (
-            (limits.LINGER_S, self._transport.close),
-            (limits.CLOSE_TIMEOUT_S, self._transport.abort),
-        ):
-            await asyncio.wait([self.lost], timeout=timeout_s)
-            if not self.lost.done():
-                end()
+        await asyncio.wait([self.lost], timeout=limits.LINGER_S)
+        if not self.lost.done() and not self._transport.get_write_buffer_size():
+            self._transport.close()
         await asyncio.wait([self.lost], timeout=limits.CLOSE_TIMEOUT_S)
+        if not self.lost.done():
+            self._transport.abort()
+            await asyncio.wait([self.lost], timeout=limits.CLOSE_TIMEOUT_S)
 
     # --- asyncio.Protocol -----------------------------------------------------------------
 
@@ -431,7 +437,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._place.buffer.when_too_large(lambda: self.abort(TOO_MUCH_BUFFERED))
         if self._streams is not None:
             self._streams.add(self)
-        self.guard(self.on_open)
+        if self._close_reason is None:  # its place may be taken already
+            self.guard(self.on_open)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came in."""
@@ -468,7 +475,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         if self._close_reason is None:
             if self._place is None:  # what came before, and was held back, is still its user's
                 self._has_ended = True
-                self._process()
+                self._take_turn()
             self.close(self.lost_reason(exc), detail=str(exc) if exc else None)
         assert self._close_reason is not None
         if self._streams is not None:
@@ -485,7 +492,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._count_buffered()
         self._last_left_bytes = self._left_bytes()
         self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
-        if self._place is not None:
+        if self._place is not None and not self.reads_while_blocked:
             self.pause_reading(Pause.WRITE_BLOCKED)
 
     def resume_writing(self) -> None:
@@ -517,6 +524,11 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         # also called by what a message leads to: then the loop that called it goes on
         if self._is_processing:
             return
+        self._take_turn()
+        if self._has_ended:
+            self.has_answered()
+
+    def _take_turn(self) -> None:
         self._is_processing = self._is_leaving = True
         try:
             self.take_turn()
@@ -528,8 +540,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._is_processing = self._is_leaving = False
         if self._unsent:
             self.flush()
-        if self._has_ended:
-            self.has_answered()
 
     def take_turn(self) -> None:
         """Deal with what came, until others are to have their turn."""
@@ -579,9 +589,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def has_answered(self) -> None:
         """Close the connection if its peer sends no more, and waits for nothing any more."""
-        if not self._has_ended or self._close_reason is not None:
+        if not self._has_ended or self._close_reason is not None or self._is_processing:
             return
-        if not self.is_answering and self._pauses <= _BACK_PRESSURE:
+        # what is answered and not read yet is bounded by _check_stalled
+        if not self._is_write_blocked and not self.is_answering and self._pauses <= _BACK_PRESSURE:
             self.close(self.lost_reason(None))
 
     def _drop(self, n_bytes: int) -> None:
@@ -645,9 +656,13 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         transport = self._transport
         if transport.is_closing() or not transport.can_write_eof():
             transport.close()
-        else:
+            return
+        try:
             transport.write_eof()
-            transport.resume_reading()  # only so is it noticed that the peer ends
+        except OSError:  # the peer has gone, and asyncio's transport did not notice yet
+            transport.abort()
+            return
+        transport.resume_reading()  # only so is it noticed that the peer ends
 
     # --- what depends on time -------------------------------------------------------------
 
@@ -667,6 +682,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._sweep_closing(now)
             return
         self._count_buffered()  # what is below the high-water mark is told of by nobody
+        was_paused = self._was_paused
         for check in (
             self._check_stalled,
             self._check_gone,
@@ -677,7 +693,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             check(now)
             if self.close_reason is not None:
                 return
-        self.on_sweep()
+        if not was_paused:  # who is not read from is not late
+            self.on_sweep()
 
     def _sweep_closing(self, now: float) -> None:
         if now > self._close_deadline:

@@ -39,6 +39,7 @@ from eventer_bridge.errors import (
     LimitError,
     ModuleError,
     OutcomeUnknownError,
+    refusal_of,
 )
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
@@ -229,7 +230,7 @@ class Bridge(aio.Resource):
             for event in events:  # the others are not to suffer
                 self._register([event])
             return
-        kind = type(error).__name__
+        kind = refusal_of(error)
         count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)
         # the first time, and then ever more seldom: it may be every event
         level = logging.WARNING if count.bit_count() == 1 else logging.DEBUG

@@ -63,6 +63,7 @@ class RsbConnection(Stream[bytes], aio.Resource):
 
     mlog = logging.getLogger(__name__)
     ends_first = True
+    reads_while_blocked = True  # a participant may wait for us to read before it does
 
     def __init__(
         self,
@@ -124,15 +125,13 @@ class RsbConnection(Stream[bytes], aio.Resource):
                 break
             if not self._has_ended:
                 self.let_others()
-        if self._has_ended and self._close_reason is None:
-            self._protocol.check_end()
 
     def on_closing(self) -> None:
         """See :class:`Stream`."""
-        if self.ready.done():
-            self._stats.clients -= 1
-        else:
+        if not self.ready.done():
             self.ready.set_result(False)
+        elif not self.ready.cancelled() and self.ready.result():
+            self._stats.clients -= 1
         self._async_group.close()
 
     def on_closed(self, reason: str) -> None:

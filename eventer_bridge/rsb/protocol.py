@@ -14,11 +14,12 @@ class RsbProtocol:
         is_ready: whether there was a handshake.
     """
 
-    __slots__ = ("_decoder", "_handshake", "is_ready")
+    __slots__ = ("_decoder", "_handshake", "_has_ended", "is_ready")
 
     def __init__(self, *, is_server: bool) -> None:
         self._decoder = codec.NotificationDecoder()
         self._handshake = b""
+        self._has_ended = False
         self.is_ready = is_server
 
     @property
@@ -36,28 +37,23 @@ class RsbProtocol:
         self._decoder.feed(data)
 
     def receive_eof(self) -> None:
-        """The peer sends no more. What it began and did not end is known by :meth:`check_end`."""
-
-    def check_end(self) -> None:
-        """Everything was taken, and no more comes.
-
-        Raises:
-            RemoteProtocolError: it ended within a frame.
-        """
-        if n_bytes := self._decoder.buffered_bytes:
-            raise RemoteProtocolError(f"ended within a frame, {n_bytes} bytes of it came")
+        """The peer sends no more; :meth:`next_message` tells if that was within a frame."""
+        self._has_ended = True
 
     def next_message(self) -> bytes | None:
         """The next notification, encoded; None if more bytes are needed for it.
 
         Raises:
-            RemoteProtocolError: the handshake or a frame is wrong.
+            RemoteProtocolError: the handshake or a frame is wrong, or the last one is cut off.
         """
         if not codec.HANDSHAKE.startswith(self._handshake):
             raise RemoteProtocolError(
                 f"handshake: {self._handshake.hex(' ')}, expected four zero bytes"
             )
-        return self._decoder.next_frame()
+        frame = self._decoder.next_frame()
+        if frame is None and self._has_ended and (n_bytes := self._decoder.buffered_bytes):
+            raise RemoteProtocolError(f"ended within a frame, {n_bytes} bytes of it came")
+        return frame
 
     def discard(self) -> None:
         """Drop what came and was not taken: the connection is gone."""

@@ -141,7 +141,8 @@ class BusServer(Bus):
 
     @property
     def _connections(self) -> frozenset[RsbConnection]:
-        return frozenset() if self._listener is None else self._listener.streams
+        streams = frozenset() if self._listener is None else self._listener.streams
+        return frozenset(i for i in streams if i.close_reason is None)
 
     def send(self, notification: bytes) -> None:
         """See :class:`Bus`."""

@@ -177,6 +177,8 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     def send_registered(self, request: int, session: Session) -> None:
         """See ``ClientWire``."""
+        if self._close_reason is not None:
+            return
         encoded = encoded_requested(session)
         if session.is_large:
             parts = codec.register_success_parts(request, encoded)
@@ -187,6 +189,8 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     def send_refused(self, request: int, reason: str, *, is_outcome_unknown: bool) -> None:
         """See ``ClientWire``."""
+        if self._close_reason is not None:
+            return
         outcome = UNKNOWN if is_outcome_unknown else None
         message = codec.encode(RegisterRes(request, False, error=reason, outcome=outcome))
         self.write(self._protocol.send_encoded(RegisterRes, message))

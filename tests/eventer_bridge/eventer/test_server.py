@@ -224,7 +224,7 @@ async def test_registration_fails_while_it_is_not_operational() -> None:
             for _ in range(2):
                 await peer.receive(MsgStatusNotify)
             assert await peer.register(register_event("a"))
-        assert server.stats.rejected["NotOperationalError"] == 1
+        assert server.stats.rejected["not operational"] == 1
 
 
 async def test_closing_answers_what_is_under_way(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def test_registered_with_and_without_an_answer(tmp_path: Path) -> None:
         peer.send(MsgRegisterReq([register_event("?")]))  # nobody is told that it failed
         assert await peer.register() == []
         assert len((await query(peer, QueryLatestParams([("b",)]))).events) == 1
-        assert server.stats.rejected["InvalidEventError"] == 1
+        assert server.stats.rejected["invalid event"] == 1
 
 
 def source_timestamp(s: int, us: int) -> bytes:

@@ -128,7 +128,7 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
             "mariner_events_registered_total 2.0",
             "mariner_events_notified_total 1.0",
             'mariner_frames_total{direction="in"} 3.0',
-            'mariner_registrations_rejected_total{reason="InvalidEventError"} 1.0',
+            'mariner_registrations_rejected_total{reason="invalid event"} 1.0',
             "mariner_pending_events 0.0",
             "mariner_clock_ahead_seconds 0.0",
             "mariner_store_event_types 6.0",

@@ -60,7 +60,7 @@ async def test_metrics(tmp_path: Path) -> None:
             assert found["connections_declined_total"] == 1
             assert found["events_registered_total"] == 2
             assert found["events_notified_total"] == 2
-            assert found['registrations_rejected_total{reason="InvalidEventError"}'] == 1
+            assert found['registrations_rejected_total{reason="invalid event"}'] == 1
             assert found['connections_closed_total{reason="declined"}'] == 1
             # two of init, of registration one and of query one; and a notification
             assert found['frames_total{direction="in"}'] == 5

@@ -123,7 +123,7 @@ async def test_participants_of_rsb_share_a_quota() -> None:
         ):
             one.send(*[sample(i, scope=f"/{i % 2}/") for i in range(6)])
             other.send(*[sample(i, scope=f"/new/{i}/") for i in range(4)])
-            await until(lambda: stats.events_registered + stats.rejected["LimitError"] == 10)
+            await until(lambda: stats.events_registered + stats.rejected["limit"] == 10)
         assert stats.events_registered == 6
 
 
