@@ -71,7 +71,7 @@ STALL_TIMEOUT_S: Final = 10.0
 are not consumed (up to twice as long, it is looked at so often)."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-"""How long closing waits for what was written to leave, and for TLS's farewell."""
+"""How long closing waits for TLS's farewell."""
 
 
 R = TypeVar("R", RegisterRes, QueryRes, PingRes)
