@@ -27,7 +27,7 @@ MAX_COMMIT_BYTES: Final = 8 << 20
 """Payload bytes that are written at a time."""
 
 
-class Refusal(NamedTuple):
+class ImportRefusal(NamedTuple):
     """An event that could not be imported.
 
     Attributes:
@@ -54,7 +54,7 @@ class Imported(NamedTuple):
 def ext_import(
     hat_path: Path,
     store_path: Path,
-    on_refusal: Callable[[Refusal], None],
+    on_refusal: Callable[[ImportRefusal], None],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Imported:
     """Import a database.
@@ -85,7 +85,7 @@ class _Import:
         self,
         hat: HatDatabase,
         store: Store,
-        on_refusal: Callable[[Refusal], None],
+        on_refusal: Callable[[ImportRefusal], None],
         on_progress: Callable[[int, int], None],
     ) -> None:
         self._hat = hat
@@ -128,7 +128,7 @@ class _Import:
             if n_read % limits.MAX_GROUP_EVENTS == 0:
                 self._on_progress(n_read, max(n_read, n_total))
             if isinstance(event, Unreadable):
-                self._refuse(Refusal(*event))
+                self._refuse(ImportRefusal(*event))
                 continue
             try:
                 check_type(event.type)
@@ -167,7 +167,7 @@ class _Import:
         self._commit = Commit()
         self._commit_bytes = 0
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: ImportRefusal) -> None:
         self._n_refused += 1
         self._on_refusal(refusal)
 
@@ -176,5 +176,5 @@ def _session_of(event: Event) -> tuple[int, int]:
     return event.id.server, event.id.session
 
 
-def _refusal(event: Event, reason: str) -> Refusal:
-    return Refusal((event.id.server, event.id.session, event.id.instance), reason)
+def _refusal(event: Event, reason: str) -> ImportRefusal:
+    return ImportRefusal((event.id.server, event.id.session, event.id.instance), reason)
