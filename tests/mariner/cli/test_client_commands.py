@@ -116,7 +116,7 @@ async def test_ping_of_a_server_that_stops(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "ping statistics" in stdout.decode()
     last_line = stderr.decode().splitlines()[-1]
-    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset).*", last_line)
+    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset|lost).*", last_line)
 
 
 # --- connecting ---------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def test_register_loses_the_server(tmp_path: Path) -> None:
             # it ends although its input is still open
             assert await process.wait() == 1
             line = await read_line(process.stderr)
-    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset).*\n", line)
+    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset|lost).*\n", line)
 
 
 async def test_server_without_reasons(tmp_path: Path) -> None:
