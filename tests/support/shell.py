@@ -60,7 +60,7 @@ class Shell(NamedTuple):
         """Run a command to its end."""
         process = await self.start(*arguments, **variables)
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        stdout, stderr = await process.communicate(data)
+        stdout, stderr = await process.communicate(data or None)  # it may have ended already
         assert process.returncode is not None
         return Result(process.returncode, stdout.decode(), stderr.decode())
 
