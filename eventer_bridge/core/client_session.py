@@ -187,6 +187,9 @@ class ClientService:
 class ClientSession(Generic[RequestT]):
     """One client, from its connection on. See the module.
 
+    The wire lets go of it when the connection is gone (``Stream.on_closed``): they would hold each
+    other until garbage is collected.
+
     Args:
         service: of the server.
         stream: its connection.

@@ -475,7 +475,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         if self._close_reason is None:
             if self._place is None:  # what came before, and was held back, is still its user's
                 self._has_ended = True
-                self._take_turn()
+                self._run_turn()
             self.close(self.lost_reason(exc), detail=str(exc) if exc else None)
         assert self._close_reason is not None
         if self._streams is not None:
@@ -524,11 +524,11 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         # also called by what a message leads to: then the loop that called it goes on
         if self._is_processing:
             return
-        self._take_turn()
+        self._run_turn()
         if self._has_ended:
             self.has_answered()
 
-    def _take_turn(self) -> None:
+    def _run_turn(self) -> None:
         self._is_processing = self._is_leaving = True
         try:
             self.take_turn()
@@ -563,8 +563,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
                         self.let_others()
                     break
         finally:
-            self._n_messages += n_messages
-            self._stats.frames_in += n_messages
+            self.count_messages(n_messages)
 
     def count_messages(self, n_messages: int) -> None:
         """So many messages were taken."""

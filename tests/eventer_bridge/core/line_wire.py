@@ -73,6 +73,9 @@ class Client(Stream[str]):
     def on_closing(self) -> None:
         self.session.leave()
 
+    def on_closed(self, reason: str) -> None:
+        del self.session
+
     @property
     def is_answering(self) -> bool:
         return self.session.is_answering

@@ -17,6 +17,7 @@ from eventer_bridge.core.client_session import ClientService
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.core.session import Session
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.stream import Pause
@@ -194,6 +195,57 @@ async def test_what_was_sent_last_arrives_though_much_is_unread() -> None:
             peer.send("register", "x/a", "x" * 1_000)
         assert await peer.receive() == "declined invalid client name or token"
         assert await peer.receive() == ""
+
+
+async def test_an_answer_that_raises_closes_its_client_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(client: Client, request: None, session: Session) -> None:
+        raise ZeroDivisionError
+
+    async with serving() as it:
+        bad, good = await it.hello(), await it.hello()
+        monkeypatch.setattr(Client, "send_registered", fail)
+        bad.send("register", "x/a", 1)
+        await until_closed(it, "internal error")
+        monkeypatch.undo()
+        good.send("register", "x/a", 2)
+        assert await good.word() == "registered"
+        assert it.stats.closed == {"internal error": 1}
+
+
+async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sending may fill up what all connections may hold together."""
+    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1_000)
+    async with serving() as it:
+        peer = await it.hello()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        [client] = it.listener.streams
+        client.place.buffer._buffers._max_bytes = 100_000
+        monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)  # it leaves by closing only
+        client.write_anyway([bytes(10_000_000)])
+        client.close("by somebody")
+        assert it.stats.closed.total() == 1
+        assert it.stats.clients == 0
+
+
+async def test_who_floods_a_connection_that_is_closing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DROPPED_BYTES", 100_000)
+    for name in "LINGER_S", "CLOSE_TIMEOUT_S", "DECLINED_LINGER_S":
+        monkeypatch.setattr(limits, name, 1e6)
+    async with serving() as it:
+        peer = await it.connect()
+        peer.send("hello", "a", "wrong")
+        assert await peer.word() == "declined"
+        assert it.stats.connections == 1
+        peer.writer.write(bytes(1_000_000))
+        async with asyncio.timeout(TIMEOUT_S):
+            while it.stats.connections:
+                await asyncio.sleep(0.001)
 
 
 async def test_closing_answers_what_is_under_way() -> None:
