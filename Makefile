@@ -1,5 +1,5 @@
 # `make run` and `make test` need Python 3.11+, git and make; everything else is set up here.
-# PYTHON=python3.13 (or another) has a virtual environment of its own: .venv-3.13.
+# PYTHON=python3.13 (or another) uses a virtual environment of its own: .venv-3.13.
 PYTHON ?= python3
 VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN    := $(VENV)/bin
@@ -30,7 +30,7 @@ $(READY) $(READY)-without-spark: pyproject.toml constraints.txt
 
 setup: $(READY)  ## make the virtual environment
 
-run: $(READY)  ## run the gateway with TLS, development certificates and a durable core
+run: $(READY)  ## run the gateway with TLS, development certificates and a durable store
 	$(BIN)/mariner certs development --dir var/certs
 	$(BIN)/mariner serve --conf deploy/development.yaml
 
@@ -46,7 +46,7 @@ test-slow: $(READY)  ## run the tests that take most of a minute each
 test-without-spark: $(READY)-without-spark
 	$(PYTEST) --ignore tests/perf --ignore tests/torture
 
-test-pythons: $(READY)  ## run the tests without Spark on each other supported Python that is here
+test-pythons: $(READY)  ## run the tests without Spark on every other supported Python of this machine
 	$(BIN)/python -m tests.pythons
 
 check: $(READY)  ## lint, format and type check
@@ -66,10 +66,10 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	SPARK_EXAMPLES=20 $(BIN)/python -m pytest -q tests/spark/source tests/spark/reports
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/wire/test_differential.py tests/eventer_bridge/eventer/test_differential.py
 
-mutate: $(READY)  ## change the code in small ways, one at a time: does a test notice?
+mutate: $(READY)  ## change the code in small ways, one at a time, and see if a test notices
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
 	$(BIN)/python -m tests.mutation
 
-clean:  ## remove everything that was made here
+clean:  ## remove everything that make created
 	rm -rf .venv .venv-* var dist build mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,6 +14,7 @@
     │       └── InvalidMessageError  its message: which part, what was expected
     ├── ConnectError               no connection to a server, or TLS was refused
     ├── InitError                  a server declined: name, token, …
+    ├── RightsError                a client may not do that
     ├── RegisterError              a server refused a registration: nothing of it is stored
     ├── OutcomeUnknownError        whether a registration is stored is not known
     └── CoreError                  what the core cannot do
@@ -79,6 +80,10 @@ class ConnectError(EventerBridgeError):
 
 class InitError(EventerBridgeError):
     """A server declined the client; the message is its reason."""
+
+
+class RightsError(EventerBridgeError):
+    """A client may not do what it asked for, or a schema of its rights does not hold."""
 
 
 class RegisterError(EventerBridgeError):
@@ -179,6 +184,8 @@ class Refusal(enum.StrEnum):
 
 
 _REFUSALS: Final[dict[type[BaseException], Refusal]] = {
+    RightsError: Refusal.RIGHTS,
+    InvalidMessageError: Refusal.INVALID_MESSAGE,
     ConditionError: Refusal.CONDITION,
     InvalidEventError: Refusal.INVALID_EVENT,
     LimitError: Refusal.LIMIT,

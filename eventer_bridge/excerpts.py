@@ -1,4 +1,4 @@
-"""Texts of peers, cut: what is answered and logged does not grow with what was sent."""
+"""Excerpts of peers' texts: answers and log lines do not grow with the message."""
 
 from typing import Final
 
@@ -18,6 +18,6 @@ def cut(text: str, max_characters: int = limits.MAX_REASON_CHARACTERS) -> str:
 def quoted_type(event_type: EventType) -> str:
     """An event type or query type in quotes, its segments joined by "/", cut."""
     size = limits.MAX_REASON_CHARACTERS // 2
-    # never joined whole: it may be as long as a message
+    # never joined in full: it may be as long as a message
     segments = [segment[: size + 1] for segment in event_type[: size + 1]]
     return repr(cut("/".join(segments), size))

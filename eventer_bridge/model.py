@@ -1,15 +1,15 @@
-"""The one event model: what every wire, the engine and every backend speak of.
+"""The event model of all wires, the engine and all backends.
 
 Source: 000 (event data structure), 001 (status, queries, event ordering), 002 (JSON shape).
 
 All records are frozen ``msgspec.Struct`` values whose field names are those of the
 Mariner JSON Schema (002), so that the Mariner codec decodes into them directly. A JSON
-payload is kept as the raw bytes that came in (``msgspec.Raw``): the core does not decode
-it (000: "Event server doesn't decode payload"), unless it is asked to compare it (``payloads``).
-Decoding into a record refuses properties that it has not, which may hide anything (JSON that is
-nested without end); the Mariner codec takes them off then.
+payload is kept as the received bytes (``msgspec.Raw``): the core does not decode it (000: "Event
+server doesn't decode payload") except for comparison (``payloads``). Decoding into a record
+refuses unknown properties, which may hide anything (deeply nested JSON); the Mariner codec
+removes them then.
 
-Values are immutable and may be handed between threads. They are not tracked by the
+Values are immutable and may be passed between threads. They are not tracked by the
 cyclic garbage collector (``gc=False``): nothing in them can form a cycle.
 """
 
@@ -29,7 +29,7 @@ INT64_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
-"""An integer that fits 64 bits with sign: the range of every integer of the protocols."""
+"""A signed 64-bit integer: the range of every integer of the protocols."""
 
 EventType: TypeAlias = tuple[str, ...]
 """Event type: its segments. In queries and subscriptions ``?`` and ``*`` are wildcards."""
@@ -55,7 +55,7 @@ class Order(enum.Enum):
 
 
 class OrderBy(enum.Enum):
-    """Property that a timeseries query is ordered by."""
+    """Sort key of a timeseries query."""
 
     TIMESTAMP = "TIMESTAMP"
     SOURCE_TIMESTAMP = "SOURCE_TIMESTAMP"
@@ -124,7 +124,7 @@ class JsonPayload(
     tag_field="payload_type",
     tag="json",
 ):
-    """Payload that is a JSON value, kept as the bytes of its encoding (UTF-8)."""
+    """A JSON payload, kept as encoded bytes (UTF-8)."""
 
     data: msgspec.Raw
 
@@ -150,7 +150,7 @@ class BinaryPayload(
     tag_field="payload_type",
     tag="binary",
 ):
-    """Payload that is bytes with a type label that only its users understand."""
+    """A payload of bytes, with a type label that only its users understand."""
 
     data_type: str
     data: bytes
@@ -160,7 +160,7 @@ Payload: TypeAlias = JsonPayload | BinaryPayload
 
 
 class RegisterEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """An event that somebody wishes to be registered."""
+    """An event to be registered."""
 
     type: EventType
     source_timestamp: Timestamp | None
@@ -197,7 +197,7 @@ def natural_key(event: Event) -> tuple[Timestamp, EventId]:
 
 
 def check_registrable(event_type: EventType) -> None:
-    """Refuse a type that only has a meaning in queries.
+    """Refuse a type that only queries may have.
 
     Raises:
         InvalidEventError: a segment is ``?`` or ``*`` (000, "type").
@@ -210,7 +210,7 @@ def check_registrable(event_type: EventType) -> None:
 
 
 class SourceType(enum.Enum):
-    """Kind of a participant that registers."""
+    """Kind of a source."""
 
     CONNECTION = "CONNECTION"
     MODULE = "MODULE"
@@ -218,7 +218,7 @@ class SourceType(enum.Enum):
 
 
 class Source(NamedTuple):
-    """Who registers: unique for one execution of the server (000, "Communication")."""
+    """Source of registrations: unique for one execution of the server (000, "Communication")."""
 
     type: SourceType
     id: int
@@ -228,12 +228,11 @@ class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
     """An event while its session is processed (000).
 
     Attributes:
-        source: who registered it: a connection, a module or the engine. Known only while
-            the session is processed.
+        source: a connection, a module or the engine. Known only while the session is processed.
         type: event type.
-        source_timestamp: when it happened, if its source said so.
+        source_timestamp: when it happened, if its source gave that.
         payload: payload, not decoded.
-        id: identifier that the event is going to have; None until it joins a session.
+        id: identifier that the event will have; None until it joins a session.
     """
 
     source: Source
@@ -246,11 +245,11 @@ class ProcessEvent(msgspec.Struct, frozen=True, gc=False):
 class QueryLatestParams(msgspec.Struct, frozen=True, gc=False):
     """Latest event of each type that matches (001, "latest"); None means all types.
 
-    ``last_event_id`` goes on where an answer ended, as 002 says of every answer with
-    ``more_follows``: only types behind that of this event are answered for. They come in the
-    order in which the server got to know them, so that the pages of a query have each type
-    once, whatever is registered meanwhile. Where the server no longer has that event, it cannot
-    go on: the answer has no events, and ``more_follows``.
+    ``last_event_id`` continues after the end of an answer, as 002 says of every answer with
+    ``more_follows``: only types after that of this event are returned. Types are in the order of
+    their first registration, so that the pages of a query have each type once, whatever is
+    registered meanwhile. If the server no longer has that event, it cannot continue: the answer
+    has no events, and ``more_follows``.
     """
 
     event_types: Sequence[EventType] | None = None
@@ -262,20 +261,20 @@ class QueryTimeseriesParams(msgspec.Struct, frozen=True, gc=False):
 
     All bounds are inclusive. ``max_results`` is at least 0. All conditions must hold.
 
-    ``ids``, ``payload`` and ``unique_type`` are those of 000 ("query events"), which 001 has
-    not. They are applied before what 001 has for paging: ``unique_type`` chooses among the
-    events that satisfy all other conditions, then the events up to and including
-    ``last_event_id`` are discarded, then ``max_results`` counts. So the pages of a query
-    join up to its whole answer. (With ``unique_type`` only as long as no new event takes
-    the place of ``last_event_id``, which a ``t_to`` in the past sees to.)
+    ``ids``, ``payload`` and ``unique_type`` are those of 000 ("query events"), which 001 lacks.
+    They apply before the paging of 001: ``unique_type`` chooses among the events that satisfy all
+    other conditions, then the events up to and including ``last_event_id`` are discarded, then
+    ``max_results`` counts. So the pages of a query add up to its whole answer. (With
+    ``unique_type`` only as long as no new event replaces ``last_event_id``, which a ``t_to`` in
+    the past ensures.)
 
     Attributes:
-        ids: only events with these ids; at most ``limits.MAX_QUERY_IDS``; none for no event.
+        ids: only events with these ids; at most ``limits.MAX_QUERY_IDS``; empty for no event.
         payload: only events with the same payload, as ``payloads`` compares them.
-        unique_type: at most one event of each type: the first of it in the order that is
-            asked for, so the one with the greatest timestamp or source timestamp if that is
-            descending, with the lowest if ascending. By source timestamp, an event
-            without one is the one of its type only if no other has one.
+        unique_type: at most one event of each type: the first in the requested order, so the
+            one with the greatest timestamp or source timestamp if descending, with the lowest
+            if ascending. By source timestamp, an event without one counts only if no other of
+            its type has one.
     """
 
     event_types: Sequence[EventType] | None = None
@@ -305,7 +304,7 @@ QueryParams: TypeAlias = QueryLatestParams | QueryTimeseriesParams | QueryServer
 
 
 class QueryResult(msgspec.Struct, frozen=True, gc=False):
-    """Events that satisfy a query, and whether more of them were left out."""
+    """Events that match a query, and whether there are more."""
 
     events: Sequence[Event]
     more_follows: bool

@@ -1,7 +1,7 @@
-"""Moments as people write them: one reading for all command lines and options.
+"""Moments as people write them, parsed alike by all command lines and options.
 
-A moment is ISO 8601 (UTC where it names no zone) or seconds since 1970-01-01. Eight digits are
-a date, which ISO 8601 may write without hyphens (``20240501``); any other number is seconds.
+A moment is ISO 8601 (UTC without a zone) or seconds since 1970-01-01. Eight digits are an ISO
+8601 date without hyphens (``20240501``); any other number is seconds.
 """
 
 import re
@@ -20,10 +20,10 @@ _BASIC_DATE: Final = re.compile(r"[0-9]{8}")
 
 
 def parse(text: str) -> Timestamp:
-    """A moment; see the module. Any thread.
+    """Parse a moment; see the module. Any thread.
 
     Raises:
-        InvalidEventError: it is none, or out of range.
+        InvalidEventError: the text is no moment, or out of range.
     """
     try:
         if not _is_seconds(text):
@@ -38,7 +38,7 @@ def parse(text: str) -> Timestamp:
 
 
 def parse_last(text: str) -> Timestamp:
-    """As :func:`parse`, of a moment that is the last one: a date is the end of its day.
+    """As :func:`parse`, of an inclusive end: a date is the end of its day.
 
     Raises:
         InvalidEventError: as there.

@@ -1,18 +1,17 @@
-"""Payloads: whether two are the same, and which bounds a registered JSON payload must keep.
+"""Payloads: equality, and the bounds of registered JSON payloads.
 
-Binary payloads are the same if their type labels and their data are (000, "query events"). JSON
-payloads are the same if their values are equal as JSON Schema compares them: ``1`` and ``1.0``
-are, ``1`` and ``true`` are not, the order of the keys of an object does not count. This is the
-one place where the core decodes a payload, because it was asked to, and only where the bytes
-differ. What Python cannot hold (nested too deeply, numbers of thousands of digits), is no JSON or
-is longer than ``limits.MAX_COMPARED_BYTES`` is the same only as what has the same bytes.
+Binary payloads are equal if their type labels and their data are (000, "query events"). JSON
+payloads are equal if their values are, as in JSON Schema: ``1`` equals ``1.0`` but not ``true``,
+and the order of an object's keys does not count. Only here does the core decode payloads, on
+request and if the bytes differ. Payloads that Python cannot hold (nested too deeply, numbers of
+thousands of digits), that are no JSON or that are longer than ``limits.MAX_COMPARED_BYTES`` are
+compared as bytes.
 
-The core never decodes a payload otherwise, but everybody who is notified of it does: what breaks
-their parsers (nesting, numbers of thousands of digits) is refused where it would come in. How
-deep msgspec follows depends on the interpreter (1,000 levels for 3.11, more for later ones, less
-within other calls), so that nesting is looked at before it decodes. These bounds are exact, and
-of linear cost; what cannot exceed one is told by its length or by a few passes at the speed of
-memory.
+The core decodes no payload otherwise, but subscribers do: payloads that break their parsers
+(nesting, numbers of thousands of digits) are refused at registration. The depth that msgspec
+follows depends on the interpreter (1,000 levels for 3.11, more for later ones, less within other
+calls), so nesting is checked before decoding. These bounds are exact, and of linear cost; the
+length, or a few passes at the speed of memory, clear most payloads.
 
 Pure functions, for any thread.
 """
@@ -28,23 +27,23 @@ from eventer_bridge import limits
 from eventer_bridge.model import BinaryPayload, JsonPayload, Payload
 from eventer_bridge.slices import Steps
 
-# numbers are compared as they are written, not as the nearest float
+# numbers are compared as written, not as the nearest float
 _decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 _NOT_DECODED: Final = object()
 
 HARMLESS_BYTES: Final = min(2 * limits.MAX_JSON_DEPTH, limits.MAX_NUMBER_DIGITS)
-"""A valid JSON value that is not longer keeps all bounds."""
+"""A valid JSON value up to this length is within all bounds."""
 
 HARMLESS_RECEIVED_BYTES: Final = 2 * limits.MAX_RECEIVED_DEPTH
-"""JSON that is not longer is not nested deeper than anybody may send it."""
+"""JSON up to this length is not nested deeper than any sender may nest it."""
 
 _DIGIT_BLOCK: Final = limits.MAX_NUMBER_DIGITS // 2
 """A row of digits that is too long contains a whole block of this size, aligned to it."""
 
 _STEP_BYTES: Final = 1_024 * _DIGIT_BLOCK
-"""Bytes of a payload that are looked at in one step."""
+"""Bytes of a payload examined in one step."""
 
-# a match starts only where a row of digits starts: linear, whatever comes
+# a match starts only where a row of digits starts: linear for any input
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (limits.MAX_NUMBER_DIGITS + 1))
 _BRACES_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(i for i in range(256) if i not in b"[]{}")
@@ -53,7 +52,7 @@ _NO_OPENING: Final = bytes(i for i in range(256) if i not in b"[{")
 
 
 def same_as(wanted: Payload) -> Callable[[Payload | None], bool]:
-    """Condition: whether a payload is the same as this one."""
+    """Condition: whether a payload equals this one."""
     if isinstance(wanted, BinaryPayload):
         return lambda payload: payload == wanted
     data = bytes(wanted.data)
@@ -100,7 +99,7 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 
 def exceeded(data: bytes) -> str | None:
-    """Which bound a payload exceeds; None if it keeps all of them.
+    """The bound that a payload exceeds; None if it is within all of them.
 
     Args:
         data: a valid JSON value.
@@ -136,7 +135,7 @@ def _has_digit_block(data: bytes, begin: int, end: int) -> bool:
 
 
 def _exceeded(data: bytes, *, may_be_deep: bool, may_be_long: bool) -> str | None:
-    """As :func:`exceeded`, of what is outside of strings."""
+    """As :func:`exceeded`, of JSON outside strings."""
     if may_be_long and _LONG_NUMBER.search(data):
         return f"a number of more than {limits.MAX_NUMBER_DIGITS} digits in a row"
     if may_be_deep and _is_deep(data, limits.MAX_JSON_DEPTH):
@@ -145,28 +144,28 @@ def _exceeded(data: bytes, *, may_be_deep: bool, may_be_long: bool) -> str | Non
 
 
 def is_too_deep(data: bytes) -> bool:
-    """Whether JSON is nested deeper than anybody may send it (``limits.MAX_RECEIVED_DEPTH``).
+    """Whether JSON is nested deeper than any sender may nest it (``limits.MAX_RECEIVED_DEPTH``).
 
     Args:
-        data: a JSON value; what is no JSON may be taken for one that is too deep.
+        data: a JSON value; the result is arbitrary for other bytes.
     """
     if len(data) <= HARMLESS_RECEIVED_BYTES:
         return False
     if len(data.translate(None, _NO_OPENING)) <= limits.MAX_RECEIVED_DEPTH:
         return False
-    # without a pair of quotes that meet, what is inside of strings is so still
+    # without adjacent quotes, bytes inside strings stay inside
     marks = _without_escapes(data).translate(None, _NO_MARKS).replace(b'""', b"")
     return _is_deep(_outside_quotes(marks), limits.MAX_RECEIVED_DEPTH)
 
 
 def _without_strings(data: bytes) -> bytes:
-    """What is outside of the strings of a valid JSON value."""
+    """A valid JSON value without its strings."""
     return _outside_quotes(_without_escapes(data))
 
 
 def _without_escapes(data: bytes) -> bytes:
     """A valid JSON value in which each quote begins or ends a string."""
-    if b"\\" in data:  # it is inside a string
+    if b"\\" in data:  # inside a string
         data = data.replace(rb"\\", b"").replace(rb"\"", b"")
     return data
 
@@ -176,14 +175,14 @@ def _outside_quotes(data: bytes) -> bytes:
 
 
 def _is_deep(data: bytes, max_depth: int) -> bool:
-    """Whether the brackets and braces of JSON without strings nest deeper than is allowed."""
+    """Whether the brackets and braces of JSON without strings nest too deeply."""
     brackets = data.translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)
     depth = 0
     for begin in range(0, len(brackets), max_depth // 2):
         chunk = brackets[begin : begin + max_depth // 2]
         n_open = chunk.count(b"[")
         if depth + n_open > max_depth:
-            # only here one by one: flat data of any size never comes so far
+            # only here one by one: flat data of any size is decided above
             for bracket in chunk:
                 depth += 1 if bracket == 0x5B else -1
                 if depth > max_depth:

@@ -1,4 +1,4 @@
-"""Where the files of ``schemas/`` are: inside the installed package, or in the checkout."""
+"""The files of ``schemas/``, in the installed package or in the checkout."""
 
 import importlib.resources
 from pathlib import Path
@@ -16,6 +16,6 @@ def read_schema(name: str) -> str:
     packaged = importlib.resources.files("eventer_bridge") / "schemas" / name
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
-    # a checkout (also one installed in editable mode) has them at its top level
+    # a checkout (even one installed in editable mode) has them at its top level
     checkout = Path(__file__).parent.parent / "schemas" / name
     return checkout.read_text(encoding="utf-8")

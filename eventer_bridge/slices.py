@@ -1,8 +1,8 @@
-"""Costly work in slices: what would hold up everybody is done a few milliseconds at a time.
+"""Costly work in slices of a few milliseconds, so that it does not block the event loop.
 
-Such work is written as a generator of :data:`Steps`, each of which takes about a millisecond,
-and run by :func:`run` on the event loop's thread. Others go on between two slices: of all such
-work that is under way, one slice is done each time that the loop looks at everybody.
+Such work is a generator of :data:`Steps`, each of which takes about a millisecond; :func:`run`
+runs it on the event loop's thread. Others continue between two slices: each iteration of the
+loop runs one slice of all such work.
 """
 
 import asyncio
@@ -22,23 +22,22 @@ mlog = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, T]
-"""Work that yields after each step; what it returns is the result."""
+"""Work that yields after each step, and returns its result."""
 
 
 class Turns:
-    """Turns of what takes long: connections that sent much, and work that is done in slices.
+    """A queue of turns for connections that sent much, or for work in slices.
 
-    Whoever sent little does not wait for them: of those that wait here, one goes on at a time,
-    and then the event loop looks at all the others. There is one for all connections of a
-    process, and one for all its slices.
+    Other connections do not wait for it: one waiter continues at a time, and then the event
+    loop serves all others. A process has one for its connections, and one for its slices.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], object]] = deque()
 
-    def wait(self, go_on: Callable[[], object]) -> None:
-        """Have this called once, behind all that wait already; it may wait again."""
-        self._waiting.append(go_on)
+    def wait(self, resume: Callable[[], object]) -> None:
+        """Call a function once, after all earlier ones; it may wait again."""
+        self._waiting.append(resume)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._next)
 
@@ -52,7 +51,7 @@ class Turns:
 
 
 async def next_turn() -> None:
-    """Wait until all others that work in slices, and all that has come, had their turn."""
+    """Wait until all other work in slices, and all received bytes, had their turn."""
     await _next_turn()
 
 
@@ -61,7 +60,7 @@ async def run(steps: Steps[T], give_way: Callable[[], Awaitable[None]] = next_tu
 
     Args:
         steps: the work.
-        give_way: what is done between two slices.
+        give_way: called between two slices.
     """
     end = time.perf_counter() + limits.SLICE_S
     while True:
@@ -85,24 +84,24 @@ def _next_turn() -> asyncio.Future[None]:
         _turns[loop] = Turns()
     future = loop.create_future()
 
-    def go_on() -> None:
-        if not future.done():  # or else who waited was cancelled
+    def resume() -> None:
+        if not future.done():  # else the waiter was cancelled
             future.set_result(None)
 
-    _turns[loop].wait(go_on)
+    _turns[loop].wait(resume)
     return future
 
 
 class Many(list[T]):
-    """A list of many small objects, which are freed in slices when it is, whoever had it last.
+    """A list of many small objects, which are freed in slices, whatever holds it last.
 
-    At once, those of a large session would take 20 ms.
+    Freeing those of a large session at once would take 20 ms.
     """
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        with contextlib.suppress(RuntimeError):  # no loop, which others would wait for
+        with contextlib.suppress(RuntimeError):  # no event loop to block
             asyncio.get_running_loop().call_soon(_free_some, [*self])
 
 
@@ -136,7 +135,7 @@ def event_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
 
 
 def cut_in_steps(events: Sequence[Event]) -> Steps[deque[Sequence[Event]]]:
-    """The same parts, to be taken and freed one by one."""
+    """As :func:`event_parts`, for taking and freeing the parts one by one."""
     cut: deque[Sequence[Event]] = deque()
     for part in event_parts(events):
         cut.append(part)
@@ -150,13 +149,13 @@ def parts(n_items: int) -> Iterator[slice]:
         yield slice(begin, min(begin + limits.STEP_EVENTS, n_items))
 
 
-class WorkLine:
-    """Work that is done in the order in which it came, in slices.
+class WorkQueue:
+    """A queue of work, done in order and in slices.
 
-    It ends by itself when nothing is left. Belongs to the event loop's thread.
+    It ends by itself when empty. Belongs to the event loop's thread.
 
     Attributes:
-        is_busy: whether what comes now has to wait.
+        is_busy: whether new work has to wait.
     """
 
     def __init__(self) -> None:
@@ -165,7 +164,7 @@ class WorkLine:
         self.is_busy = False
 
     def add(self, make_steps: Callable[[], Steps[None]]) -> None:
-        """Do this after what was added before; it is not to raise."""
+        """Queue work, which must not raise."""
         self._waiting.append(make_steps)
         self.is_busy = True
         if self._task is None:

@@ -1,14 +1,14 @@
 """Subscriptions: sets of query types (000, "type").
 
-In a query type ``?`` matches one segment and ``*``, which may only be the last, matches
-zero or more. What a hostile one costs is no more than what others cost:
+In a query type ``?`` matches one segment and ``*``, which must be the last, matches zero or
+more. Hostile query types cost no more than others:
 
-* All query types of a set are matched at once: a bit stands for each of them, and each
-  segment leaves those that it does not rule out. So a match costs a few operations for each
-  segment, however many query types overlap, and however many ``?`` they have.
-* An intersection keeps the sets that it was made of: a type is in it if it is in all of them.
-  The query types that the sets have in common could be as many as the product of their sizes;
-  they are made only where they are asked for, with a bound.
+* All query types of a set are matched at once: each is a bit, and each segment clears those
+  that it rules out. So a match costs a few operations per segment, however many query types
+  overlap, and however many ``?`` they have.
+* An intersection keeps the sets that it is formed of: a type is in it if it is in all of them.
+  Their common query types could be as many as the product of their sizes; they are computed
+  only on demand, with a bound.
 
 Values are immutable and may be used on any thread.
 """
@@ -22,17 +22,17 @@ from eventer_bridge.excerpts import quoted_type
 from eventer_bridge.model import EventType
 
 OPEN: Final = -1
-"""State of a walk through ``Patterns`` where whatever follows matches; all bits are set."""
+"""State of a walk through ``Patterns`` after which everything matches; all bits are set."""
 
 
 class _Level:
-    """What query types have at one place, as sets of bits.
+    """The segments of query types at one position, as sets of bits.
 
     Attributes:
-        literals: those that have a certain segment there, by segment.
-        any: those that have ``?`` there.
-        opens: those that have ``*`` there.
-        ends: those that have ended there.
+        literals: query types with a literal segment, by segment.
+        any: those with ``?``.
+        opens: those with ``*``.
+        ends: those that end before it.
     """
 
     __slots__ = ("any", "ends", "literals", "opens")
@@ -43,16 +43,20 @@ class _Level:
 
 
 class Patterns:
-    """Query types that are matched all at once.
+    """Query types, matched all at once.
 
     A walk along the segments of an event type has a state: the set of the query types that
-    match so far, 0 where none does, or :data:`OPEN`.
+    match so far, 0 if none does, or :data:`OPEN`.
 
     Args:
-        query_types: what is matched; any of them is enough.
+        query_types: of which at least one must match.
+
+    Attributes:
+        query_types: without duplicates.
+        is_everything: whether every event type matches.
     """
 
-    __slots__ = ("_all", "_levels", "_minimal", "query_types")
+    __slots__ = ("_all", "_levels", "_minimal", "is_everything", "query_types")
 
     def __init__(self, query_types: Iterable[EventType]) -> None:
         self.query_types = tuple(dict.fromkeys(query_types))
@@ -61,6 +65,7 @@ class Patterns:
         self._minimal: tuple[EventType, ...] | None = None
         for number, query_type in enumerate(self.query_types):
             self._add(query_type, 1 << number)
+        self.is_everything = bool(self._levels[0].opens)
 
     def _add(self, query_type: EventType, bit: int) -> None:
         head, is_open = _split(query_type)
@@ -76,11 +81,6 @@ class Patterns:
             levels[len(head)].opens |= bit
         else:
             levels[len(head)].ends |= bit
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether every event type matches."""
-        return bool(self._levels[0].opens)
 
     @property
     def minimal(self) -> tuple[EventType, ...]:
@@ -113,7 +113,7 @@ class Patterns:
         return OPEN if self.is_everything else self._all
 
     def advance(self, state: int, depth: int, segment: str) -> int:
-        """State after one segment more, which is the one at ``depth``."""
+        """State after one more segment, at ``depth``."""
         if state == OPEN:
             return OPEN
         level = self._levels[depth]
@@ -121,11 +121,11 @@ class Patterns:
         return OPEN if state and state & self._levels[depth + 1].opens else state
 
     def ends(self, state: int, size: int) -> bool:
-        """Whether the event type of so many segments that led to a state matches."""
+        """Whether an event type with so many segments, which led to a state, matches."""
         return state == OPEN or bool(state & self._levels[size].ends)
 
     def next_segments(self, state: int, depth: int) -> Collection[str] | None:
-        """Segments at ``depth`` that do not end the walk, and maybe some that do; None: any."""
+        """Segments at ``depth`` that continue the walk, and maybe some that end it; None: any."""
         if state == OPEN:
             return None
         level = self._levels[depth]
@@ -136,7 +136,7 @@ class Patterns:
         return {self.query_types[i][depth] for i in _bits(state & ~level.ends)}
 
     def overlapping(self, query_type: EventType) -> Iterator[EventType]:
-        """Those that have something in common with another query type."""
+        """The query types that overlap with another one."""
         head, is_open = _split(query_type)
         alive, found = self._all, 0
         for level, segment in zip(self._levels, head, strict=False):
@@ -154,7 +154,7 @@ class Patterns:
             yield self.query_types[i]
 
     def _is_included(self, query_type: EventType, others: int) -> bool:
-        """Whether one of the others matches whatever a query type matches."""
+        """Whether one of the others includes a query type."""
         head, is_open = _split(query_type)
         for level, segment in zip(self._levels, head, strict=False):
             if others & level.opens:
@@ -169,24 +169,29 @@ class Patterns:
 class Subscription:
     """Set of event types, given by query types.
 
-    Two are equal if they were made of equal sets; the intersection of two sets is not
-    compared with a set that happens to be the same.
+    Two are equal if they were formed of equal sets; an intersection does not equal a set that
+    happens to have the same types.
 
     Args:
-        query_types: what is matched; any of them is enough.
+        query_types: of which at least one must match.
 
     Raises:
         InvalidSubscriptionError: ``*`` is not the last segment, a query type is too long,
             or there are too many (``limits``).
+
+    Attributes:
+        parts: sets that must all match; for walks (see ``type_trie``).
+        is_everything: whether every event type matches.
     """
 
-    __slots__ = ("_hash", "_parts", "_query_types")
+    __slots__ = ("_hash", "_query_types", "is_everything", "parts")
 
     def __init__(self, query_types: Iterable[Sequence[str]]) -> None:
         self._set((Patterns(_checked(query_types)),))
 
     def _set(self, parts: tuple[Patterns, ...]) -> "Subscription":
-        self._parts = parts
+        self.parts = parts
+        self.is_everything = all(part.is_everything for part in parts)
         self._query_types: tuple[EventType, ...] | None = None
         self._hash: int | None = None
         return self
@@ -196,47 +201,37 @@ class Subscription:
         """The query types, sorted, without those that another one includes.
 
         Raises:
-            InvalidSubscriptionError: it is an intersection, and they are more than
+            InvalidSubscriptionError: it is an intersection, and has more than
                 ``limits.MAX_COMMON_TYPES``.
         """
         if self._query_types is None:
-            if len(self._parts) == 1:
-                self._query_types = self._parts[0].minimal
+            if len(self.parts) == 1:
+                self._query_types = self.parts[0].minimal
             else:
-                self._query_types = Patterns(_in_common(*self._parts)).minimal
+                self._query_types = Patterns(_in_common(*self.parts)).minimal
         return self._query_types
-
-    @property
-    def parts(self) -> tuple[Patterns, ...]:
-        """What has to match, all of it; for walks (see ``type_trie``)."""
-        return self._parts
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether every event type matches."""
-        return all(part.is_everything for part in self._parts)
 
     @property
     def is_empty(self) -> bool:
         """Whether no event type matches."""
-        if len(self._parts) == 1:
-            return not self._parts[0].query_types
-        return _are_disjoint(*self._parts)
+        if len(self.parts) == 1:
+            return not self.parts[0].query_types
+        return _are_disjoint(*self.parts)
 
     def matches(self, event_type: EventType) -> bool:
         """Whether an event type is in the set."""
-        for part in self._parts:  # noqa: SIM110  # a third of the time of all(…)
+        for part in self.parts:  # noqa: SIM110  # a third of the time of all(…)
             if not part.matches(event_type):
                 return False
         return True
 
     def union(self, *others: "Subscription") -> "Subscription":
-        """What is in any of them."""
+        """The types in any of them."""
         query_types = (i for each in (self, *others) for i in each.query_types)
         return Subscription(())._set((Patterns(query_types),))
 
     def intersection(self, other: "Subscription") -> "Subscription":
-        """What is in both.
+        """The types in both.
 
         Raises:
             InvalidSubscriptionError: one of them is an intersection, and has too many
@@ -250,14 +245,14 @@ class Subscription:
         return Subscription(())._set(parts)
 
     def isdisjoint(self, other: "Subscription") -> bool:
-        """Whether nothing is in both."""
+        """Whether no type is in both."""
         return self.intersection(other).is_empty
 
     def _single_part(self) -> Patterns:
-        return self._parts[0] if len(self._parts) == 1 else Patterns(self.query_types)
+        return self.parts[0] if len(self.parts) == 1 else Patterns(self.query_types)
 
     def _key(self) -> tuple[tuple[EventType, ...], ...]:
-        return tuple(sorted(part.minimal for part in self._parts))
+        return tuple(sorted(part.minimal for part in self.parts))
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -270,7 +265,7 @@ class Subscription:
         return self._hash
 
     def __repr__(self) -> str:
-        parts = [[list(i) for i in part.minimal] for part in self._parts]
+        parts = [[list(i) for i in part.minimal] for part in self.parts]
         return " & ".join(f"Subscription({part})" for part in parts)
 
 
@@ -301,7 +296,7 @@ def _split(query_type: EventType) -> tuple[EventType, bool]:
 
 
 def _bits(bits: int) -> Iterator[int]:
-    """Numbers of the bits that are set."""
+    """Numbers of the set bits."""
     while bits:
         lowest = bits & -bits
         yield lowest.bit_length() - 1
@@ -315,7 +310,7 @@ def _are_disjoint(first: Patterns, second: Patterns) -> bool:
 
 
 def _in_common(first: Patterns, second: Patterns) -> Collection[EventType]:
-    """Query types that match what both match."""
+    """Query types that match the types in both."""
     found: dict[EventType, None] = {}
     for one in first.query_types:
         for other in second.overlapping(one):
@@ -328,7 +323,7 @@ def _in_common(first: Patterns, second: Patterns) -> Collection[EventType]:
 
 
 def _common(first: EventType, second: EventType) -> EventType:
-    """The query type that matches what two match that overlap."""
+    """The query type that matches the types in two overlapping ones."""
     one, one_is_open = _split(first)
     other, other_is_open = _split(second)
     segments = [j if i == "?" else i for i, j in zip(one, other, strict=False)]

@@ -1,7 +1,7 @@
 """TLS contexts of server and client: TLS 1.2 or newer, peers always verified.
 
 A server with ``client_ca`` requires a certificate of that CA from every client (mutual
-TLS). Errors name the file that is wrong.
+TLS). Errors name the faulty file.
 """
 
 import ssl
@@ -23,13 +23,12 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
     """Context of a listener.
 
     Args:
-        cert: PEM file of the certificate, followed by those that sign it up to the CA.
-        key: PEM file of its private key, not encrypted.
-        client_ca: PEM file of the CA whose certificates clients must have; None: clients
-            need none.
+        cert: PEM file of the certificate, followed by its chain up to the CA.
+        key: PEM file of its private key, unencrypted.
+        client_ca: PEM file of the CA of client certificates; None: clients need none.
 
     Raises:
-        ConfigurationError: a file is missing or does not fit.
+        ConfigurationError: a file is missing or invalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
@@ -46,17 +45,17 @@ def client_context(
     """Context of a client; certificate and name of the server are always verified.
 
     Args:
-        ca: PEM file of the CA that the server's certificate is of; None: the CAs that this
-            system trusts.
+        ca: PEM file of the CA of the server's certificate; None: the CAs that this system
+            trusts.
         cert: PEM file of the client's certificate, for servers that require one.
         key: PEM file of its private key; needed with ``cert``.
 
     Raises:
-        ConfigurationError: a file is missing or does not fit, or one of ``cert`` and ``key``
-            is given without the other.
+        ConfigurationError: a file is missing or invalid, or one of ``cert`` and ``key`` is
+            given without the other.
     """
     if (cert is None) != (key is None):
-        raise ConfigurationError("a client certificate and its key are needed together")
+        raise ConfigurationError("a client certificate and its key must be given together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context)
     if ca is None:
@@ -76,7 +75,7 @@ def peer_common_name(ssl_object: Any) -> str | None:
 
     Returns:
         The name; None without TLS, without a certificate, or without a name in it. A
-        certificate with several names has none: whose it is would be a guess.
+        certificate with several names counts as without: its owner would be a guess.
     """
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
     subject = (certificate or {}).get("subject", ())
@@ -98,13 +97,13 @@ def _load_pair(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         private_key = load_pem_private_key(data, None)
     except TypeError:
         raise ConfigurationError(
-            f"{key}: the private key is encrypted, expected one that is not"
+            f"{key}: the private key is encrypted, expected an unencrypted one"
         ) from None
     except ValueError:
         raise ConfigurationError(f"{key}: expected a private key in PEM form") from None
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if certificate.public_key().public_bytes(*form) != private_key.public_key().public_bytes(*form):
-        raise ConfigurationError(f"{key}: the private key is not that of {cert}")
+        raise ConfigurationError(f"{key}: the private key does not match {cert}")
     try:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as e:

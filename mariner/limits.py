@@ -5,63 +5,63 @@ from typing import Final
 # --- wire ---------------------------------------------------------------------------------
 
 LARGE_FRAME_BYTES: Final = 128 << 10
-"""A message above which it is decoded in slices, and then dealt with in slices: a registration of
-1,000 events or more. It takes 2 ms at the most to decode a smaller one."""
+"""Size above which a message is decoded and handled in slices: a registration of 1,000 events or
+more. Decoding a smaller one takes 2 ms at most."""
 
 STEP_BYTES: Final = 32 << 10
-"""Bytes of a large message that are decoded between two looks at the clock."""
+"""Bytes of a large message decoded between two looks at the clock."""
 
 MAX_OTHER_FRAME_BYTES: Final = 1 << 20
-"""A message to a server that is not a ``register_req``: a query for 1,000 long types."""
+"""Maximum size of a server's messages except ``register_req``: a query for 1,000 long types."""
 
 MAX_EVENT_COMMAS: Final = 1_000_000
-"""In one event of a large message, outside of texts, so that no single event takes longer than
-20 ms to decode. 16 MiB of numbers of 15 digits keep it."""
+"""Commas in one event of a large message, outside of strings, so that no event takes longer than
+20 ms to decode. 16 MiB of numbers of 15 digits fit."""
 
 MAX_EVENT_MARKS: Final = 500_000
 """Brackets and quotes in one event of a large message; they are counted at 0.4 us each."""
 
 MAX_EXPLAINED_BYTES: Final = 32 << 10
-"""A refused message that is decoded without types and shown to the schema, so that the reason
-names the place and what was found there: 5 ms at the most. Of larger ones typed decoding tells
-the place only."""
+"""Maximum size of a refused message that is decoded without types and checked by the schema, so
+that the reason names the position and the value: 5 ms at most. For larger ones, typed decoding
+names the position only."""
 
 MAX_LENIENT_BYTES: Final = 128 << 10
-"""What typed decoding refused and is written anew for it, at up to 30 ms: a message, or an event
-of a large one."""
+"""Maximum size of a message, or an event of a large one, that typed decoding refused and that is
+normalised for it, in up to 30 ms."""
 
 MAX_REASON_BYTES: Final = 200
-"""Of a reason that typed decoding gives, and of the parts of a message that go with it."""
+"""Length of a reason from typed decoding, and of the parts of a message in it."""
 
 # --- server -------------------------------------------------------------------------------
 
 SERVER_PING_DELAY_S: Final = 60.0
-"""A connection on which nothing was received or sent for so long is pinged. Twice what
-clients wait before they ping (30 s), because hat-mariner's client takes a ping_req for an
-error: it always pings first, and never sees one."""
+"""Silence, in both directions, after which a connection is pinged. Twice the clients' own delay
+(30 s), because hat-mariner's client treats a ping_req as an error: it always pings first, and
+never sees one."""
 
 STOP_TIMEOUT_S: Final = 20.0
-"""What sessions that are under way get to end (modules, commit) when the gateway stops."""
+"""Time for sessions in progress to end (modules, commit) when the gateway stops."""
 
 MAX_STOP_S: Final = 25.0
 """From SIGTERM to the end of the process, whatever hangs. After 30 s systemd (TimeoutStopSec of
-deploy/mariner.service) and Kubernetes (terminationGracePeriodSeconds) would kill it, and nobody
-would be told why."""
+deploy/mariner.service) and Kubernetes (terminationGracePeriodSeconds) would kill it, without
+a reason in the log."""
 
 assert STOP_TIMEOUT_S < MAX_STOP_S
 
 # --- memory ---------------------------------------------------------------------------------
 
 OWN_BLOCK_BYTES: Final = 2 << 20
-"""Blocks of memory of this size and more are given back to the system as soon as they are freed.
-Smaller ones, as the rows of a group commit, are made anew all the time: to get them from the system
-takes as long as to fill them."""
+"""Blocks of memory of this size and more are returned to the system as soon as they are freed.
+Smaller ones, as the rows of a group commit, are allocated all the time: getting them from the
+system takes as long as filling them."""
 
 MAX_FREE_BYTES: Final = 1 << 20
-"""Free memory that is kept for smaller ones, of each arena."""
+"""Free memory kept for smaller ones, per arena."""
 
 MAX_ARENAS: Final = 2
-"""Parts of memory that threads take turns in. Only one thread runs Python at a time."""
+"""Memory arenas shared by threads. Only one thread runs Python at a time."""
 
 YOUNG_COLLECTIONS: Final = 50
 """Collections of young garbage, one for every 7,000 new objects, before a full one. Only garbage
@@ -73,48 +73,47 @@ HTTP_TIMEOUT_S: Final = 10.0
 """From ``accept`` to the end of the answer; metrics take some ms."""
 
 MAX_HTTP_LINE_BYTES: Final = 2 << 10
-"""The line of a request, or of a header; what is sent by Prometheus, kubelet and curl is below
-0.3 kB."""
+"""Length of a request line or a header; those of Prometheus, kubelet and curl are below 0.3 kB."""
 
 MAX_HTTP_HEADERS: Final = 32
-"""Headers of a request; they send below ten. With the bytes of a line, 64 kB at most."""
+"""Headers of a request; these clients send below ten. With the length of a line, 64 kB at most."""
 assert MAX_EXPLAINED_BYTES <= MAX_LENIENT_BYTES
 assert LARGE_FRAME_BYTES <= MAX_LENIENT_BYTES < MAX_OTHER_FRAME_BYTES
 
 # --- metrics ------------------------------------------------------------------------------
 
 MAX_METRIC_SCOPES: Final = 100
-"""RSB scopes that have a latency of their own in the metrics, the first that are heard of:
-anybody on the bus can make up any number of them. All others share one."""
+"""RSB scopes with a latency of their own in the metrics, the first ones seen: anybody on the bus
+can invent any number of them. All others share one."""
 
 # --- logs ---------------------------------------------------------------------------------
 
 MAX_LOG_ITEMS: Final = 20
-"""Of every list of a line of the log, of the lines of a traceback, and of the sources that one
-line tells to have been left out."""
+"""Items of a list in a log line, lines of a traceback, and sources in a line about suppressed
+lines."""
 
 LOG_ADDRESS_BURST_LINES: Final = 20
-"""Lines about peers of one address that are written at once."""
+"""Burst of log lines about peers of one address."""
 
 LOG_ADDRESS_LINES_PER_S: Final = 0.2
-"""And what is written beyond that: what an operator can read of one who floods it."""
+"""Rate beyond the burst: as much as an operator can read about a peer that floods the log."""
 
 LOG_BURST_LINES: Final = 200
-"""The same for all addresses together, and for each place in the code that tells of no peer."""
+"""Burst for all addresses together, and for each call site whose lines name no peer."""
 
 LOG_LINES_PER_S: Final = 2.0
-"""And beyond that: some 50 MB a day, as long as an attack lasts."""
+"""Rate beyond that burst: some 50 MB a day, as long as an attack lasts."""
 
 MAX_LOG_SOURCES: Final = 4_096
-"""Addresses and places whose lines are counted, at about 0.3 kB each; the longest unused is
-forgotten."""
+"""Addresses and call sites whose lines are counted, at about 0.3 kB each; the least recently used
+is dropped."""
 
 MAX_LOG_QUEUE_LINES: Final = 1_000
-"""Lines that wait to be written; the next ones are dropped. About 1 MB, and 10 MB at most."""
+"""Lines waiting to be written; further ones are dropped. About 1 MB, and 10 MB at most."""
 
 LOG_SUMMARY_PERIOD_S: Final = 10.0
-"""Seconds between two lines about what was left out of the log."""
+"""Seconds between two lines about suppressed lines."""
 
 LOG_CLOSE_TIMEOUT_S: Final = 2.0
-"""What the last lines get to be written when the process ends. With it, even the end of a stuck
-process is below the 30 s of ``MAX_STOP_S``."""
+"""Time to write the last lines when the process ends. With it, even a stuck process ends within
+the 30 s of ``MAX_STOP_S``."""

@@ -21,11 +21,11 @@ _DIR = click.option(
     help="Folder of the files.",
 )
 _DAYS = click.IntRange(1, 36_500)
-_FORCE = click.option("--force", is_flag=True, help="Replace files that are there.")
+_FORCE = click.option("--force", is_flag=True, help="Replace existing files.")
 
 
 class _Failure(click.ClickException):
-    """A failure that is told in one line, with exit code 1."""
+    """A failure: one line, and exit code 1."""
 
     def show(self, file: object = None) -> None:
         click.echo(f"mariner: error: {self.message}", err=True)
@@ -41,7 +41,7 @@ def _common_name(_context: click.Context, _parameter: click.Parameter, value: st
 
 def _file_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if "/" in value or value.startswith("."):
-        raise click.BadParameter("expected a file name, without '/' and no '.' in front")
+        raise click.BadParameter("expected a file name without '/' and without leading '.'")
     if value == "ca":
         raise click.BadParameter("'ca' is the name of the CA's own files")
     return _common_name(context, parameter, value)
@@ -60,7 +60,7 @@ def _hosts(
 
 @click.group()
 def certs() -> None:
-    """Make and inspect certificates: a CA, servers and clients of it."""
+    """Make and inspect certificates: a CA, and its servers and clients."""
 
 
 @certs.command()
@@ -75,7 +75,7 @@ def certs() -> None:
 @click.option("--days", type=_DAYS, default=authority.CA_DAYS, show_default=True)
 @_FORCE
 def ca(folder: Path, name: str, days: int, force: bool) -> None:
-    """Make a CA: ca.pem, to be given to all, and ca.key, to be kept away from all."""
+    """Make a CA: ca.pem, to give to everybody, and ca.key, to keep from everybody."""
     _save(folder, "ca", authority.make_ca(name, days), force)
 
 
@@ -87,7 +87,7 @@ def ca(folder: Path, name: str, days: int, force: bool) -> None:
     multiple=True,
     required=True,
     callback=_hosts,
-    help="DNS name or IP address that clients connect to; may be given again.",
+    help="DNS name or IP address that clients connect to. Can be repeated.",
 )
 @click.option(
     "--name",
@@ -109,7 +109,7 @@ def server(folder: Path, hosts: tuple[str, ...], name: str, days: int, force: bo
     "--name",
     required=True,
     callback=_file_name,
-    help="The client's name; also that of the files.",
+    help="Name of the client, and of the files.",
 )
 @click.option("--days", type=_DAYS, default=authority.LEAF_DAYS, show_default=True)
 @_FORCE
@@ -120,9 +120,11 @@ def client(folder: Path, name: str, days: int, force: bool) -> None:
 
 @certs.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--ca", "ca_path", type=click.Path(path_type=Path), help="Is it signed by this CA?")
+@click.option(
+    "--ca", "ca_path", type=click.Path(path_type=Path), help="Check that this CA signed it."
+)
 def show(path: Path, ca_path: Path | None) -> None:
-    """Tell what a certificate is good for, and until when."""
+    """Show what a certificate is good for, and until when."""
     try:
         certificate, *intermediates = files.load_certificates(path)
         cas = files.load_certificates(ca_path) if ca_path else []
@@ -138,10 +140,10 @@ def show(path: Path, ca_path: Path | None) -> None:
 @certs.command("development")
 @_DIR
 def development_command(folder: Path) -> None:
-    """Make a CA, a server certificate for this machine and a client's, once.
+    """Make a CA, a server certificate for this machine and a client certificate, once.
 
-    Run again, it renews what expires within a week and leaves the rest alone, and
-    what it did not make itself in any case.
+    Run again, it renews what expires within a week and leaves the rest alone. It never touches
+    what it did not make itself.
     """
     try:
         made = development.ensure(folder)

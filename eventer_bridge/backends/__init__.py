@@ -1,1 +1,1 @@
-"""Backends: where events are kept. ``base`` says what each of them promises."""
+"""Backends, which store events; ``base`` is their contract."""

@@ -1,12 +1,12 @@
-"""What a backend promises (000, "Backend engine"; DESIGN: layers 5 to 7).
+"""The contract of backends (000, "Backend engine"; DESIGN: layers 5 to 7).
 
-A backend stores events and answers queries. The engine gives ids and timestamps; the
-backend keeps them, for ever or as long as its retention rules say (see ``retention``). What
-these delete is gone from every query, but marks do not go back by it. One contract
-test-suite (``tests/eventer_bridge/backends``) is passed by every implementation.
+A backend stores events and answers queries. The engine allocates ids and timestamps; the backend
+keeps the events for ever, or by its retention rules (see ``retention``). Deleted events are in no
+answer, but do not lower the marks. Every implementation passes one contract test suite
+(``tests/eventer_bridge/backends``).
 
-All methods are called on the event loop's thread. Work that may block is done on threads
-that the backend owns; functions that run there are named ``ext_…``.
+All methods are called on the event loop's thread. Work that may block is done on threads that the
+backend owns; functions that run there are named ``ext_…``.
 """
 
 import abc
@@ -27,9 +27,9 @@ class HighWaterMark(NamedTuple):
     """Where the ids and the clock of a server continue.
 
     Attributes:
-        session: the greatest session id that may have been given (stored or reserved);
-            0 where there is none.
-        timestamp: the greatest timestamp stored for the server, None where there is none.
+        session: the greatest session id that may have been allocated (stored or reserved);
+            0: none.
+        timestamp: the greatest timestamp stored for the server; None: none.
     """
 
     session: int
@@ -37,12 +37,12 @@ class HighWaterMark(NamedTuple):
 
 
 class StoreStats(NamedTuple):
-    """How much is stored; cheap to get, for metrics.
+    """Size of the store, for metrics; cheap to get.
 
     Attributes:
-        events: stored events; an estimate.
-        event_types: known event types.
-        size_bytes: bytes on disk, 0 for a backend that has none.
+        events: estimated number of stored events.
+        event_types: number of known event types.
+        size_bytes: bytes on disk; 0 for a backend without a disk.
     """
 
     events: int
@@ -51,11 +51,11 @@ class StoreStats(NamedTuple):
 
 
 class QueryLoad(NamedTuple):
-    """Queries that are under way.
+    """Queries in progress.
 
     Attributes:
-        running: those that began.
-        waiting: those that did not begin yet.
+        running: queries that have started.
+        waiting: queries that have not started yet.
     """
 
     running: int
@@ -67,23 +67,22 @@ class Backend(aio.Resource, abc.ABC):
 
     Closing it (``async_close``) first commits everything that was accepted.
 
-    A commit that fails (a full disk, for example) does not close it: until the cause is
-    gone, which the backend finds out by itself, :attr:`failure` says what it is, and
-    registrations and reservations fail at once. Queries are answered as far as that is
-    possible. What was committed is kept; what was refused is not stored. What failed with
-    ``OutcomeUnknownError`` is seen by nobody until the backend can write again: then it is
-    decided whether it is stored, whole sessions only, and ``decided`` of the error says so. A
-    store that is found damaged closes the backend.
+    A failed commit (a full disk, for example) does not close it: until the backend detects that the
+    cause is gone, :attr:`failure` names it, and registrations and reservations fail at once.
+    Queries are answered as far as possible. Committed sessions are kept; refused ones are not
+    stored. Sessions that failed with ``OutcomeUnknownError`` are invisible until the backend can
+    write again: then it is decided, for whole sessions, whether they are stored, and ``decided`` of
+    the error says so. A store that is found damaged closes the backend.
     """
 
     @property
     @abc.abstractmethod
     def failure(self) -> str | None:
-        """Why nothing can be stored now; None while it can."""
+        """Why nothing can be stored now; None: it can."""
 
     @abc.abstractmethod
     def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` on the loop's thread whenever :attr:`failure` changed.
+        """Call ``cb`` on the loop's thread whenever :attr:`failure` changes.
 
         Returns:
             A handle; ``cancel`` ends it.
@@ -105,7 +104,7 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     def last_session(self, server_id: int) -> HighWaterMark:
-        """The last session of a server that was stored, whatever is reserved or was deleted.
+        """The last stored session of a server, even if deleted; reservations do not count.
 
         Raises:
             ClosedError: the backend is closed.
@@ -114,19 +113,19 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
-        """Note on disk that ids of sessions up to and including ``session`` may be given.
+        """Reserve session ids up to and including ``session``, on disk.
 
-        The future is done when the note is durable. A later note replaces it, also by a
-        smaller one (a clean shut-down gives back what was not used).
+        The future is done when the reservation is durable. A later one replaces it, even a smaller
+        one (a clean shutdown returns unused ids).
         """
 
     @abc.abstractmethod
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
-        """Refuse types that :meth:`register` could not store, before ids are given.
+        """Refuse types that :meth:`register` could not store, before ids are allocated.
 
         Args:
-            event_types: types, known ones and new ones.
-            quota: of who brings the new ones; None: this server, or another one.
+            event_types: types, known and new ones.
+            quota: quota of the registering client; None: this server, or another one.
 
         Raises:
             LimitError: new types cost too much (see ``TypeBudget.check``).
@@ -136,35 +135,44 @@ class Backend(aio.Resource, abc.ABC):
     def register(
         self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
     ) -> asyncio.Future[None]:
-        """Store the events of one session, whole or not at all.
+        """Store the events of one session atomically.
 
-        Sessions are committed in the order of the calls. The future is done when the
-        events are durable: a power cut does not take them back; after that every query
-        sees them.
+        Sessions are committed in the order of the calls. The future is done when the events are
+        durable: they survive a power cut, and every later query finds them.
 
         Args:
-            events: the events of one session (at least one): same server, same session
-                id (greater than of any before of that server), same timestamp (not
-                smaller than of any before of that server), instances rising.
-            quota: of who asked for it, where it is a client. The types that it brings count
-                as its, in the same commit.
-            n_asked: so many of the events, the first ones, it asked for.
+            events: the events of one session (at least one): same server, same session id
+                (greater than any before of that server), same timestamp (not smaller than any
+                before of that server), ascending instances.
+            quota: quota of the client that requested it; None: no client. The same commit charges
+                the client for its new types.
+            n_asked: number of events, the first ones, that the client requested.
 
         Returns:
-            A future, which may be shared by sessions that are committed together, so that
-            nobody may cancel it (wait with ``asyncio.wait`` or ``asyncio.shield`` where
-            that could happen). It fails with ``OutcomeUnknownError`` if the commit failed,
-            with ``StorageError`` if it was not begun (one before it failed, :attr:`failure` is
-            set), and with ``ClosedError`` if the backend was closed.
+            A future, which sessions that are committed together share: callers must not cancel it
+            (await it by ``asyncio.wait`` or ``asyncio.shield`` if they may be cancelled). It fails
+            with ``OutcomeUnknownError`` if the commit failed, with ``StorageError`` if it did not
+            start (an earlier one failed, :attr:`failure` is set), and with ``ClosedError`` if the
+            backend was closed.
         """
+
+    def register_all(
+        self, sessions: Sequence[Sequence[Event]], quota: TypeQuota | None = None
+    ) -> list[asyncio.Future[None]]:
+        """As :meth:`register` of one or more sessions, all of whose events were asked for.
+
+        Returns:
+            A future for each of them.
+        """
+        return [self.register(events, quota, len(events)) for events in sessions]
 
     def register_in_steps(
         self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
     ) -> Steps[asyncio.Future[None]]:
         """As :meth:`register`, for a large session (``slices``).
 
-        Until it is done, no session of its server is handed over, and none of types that
-        are not stored yet.
+        Until it is done, the caller registers no other session of its server, and none with types
+        that are not stored yet.
         """
         yield
         return self.register(events, quota, n_asked)
@@ -179,46 +187,45 @@ class Backend(aio.Resource, abc.ABC):
     ) -> QueryResult:
         """Answer a query.
 
-        An answer holds everything that was handed to :meth:`register` before the call (it
-        waits for the commit of what is pending), except that
+        An answer includes all sessions that were passed to :meth:`register` before the call (it
+        waits for pending commits), except that
 
-        - it may lack large sessions (:meth:`register_in_steps`) and what was handed over after
-          them, as long as their commit is not done: nobody waits for somebody else's large
-          session. Who has to find them waits for their commit first;
+        - it may lack large sessions (:meth:`register_in_steps`) and later ones until they are
+          committed: no client waits for another client's large session. A caller that must find
+          them waits for their commit first;
         - a server query with ``persisted`` waits for no commit.
 
-        It never holds what is not durable, or not known to be.
+        It never includes events that are not known to be durable.
 
         Ordered by timestamp or source timestamp, events of equal value are in natural
         order (reversed for descending); without source timestamp they come last in either
         order (000) and never match a bound of it.
 
-        ``ids``, ``payload`` and ``unique_type`` are as ``QueryTimeseriesParams`` says.
-        Rights bound them, too: an id of an event that may not be seen is not found, and an
-        event that may not be seen does not stand for its type.
+        For ``ids``, ``payload`` and ``unique_type``, see ``QueryTimeseriesParams``. Rights apply to
+        them, too: the id of an invisible event is not found, and an invisible event does not count
+        as the first of its type.
 
-        With ``last_event_id`` a timeseries answer begins after that event; if the query
-        without it would not contain that event, the answer is empty (001: events are
-        discarded until it occurs). So it is where retention has deleted that event, which
-        may happen to who pages from the oldest events upwards. A server answer begins with
-        greater ids, one for the latest as ``QueryLatestParams`` says. When the task that waits for
-        an answer is cancelled, work on it ends. An answer is cut at ``max_results``,
-        ``limits.MAX_RESULTS`` (``MAX_LATEST_RESULTS`` for the latest) and
-        ``limits.MAX_RESULT_BYTES`` (but never below one event), with ``more_follows`` true if
-        there are more; ``max_results`` 0 gives no events.
+        With ``last_event_id``, a timeseries answer begins after that event; if the query without it
+        would not include that event, the answer is empty (001: events are discarded until it
+        occurs). This also happens if retention deleted that event, as it may for a client that
+        pages from the oldest events upwards. A server answer begins with greater ids; for a query
+        of the latest, see ``QueryLatestParams``. Cancelling the task that awaits an answer ends the
+        work on it. An answer has at most ``max_results`` and ``limits.MAX_RESULTS`` events
+        (``MAX_LATEST_RESULTS`` for the latest) and ``limits.MAX_RESULT_BYTES`` (but at least one
+        event), with ``more_follows`` true if there are more; ``max_results`` 0 returns no events.
 
         Args:
-            params: which of the three queries.
-            subscription: rights; only events whose type matches are seen. None: all.
-            client: who asks. What one client asks shares the time with what others ask,
-                and does not come before it, however much it is.
-            holding: to be closed when the answer is not needed any more: a few large answers
-                are held at a time, and others wait. None: who gets it does not hold it for
+            params: one of the three queries.
+            subscription: rights; only events with a matching type are visible. None: all.
+            client: name of the client. Queries of different clients take turns, however many
+                queries each client has.
+            holding: closed by the caller when it no longer needs the answer: only a few large
+                answers are held at a time, and others wait. None: the caller does not hold it for
                 long.
 
         Raises:
             ClosedError: the backend is closed, or was meanwhile.
-            StorageError: reading failed, or the store is being opened again.
+            StorageError: reading failed, or the store is being reopened.
             InvalidSubscriptionError: ``*`` is not last in one of the event types.
             LimitError: too many ``ids``.
         """
@@ -226,15 +233,15 @@ class Backend(aio.Resource, abc.ABC):
     @property
     @abc.abstractmethod
     def query_load(self) -> QueryLoad:
-        """Queries that are under way, beyond what is answered at once."""
+        """Queries in progress, without those that are answered at once."""
 
     @property
     def query_turns(self) -> int:
-        """Turns that queries had so far: while some are under way, it rises."""
+        """Number of turns that queries had so far: it rises while any are in progress."""
         return 0
 
     async def check(self) -> None:
-        """Look whether something could be stored now; nothing is stored for that.
+        """Check whether a session could be stored now, without storing anything.
 
         Raises:
             StorageError: it could not; the text says why.
@@ -242,18 +249,18 @@ class Backend(aio.Resource, abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Wait until everything that was handed to :meth:`register` is durable.
+        """Wait until all sessions that were passed to :meth:`register` are durable.
 
-        The callbacks of its futures were called then.
+        The callbacks of their futures have been called by then.
 
         Raises:
-            StorageError: it could not be made durable.
-            OutcomeUnknownError: whether it was is not known.
+            StorageError: they could not be made durable.
+            OutcomeUnknownError: it is unknown whether they are.
         """
 
     @abc.abstractmethod
     def stats(self) -> StoreStats:
-        """How much is stored now.
+        """Current size of the store.
 
         Raises:
             ClosedError: the backend is closed.

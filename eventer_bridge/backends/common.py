@@ -13,30 +13,28 @@ from eventer_bridge.model import (
     QueryServerParams,
     QueryTimeseriesParams,
 )
-from eventer_bridge.subscription import Subscription
+from eventer_bridge.subscription import EVERYTHING, Subscription
 
 
-def asked_types(params: QueryParams) -> Subscription | None:
-    """What is asked for; None: everything.
+def asked_types(params: QueryParams) -> Subscription:
+    """What is asked for.
 
     Raises:
         InvalidSubscriptionError: ``*`` is not last in one of the event types.
     """
     if isinstance(params, QueryServerParams) or params.event_types is None:
-        return None
+        return EVERYTHING
     return Subscription(params.event_types)
 
 
-def visible_types(params: QueryParams, rights: Subscription | None) -> Subscription | None:
-    """What is asked for, as far as it may be seen; None: everything.
+def visible_types(params: QueryParams, rights: Subscription | None) -> Subscription:
+    """What is asked for, as far as it may be seen (rights of None: all of it).
 
     Raises:
         InvalidSubscriptionError: ``*`` is not last in one of the event types.
     """
     asked = asked_types(params)
-    if asked is None or rights is None:
-        return asked or rights
-    return asked.intersection(rights)
+    return asked if rights is None else asked.intersection(rights)
 
 
 def check_ids(params: QueryParams) -> None:

@@ -1,7 +1,7 @@
 """Backend that stores nothing: for gateways that only distribute events.
 
-Registrations succeed at once and queries are answered with nothing. For as long as it
-lives it remembers where ids and clocks continue, so that ids rise; a restart begins anew.
+Registrations succeed at once, and answers to queries are empty. It keeps the last session and
+timestamp of each server in memory, so that ids ascend; a restart forgets them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ class DummyBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
-        """See :class:`Backend`; any number of types can be not stored."""
+        """See :class:`Backend`; there is no limit, because no type is stored."""
 
     async def query(
         self,
@@ -35,7 +35,7 @@ class DummyBackend(VolatileBackend):
     ) -> QueryResult:
         """See :class:`Backend`; the answer is empty."""
         self._check_open()
-        check_ids(params)  # what no backend answers is refused here, too
+        check_ids(params)  # refuses what every backend refuses
         visible_types(params, subscription)
         return QueryResult([], False)
 

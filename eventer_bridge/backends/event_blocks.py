@@ -1,7 +1,7 @@
-"""Events in natural order, in blocks: what others read of them stays as it is.
+"""Events in natural order, in copy-on-write blocks.
 
-A block that somebody may read is replaced, never changed, so that a snapshot costs little
-whatever is stored.
+A block that a snapshot may share is replaced, never changed, so snapshots are cheap, however many
+events there are.
 """
 
 import bisect
@@ -11,7 +11,7 @@ from typing import Final
 from eventer_bridge.model import Event, EventId, Timestamp, natural_key
 
 BLOCK_EVENTS: Final = 256
-"""Events of a block, which is copied when one is inserted."""
+"""Maximum events of a block, which is copied when an event is inserted."""
 
 
 class EventBlocks:
@@ -34,7 +34,7 @@ class EventBlocks:
         return self._blocks[number]
 
     def snapshot(self) -> list[list[Event]]:
-        """All blocks as they are now, for any thread to read."""
+        """All current blocks, for any thread to read."""
         blocks = self._blocks[:]
         if blocks:
             blocks[-1] = blocks[-1][:]
@@ -58,7 +58,7 @@ class EventBlocks:
         blocks[number : number + 1] = [block[:middle], block[middle:]] if is_full else [block]
 
     def replace(self, number: int, events: list[Event]) -> int:
-        """Keep only some events of a block; returns the number of the block after it."""
+        """Replace the events of a block by some of them; returns the number of the next block."""
         blocks = self._blocks
         self._n_events -= len(blocks[number]) - len(events)
         begin = number

@@ -1,24 +1,23 @@
-"""Histories: what tells the events of a server from those of a copy that went another way.
+"""Histories: distinguish the events of a server from those of a diverged copy of its store.
 
-A server's ids rise, and whoever follows it goes on behind the last one that it has. That is right
-as long as the server did not go back: with a store that was restored from a backup, or made anew,
-it gives other events than those that were followed. So every store has a history, named by a UUID:
-made with the store, kept by its backups, and made anew by ``mariner restore``. A store of before
-gets one when it is first opened to be written.
+A server's ids ascend, and a follower (replica, relay, stream, lake) continues after the last id
+that it has. That is wrong after the server went back: with a store that was restored from a backup,
+or created anew, it registers other events than those that were followed. So every store has a
+history, named by a UUID: created with the store, kept by its backups, and replaced by ``mariner
+restore``. A store of an earlier version gets one when it is first opened for writing.
 
-The server tells by an event, which follows the first STARTED of a history in its session:
+The server registers an event about it, after the first STARTED of a history, in the same session:
 ``event/<server id>/history`` with the JSON payload ::
 
     {"id": "6f1c…", "before": [{"id": "90a2…", "first": 1, "last": 1200}]}
 
-It is an event like any other: every wire and every peer can subscribe to it and query it, and
-who has a server's events (a replica, a lake) has with them which history they are of. The latest
-event of a type is never deleted. ``before`` tells of the histories that it goes on from, oldest
-first, and from which session to which one it has their events; ``id`` is null for events from
-before there were histories.
+It is an ordinary event: clients of every wire can subscribe to it and query it, and a copy of a
+server's events (a replica, a lake) includes their history. The latest event of a type is never
+deleted. ``before`` lists the histories that it continues, oldest first, with the first and last
+session of their events; ``id`` is null for events from before histories were introduced.
 
-Who follows compares (:func:`refusal`). Servers that tell of no history (hat-event's) are followed
-as ever. Clients cannot register such events (:func:`is_history`).
+Followers compare histories (:func:`refusal`), unless the server registers none (hat-event's).
+Clients cannot register such events (:func:`is_history`).
 
 Any thread.
 """
@@ -33,18 +32,18 @@ from eventer_bridge import limits
 from eventer_bridge.model import Event, EventType, Int64, JsonPayload, RegisterEvent
 
 ANY_TYPE: Final[EventType] = ("event", "?", "history")
-"""Query type of what all servers tell."""
+"""Query type of the history events of all servers."""
 
 _Id = Annotated[str, msgspec.Meta(max_length=limits.MAX_HISTORY_ID_CHARACTERS)]
 
 
 class HistorySpan(msgspec.Struct, frozen=True, gc=False):
-    """Sessions of a server that are of one history.
+    """Sessions of a server with events of one history.
 
     Attributes:
-        id: the history; None: from before there were any.
-        first: session that it begins with.
-        last: the last one that was gone on from.
+        id: the history; None: from before histories were introduced.
+        first: its first session.
+        last: the last session that the next history continues.
     """
 
     id: _Id | None
@@ -60,12 +59,12 @@ class _Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 class History(msgspec.Struct, frozen=True, gc=False):
-    """What a server told of its history.
+    """A history, as its server registered it.
 
     Attributes:
         id: its name.
-        first: session that it begins with.
-        before: histories that it goes on from, oldest first.
+        first: its first session.
+        before: histories that it continues, oldest first.
     """
 
     id: str
@@ -74,7 +73,7 @@ class History(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ids(self) -> frozenset[str | None]:
-        """Names of this one and of all before it."""
+        """Names of this history and of those it continues."""
         return frozenset((self.id, *(span.id for span in self.before)))
 
 
@@ -82,62 +81,63 @@ _decode: Final = msgspec.json.Decoder(_Payload).decode
 
 
 def new_id() -> str:
-    """Name of a history that begins."""
+    """Name for a new history."""
     return str(uuid.uuid4())
 
 
 def type_of(server_id: int) -> EventType:
-    """Type of the events by which a server tells of its history."""
+    """Type of the history events of a server."""
     return ("event", str(server_id), "history")
 
 
 def is_history(event_type: EventType) -> bool:
-    """Whether events of a type tell of a history."""
+    """Whether a type is that of history events."""
     return len(event_type) == len(ANY_TYPE) and event_type[0::2] == ANY_TYPE[0::2]
 
 
-def begin(server_id: int, history_id: str, told: History | None, last: int | None) -> RegisterEvent:
-    """What a server is to register where its store has another history than it told last.
+def begin(
+    server_id: int, history_id: str, previous: History | None, last: int | None
+) -> RegisterEvent:
+    """The event that a server registers for a new history of its store.
 
     Args:
         server_id: the server.
-        history_id: of the store.
-        told: what it told last.
-        last: its last session that is stored; None: there is none.
+        history_id: history of the store.
+        previous: the last history that the server registered.
+        last: its last stored session; None: there is none.
     """
-    before = () if told is None else told.before
+    before = () if previous is None else previous.before
     if last is not None:
-        span = (
-            HistorySpan(None, 0, last) if told is None else HistorySpan(told.id, told.first, last)
-        )
+        known_id, first = (None, 0) if previous is None else (previous.id, previous.first)
+        span = HistorySpan(known_id, first, last)
         before = (*before, span)[-limits.MAX_HISTORY_SPANS :]
     payload = JsonPayload.of(_Payload(history_id, before))
     return RegisterEvent(type_of(server_id), None, payload)
 
 
 def read(event: Event) -> History | None:
-    """The history that a server tells of by an event; None: it is no such event of that server."""
+    """The history in an event; None: it is no history event of its own server."""
     if event.type != type_of(event.id.server) or not isinstance(event.payload, JsonPayload):
         return None
     return decode(event.payload.data, event.id.session)
 
 
 def decode(payload: bytes | msgspec.Raw, session: int) -> History | None:
-    """The history that the JSON payload of an event tells of; None: it is not such a payload.
+    """The history in the JSON payload of a history event; None: the payload is invalid.
 
     Args:
         payload: the payload.
-        session: of the event.
+        session: session of the event.
     """
     try:
-        told = _decode(payload)
+        decoded = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return History(told.id, session, told.before)
+    return History(decoded.id, session, decoded.before)
 
 
 def of_session(session: Sequence[Event]) -> History | None:
-    """The history that a session of a server tells of: by one of its first two events."""
+    """The history that a session of a server begins: in one of its first two events."""
     for event in session[:2]:
         if is_history(event.type):
             return read(event)
@@ -145,33 +145,33 @@ def of_session(session: Sequence[Event]) -> History | None:
 
 
 def read_all(events: Iterable[Event]) -> dict[int, History]:
-    """Histories that some events tell of, by server; of one server, that of the last event."""
+    """Histories in some events by server; of several, that of the last event."""
     return {event.id.server: found for event in events if (found := read(event)) is not None}
 
 
-def refusal(held: str | None, told: History, session: int) -> str | None:
-    """Why a server's events cannot go on where they were followed to.
+def refusal(followed: str | None, current: History, session: int) -> str | None:
+    """Why a server's events do not continue those that were followed.
 
     Args:
-        held: history that was followed; None: that is not known.
-        told: what the server tells now.
+        followed: history that was followed; None: unknown.
+        current: the server's current history.
         session: the last session that was followed.
 
     Returns:
-        The reason, with both histories in it; None: what was followed is a part of it.
+        The reason, with both histories; None: they do continue them.
     """
-    if held == told.id:
+    if followed == current.id:
         return None
-    if held is None:
-        if session >= told.first or any(i.first <= session <= i.last for i in told.before):
+    if followed is None:
+        if session >= current.first or any(i.first <= session <= i.last for i in current.before):
             return None
-        return f"session {session} is in none of the histories that {told.id} goes on from"
-    spans = [span for span in told.before if span.id == held]
+        return f"session {session} is in none of the histories that {current.id} continues"
+    spans = [span for span in current.before if span.id == followed]
     if any(session <= span.last for span in spans):
         return None
     if spans:
         return (
-            f"it was restored: its history {told.id} has that of before, {held}, up to session"
-            f" {spans[-1].last}, and session {session} of it was followed"
+            f"it was restored: its history {current.id} continues {followed} from session"
+            f" {spans[-1].last}, but that was followed up to session {session}"
         )
-    return f"its history is {told.id}, and {held} was followed up to session {session}"
+    return f"its history is {current.id}, but {followed} was followed up to session {session}"

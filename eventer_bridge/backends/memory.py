@@ -1,7 +1,7 @@
-"""Backend that keeps events in memory only: for tests, demonstrations, and what may be lost.
+"""Backend that keeps events in memory only: for tests, demonstrations, and events that may be lost.
 
-It grows with every event that retention does not delete. Queries are answered on threads of
-their own, from the events as they were at one moment.
+It grows with every event that retention does not delete. Queries are answered on reader threads,
+from a snapshot of the events.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ def create(
     """Create an empty backend.
 
     Args:
-        retention: how long events are kept (see ``backends.retention``).
-        clock: what their age is measured with.
+        retention: rules of how long events are kept (see ``backends.retention``).
+        clock: clock for their age.
     """
     return MemoryBackend(retention, clock)
 
@@ -60,7 +60,7 @@ class MemoryBackend(VolatileBackend):
 
     def __init__(self, retention: Sequence[RetentionRule], clock: Clock) -> None:
         super().__init__()
-        self._lock = threading.Lock()  # of these two, which queries read
+        self._lock = threading.Lock()  # guards the next two, which queries read
         self._events = EventBlocks()
         self._latest: dict[EventType, Event] = {}
         self._readers = Readers(self._check_open)
@@ -71,7 +71,7 @@ class MemoryBackend(VolatileBackend):
         for share in self._shares.all:
             share.is_known = True
         self._share_of: dict[EventType, Share | None] = {}
-        self._look_now = asyncio.Event()
+        self._retention_due = asyncio.Event()
         if retention:
             self.async_group.spawn(self._retain)
 
@@ -131,37 +131,37 @@ class MemoryBackend(VolatileBackend):
             share.new_events += 1
             share.new_bytes += event_bytes(event)
             if share.is_urgent:
-                self._look_now.set()
+                self._retention_due.set()
 
     async def _retain(self) -> None:
         progress = Progress("memory")
         while True:
-            if not await self._look(progress):
+            if not await self._delete_excess(progress):
                 progress.done()
             await asyncio.sleep(limits.RETENTION_MIN_PERIOD_S)
             # not wait_for(): before Python 3.12 it may swallow a cancellation
-            timer = self._loop.call_later(limits.RETENTION_PERIOD_S, self._look_now.set)
+            timer = self._loop.call_later(limits.RETENTION_PERIOD_S, self._retention_due.set)
             try:
-                await self._look_now.wait()
+                await self._retention_due.wait()
             finally:
                 timer.cancel()
-            self._look_now.clear()
+            self._retention_due.clear()
 
-    async def _look(self, progress: Progress) -> int:
-        """Delete what may go, oldest first, some at a time; returns how many."""
-        n_deleted = n_looked_at = 0
+    async def _delete_excess(self, progress: Progress) -> int:
+        """Delete events by the rules, a block at a time; returns the number of deleted events."""
+        n_deleted = n_seen = 0
         budgets: dict[Share | None, Budget] = {}
         for share in self._shares.all:
             budget = Budget(share, self._clock)
             if not budget.is_empty:
                 budgets[share] = budget
-        while budgets and n_looked_at < self._events.n_blocks:
-            some = self._events.block(n_looked_at)
+        while budgets and n_seen < self._events.n_blocks:
+            some = self._events.block(n_seen)
             kept = [event for event in some if not self._take(event, budgets)]
-            n_looked_at += 1
+            n_seen += 1
             if len(kept) < len(some):
                 with self._lock:
-                    n_looked_at = self._events.replace(n_looked_at - 1, kept)
+                    n_seen = self._events.replace(n_seen - 1, kept)
                 n_bytes = sum(map(event_bytes, some)) - sum(map(event_bytes, kept))
                 progress.deleted(len(some) - len(kept), n_bytes)
                 n_deleted += len(some) - len(kept)
@@ -169,7 +169,7 @@ class MemoryBackend(VolatileBackend):
         return n_deleted
 
     def _take(self, event: Event, budgets: dict[Share | None, Budget]) -> bool:
-        """Whether an event is to be deleted; a budget that refuses is used up."""
+        """Whether to delete an event; removes a budget that is used up."""
         share = self._share_of[event.type]
         budget = budgets.get(share)
         if share is None or budget is None or self._latest[event.type] is event:

@@ -37,7 +37,7 @@ class MemoryReader:
 
     Args:
         blocks: all events, in natural order.
-        types: what is asked for and may be seen; None: all.
+        types: what is asked for and may be seen.
         pause: called again and again.
         become_large: called before the answer gets large.
     """
@@ -45,7 +45,7 @@ class MemoryReader:
     def __init__(
         self,
         blocks: Sequence[Sequence[Event]],
-        types: Subscription | None,
+        types: Subscription,
         pause: PauseCb,
         become_large: LargeCb,
     ) -> None:
@@ -58,12 +58,12 @@ class MemoryReader:
         """Latest event of each type, of those of all types in the order in which they came."""
         types, last_id = self._types, params.last_event_id
         found: Iterator[Event] = (
-            i for i in self._pausing(latest) if types is None or types.matches(i.type)
+            i for i in self._pausing(latest) if types.is_everything or types.matches(i.type)
         )
         if last_id is not None:
             every = self._pausing(chain.from_iterable(self._blocks))
             last_type = next((i.type for i in every if i.id == last_id), None)
-            if last_type is None or (types is not None and not types.matches(last_type)):
+            if last_type is None or not types.matches(last_type):
                 return NO_WAY_ON
             found = dropwhile(lambda event: event.type != last_type, found)
             next(found, None)
@@ -72,12 +72,13 @@ class MemoryReader:
     def ext_server(self, params: QueryServerParams) -> QueryResult:
         """Events of a server, by id."""
         server_id, last_id, types = params.server_id, params.last_event_id, self._types
+        is_any_type = types.is_everything
 
         def accept(event: Event) -> bool:
             return (
                 event.id.server == server_id
                 and (last_id is None or event.id > last_id)
-                and (types is None or types.matches(event.type))
+                and (is_any_type or types.matches(event.type))
             )
 
         found = (event for block in self._accepted(accept) for event in block)
@@ -151,16 +152,17 @@ class MemoryReader:
 
 
 def _timeseries_filter(
-    params: QueryTimeseriesParams, types: Subscription | None
+    params: QueryTimeseriesParams, types: Subscription
 ) -> Callable[[Event], bool]:
     ids = None if params.ids is None else frozenset(params.ids)
+    is_any_type = types.is_everything
     has_payload = None if params.payload is None else same_as(params.payload)
     has_source_bounds = params.source_t_from is not None or params.source_t_to is not None
 
     def accept(event: Event) -> bool:
         if ids is not None and event.id not in ids:
             return False
-        if types is not None and not types.matches(event.type):
+        if not (is_any_type or types.matches(event.type)):
             return False
         if not _is_between(event.timestamp, params.t_from, params.t_to):
             return False

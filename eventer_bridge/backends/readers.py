@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import math
 import queue
 import threading
 import time
@@ -29,8 +30,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
-from eventer_bridge.backends.pacing import Pacer
-from eventer_bridge.backends.turns import Places, QueryLine, QueryTurns
+from eventer_bridge.backends.turns import Pacer, Places, QueryLine, QueryTurns
 from eventer_bridge.errors import ClosedError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Readers:
     @property
     def load(self) -> QueryLoad:
         """Queries that are under way, and those whose answers are held."""
-        return QueryLoad(self._turns.n_begun, len(self._turns.new))
+        return QueryLoad(self._turns.begun.n_taken, len(self._turns.new))
 
     @property
     def is_whole(self) -> bool:
@@ -147,7 +147,7 @@ class Readers:
         with self._lock:
             if self._is_closed:
                 raise _closed()
-            self._turns.add(client, query)
+            self._turns.new.append(client, query)
             self._dispatch()
         try:
             await query.future
@@ -170,8 +170,8 @@ class Readers:
                 query.state = _State.ENDED
                 query.is_awaited = False
                 self._deliver(query, _closed())
-            self._turns.forget_new()
-            self._go_on()
+            self._turns.new = QueryLine()
+            self._dispatch()
             for _ in self._threads:
                 self._begun.put(None)
         for thread in self._threads:
@@ -198,7 +198,13 @@ class Readers:
     # with the lock
 
     def _dispatch(self) -> None:
-        """Begin turns, as long as there are free ones and somebody waits."""
+        """Give places for large answers, and turns, to those who wait, while there are any."""
+        held_up = self._held_up
+        while (client := next(filter(self._take_place, held_up.clients), None)) is not None:
+            large = held_up.pop(client)
+            large.is_large = True
+            large.state = _State.PAUSED
+            self._turns.paused.append(client, large)
         while self._n_free and (query := self._turns.next()) is not None:
             self._n_free -= 1
             query.began_s = time.perf_counter()
@@ -219,46 +225,36 @@ class Readers:
             thread.start()
         except RuntimeError as e:  # the system has no more of them
             self._deliver(query, StorageError(f"no thread for a query: {e}"))
-            self._end(query)
+            self._end_turn(query, _State.ENDED)
         else:
             self._threads.append(thread)
 
-    def _end_turn(self, query: _Query) -> None:
-        seconds = time.perf_counter() - query.began_s
-        self._turns.charge(seconds, is_first=query.is_first_turn)
-        query.is_first_turn = False
-        self._n_free += 1
-        self.n_turns += 1
-
-    def _end(self, query: _Query) -> None:
+    def _end_turn(self, query: _Query, state: _State) -> None:
+        """It goes on to another state, from having a turn (or, to end, from any other)."""
         if query.state is _State.HAS_TURN:
-            self._end_turn(query)
-        query.state = _State.ENDED
-        if not query.is_awaited:
+            seconds = time.perf_counter() - query.began_s
+            self._turns.charge(seconds, is_first=query.is_first_turn)
+            query.is_first_turn = False
+            self._n_free += 1
+            self.n_turns += 1
+        query.state = state
+        if state is _State.PAUSED:
+            self._turns.paused.append(query.client, query)
+        elif state is _State.HELD_UP:
+            self._held_up.append(query.client, query)
+        elif not query.is_awaited:
             self._free(query)
 
     def _free(self, query: _Query) -> None:
         """It has ended, and its answer is gone."""
-        self._turns.end(query.client)
+        self._turns.begun.leave(query.client)
         if query.is_large:
             self._large.leave(query.client)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Give free places for large answers to those who wait for one; begin turns."""
-        while (client := next(filter(self._has_place, self._held_up.clients), None)) is not None:
-            query = self._held_up.pop(client)
-            self._take_place(query)
-            query.state = _State.PAUSED
-            self._turns.put_back(query.client, query)
         self._dispatch()
 
-    def _has_place(self, client: str) -> bool:
-        return self._large.is_free(client, limits.MAX_LARGE_ANSWERS) or self._is_closed
-
-    def _take_place(self, query: _Query) -> None:
-        query.is_large = True
-        self._large.take(query.client)
+    def _take_place(self, client: str) -> bool:
+        n_places = math.inf if self._is_closed else limits.MAX_LARGE_ANSWERS
+        return self._large.take(client, n_places)
 
     # on a reader thread
 
@@ -267,8 +263,8 @@ class Readers:
         while query is not None:
             error = self._ext_answer(query)
             with self._lock:
-                self._end(query)
                 self._n_idle += 1
+                self._end_turn(query, _State.ENDED)
                 self._dispatch()
             self._deliver(query, error)  # last, so that who takes the answer finds no lock taken
             del query, error  # and what it asked for
@@ -295,9 +291,7 @@ class Readers:
         self._ext_check(query)
         if time.perf_counter() - query.began_s >= limits.READER_TURN_S:
             with self._lock:
-                self._end_turn(query)
-                query.state = _State.PAUSED
-                self._turns.put_back(query.client, query)
+                self._end_turn(query, _State.PAUSED)
                 self._dispatch()
             query.turn.acquire()
             self._ext_check(query)
@@ -306,12 +300,10 @@ class Readers:
         with self._lock:
             if query.is_large:
                 return
-            if self._has_place(query.client):
-                self._take_place(query)
+            if self._take_place(query.client):
+                query.is_large = True
                 return
-            self._end_turn(query)
-            query.state = _State.HELD_UP
-            self._held_up.append(query.client, query)
+            self._end_turn(query, _State.HELD_UP)
             self._dispatch()
         query.turn.acquire()
         self._ext_check(query)

@@ -1,15 +1,14 @@
-"""How long events are kept: the rules, and what they let a backend delete.
+"""Retention: the rules of how long events are kept, and the budget for deleting them.
 
-An event belongs to the first rule that matches its type; without one it is kept for ever.
-The limits of a rule hold for all its events together. While one of them is exceeded, the
-oldest event (in natural order) goes, with two exceptions:
+An event belongs to the first rule that matches its type; without one it is kept for ever. The
+limits of a rule apply to all its events together. While one of them is exceeded, the oldest event
+(in natural order) is deleted, with two exceptions:
 
-- ``min_entries`` events stay, whatever the other limits say (as in hat-event);
-- the latest event of every type stays, so that a query for the latest is always answered.
-  So a rule keeps at least as many events as it has types, also where ``max_entries`` or
-  ``size`` is less.
+- ``min_entries`` events stay, whatever the other limits are (as in hat-event);
+- the latest event of every type stays, so that a query for the latest is always answered. So a rule
+  keeps at least as many events as it has types, even if ``max_entries`` or ``size`` is less.
 
-Nothing here is of one backend. Where threads are involved, it says which one may call.
+All backends share this. Docstrings name the thread that may call, if it matters.
 """
 
 import logging
@@ -27,24 +26,24 @@ from eventer_bridge.subscription import Subscription
 mlog = logging.getLogger(__name__)
 
 Clock: TypeAlias = Callable[[], Timestamp]
-"""What ``duration`` is measured with."""
+"""The current time, for ``duration``."""
 
 LIMITS: Final = ("min_entries", "max_entries", "duration", "size")
-"""Keys of a rule's limits, of which it has at least one."""
+"""Keys of the limits of a rule, which has at least one."""
 
 KEY_BYTES: Final = 40
-"""Type and place of an event, in the estimate of its size."""
+"""Key of an event (type and position), in the estimate of its size."""
 
 
 class RetentionRule(msgspec.Struct, frozen=True):
     """A rule, as it is configured.
 
     Attributes:
-        subscriptions: query types; the rule is for what they match.
-        min_entries: events that are kept, whatever the other limits say.
-        max_entries: events that are kept at most.
-        duration_s: seconds after its timestamp that an event is kept at most.
-        size_bytes: bytes that all events may take at most, each by :func:`event_bytes`.
+        subscriptions: query types; the rule applies to the types that match.
+        min_entries: minimum number of events, whatever the other limits are.
+        max_entries: maximum number of events.
+        duration_s: maximum age of an event, after its timestamp.
+        size_bytes: maximum size of all events, each by :func:`event_bytes`.
     """
 
     subscriptions: tuple[EventType, ...]
@@ -55,15 +54,15 @@ class RetentionRule(msgspec.Struct, frozen=True):
 
     @property
     def is_counted(self) -> bool:
-        """Whether one has to know how many events there are, and how large."""
+        """Whether the rule needs the number and size of its events."""
         return self.min_entries > 0 or self.max_entries is not None or self.size_bytes is not None
 
 
 def event_bytes(event: Event) -> int:
-    """Size of an event, as the limit ``size`` counts it.
+    """Size of an event for the limit ``size``.
 
-    It is that of its key and value in the ``event`` family of the RocksDB backend. What is
-    on disk is less by compression, and more by the indexes.
+    It is the size of its key and value in the ``event`` family of the RocksDB backend. On disk,
+    compression makes it less, and the indexes make it more.
     """
     n_bytes = KEY_BYTES + 1 + (0 if event.source_timestamp is None else 12)
     if isinstance(event.payload, BinaryPayload):
@@ -72,21 +71,21 @@ def event_bytes(event: Event) -> int:
 
 
 class Share:
-    """The events of a rule: which types, how many, how large.
+    """The events of a rule: number of types, number and size of events.
 
-    What is registered is counted by one thread, what was there before and what is deleted
-    by another one, so that neither waits for the other.
+    One thread counts registered events, another one counts stored events at the start and deleted
+    ones, so that neither waits for the other.
 
     Args:
         rule: the rule.
 
     Attributes:
         rule: the rule.
-        n_types: known types that belong to it.
-        is_known: false until what was there before is counted.
+        n_types: known types of the rule.
+        is_known: false until the events stored at the start are counted.
         new_events: events registered, by the thread that registers.
         new_bytes: their size.
-        old_events: events counted less events deleted, by the thread that deletes.
+        old_events: events stored at the start minus events deleted, by the thread that deletes.
         old_bytes: their size.
     """
 
@@ -109,7 +108,7 @@ class Share:
 
     @property
     def n_events(self) -> int:
-        """Events of the rule, where they are counted."""
+        """Number of events, if they are counted."""
         return self.new_events + self.old_events
 
     @property
@@ -119,7 +118,7 @@ class Share:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a limit is exceeded by so much that the next period is not waited for."""
+        """Whether a limit is exceeded so far that deleting does not wait for the next period."""
         if not (self.is_known and self.rule.is_counted):
             return False
         tolerance = limits.RETENTION_TOLERANCE
@@ -135,7 +134,7 @@ class Shares:
     """The shares of all rules. Belongs to the thread that registers.
 
     Args:
-        rules: in the order in which they are tried.
+        rules: the rules; the first match applies.
 
     Attributes:
         all: one share for each rule.
@@ -146,7 +145,7 @@ class Shares:
         self._subscriptions = [Subscription(rule.subscriptions) for rule in rules]
 
     def find(self, event_type: EventType) -> Share | None:
-        """The share that events of a type belong to; None where they are kept for ever."""
+        """The share of a type; None: its events are kept for ever."""
         for share, subscription in zip(self.all, self._subscriptions, strict=True):
             if subscription.matches(event_type):
                 return share
@@ -154,14 +153,14 @@ class Shares:
 
 
 class Budget:
-    """What may be deleted of a share now. Ask for its events in natural order.
+    """Decides which events of a share to delete now; call it in natural order.
 
     Args:
-        share: it is known how many events there are, if that matters.
-        clock: for ``duration``.
+        share: the share; its events are counted, if the rule needs it.
+        clock: clock for ``duration``.
 
     Attributes:
-        expired_before: events before this moment are older than ``duration``; None: none.
+        expired_before: events before this moment are older than ``duration``; None: none are.
     """
 
     def __init__(self, share: Share, clock: Clock) -> None:
@@ -175,20 +174,20 @@ class Budget:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether even events that have not expired are to be deleted."""
+        """Whether even events that have not expired must be deleted."""
         return self._n_events > self._least and (
             self._n_events > self._max_events or self._n_bytes > self._max_bytes
         )
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing may be deleted, so that there is no need to ask."""
+        """Whether nothing may be deleted."""
         return self._n_events <= self._least or not (self.expired_before or self.is_exceeded)
 
     def take(self, is_expired: bool, n_bytes: int) -> bool:
-        """Whether the next event, which is not the latest of its type, is to be deleted.
+        """Whether to delete the next event, which is not the latest of its type.
 
-        If not, none of those after it is.
+        If not, no later event is deleted either.
         """
         if not (self.is_exceeded or (is_expired and self._n_events > self._least)):
             return False
@@ -198,10 +197,10 @@ class Budget:
 
 
 class Progress:
-    """Tells in the log what is deleted: when it begins, at intervals, when it is done.
+    """Logs deletions: at their begin, at intervals, and at their end.
 
     Args:
-        where: the store, for those who have several.
+        where: name of the store in log lines.
     """
 
     def __init__(self, where: str) -> None:
@@ -210,7 +209,7 @@ class Progress:
         self._began_s = self._logged_s = 0.0
 
     def deleted(self, n_events: int, n_bytes: int) -> None:
-        """So many were deleted now."""
+        """Count deleted events, and log them at intervals."""
         now_s = time.monotonic()
         if not self._n_events:
             self._began_s = self._logged_s = now_s
@@ -222,7 +221,7 @@ class Progress:
             mlog.info("retention is deleting", extra=self._figures())
 
     def done(self) -> None:
-        """Nothing is left to be deleted."""
+        """Log the end of a deletion."""
         if self._n_events:
             mlog.info("retention has deleted", extra=self._figures())
         self._n_events = self._n_bytes = 0

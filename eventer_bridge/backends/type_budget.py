@@ -1,9 +1,8 @@
-"""What the known event types cost, and who brought them.
+"""The budget of event types: a price for each, a bound for all, and a quota for each client.
 
-Types are known for ever, to all, and kept in memory. So each has a price, and there is a
-bound for all of them and one for each client. A type costs 1, or as many as there are
-``limits.TYPE_PRICE_BYTES`` in the memory that it takes: its own, and that of those segments
-which no type before it had.
+Types are never forgotten, visible to all, and kept in memory. The price of a type is its memory in
+units of ``limits.TYPE_PRICE_BYTES``, at least 1: its own memory, and that of segments that no
+earlier type had.
 
 Belongs to the event loop's thread.
 """
@@ -17,7 +16,7 @@ from eventer_bridge.model import EventType
 from eventer_bridge.slices import Steps, at_once
 
 TYPE_BYTES: Final = 350
-"""Memory of a type besides its segments: its tuple, entries by type and by id, its place in the
+"""Memory of a type besides its segments: its tuple, entries by type and by id, its node in the
 tree."""
 
 SLOT_BYTES: Final = 8
@@ -30,15 +29,15 @@ MAX_CHARACTER_BYTES: Final = 4
 """Memory of a character that is not ASCII, at most."""
 
 STEP_TYPES: Final = 16
-"""Types whose price is found in one step: up to 0.2 ms, if they have many segments."""
+"""Types whose price is computed in one step: up to 0.2 ms, if they have many segments."""
 
 
 class TypeQuota(NamedTuple):
-    """What a client may add to the known types.
+    """Quota of a client for new types.
 
     Attributes:
-        owner: who pays: a client, or all who are not told from each other.
-        max_types: what its types may cost, all of them since the store was made.
+        owner: the client that pays, or the group of clients without a name of their own.
+        max_types: maximum price of all its types since the store was created.
     """
 
     owner: str
@@ -49,11 +48,11 @@ class TypeBudget:
     """See the module.
 
     Args:
-        spent: what the types of each owner cost so far.
+        spent: prices paid so far by each owner.
 
     Attributes:
         spent: the same, kept up to date.
-        total: what all known types cost.
+        total: price of all known types.
     """
 
     def __init__(self, spent: Mapping[str, int] | None = None) -> None:
@@ -62,11 +61,11 @@ class TypeBudget:
         self._segments: dict[str, str] = {}
 
     def check(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
-        """Refuse types that are not known yet and cost too much.
+        """Refuse new types that exceed the budget.
 
         Args:
-            new_types: each once.
-            quota: of who brings them; None: this server itself, its modules, other servers.
+            new_types: new types, each once.
+            quota: quota of the registering client; None: this server, its modules, other servers.
 
         Raises:
             LimitError: they exceed ``limits.MAX_EVENT_TYPES`` or the quota.
@@ -77,32 +76,33 @@ class TypeBudget:
     def check_in_steps(
         self, new_types: Collection[EventType], quota: TypeQuota | None
     ) -> Steps[None]:
-        """As :meth:`check`, of many types; none may be added meanwhile."""
+        """As :meth:`check`, for many types; none may be added meanwhile."""
         max_types = limits.MAX_EVENT_TYPES
         if quota is not None:
             max_types -= limits.RESERVED_EVENT_TYPES
             left = quota.max_types - self.spent.get(quota.owner, 0)
             if (yield from self._cost_more(new_types, left)):
                 raise LimitError(
-                    f"{len(new_types)} new event types, but {max(left, 0)} more are allowed this"
-                    f" client (max_event_types: {quota.max_types}); a long one counts as several"
+                    f"{len(new_types)} new event types, but {max(left, 0)} more are allowed for"
+                    f" this client (max_event_types: {quota.max_types}); a long one counts as"
+                    " several"
                 )
         left = max_types - self.total
         if (yield from self._cost_more(new_types, left)):
             raise LimitError(
                 f"{len(new_types)} new event types, but {max(left, 0)} more are allowed"
-                f" ({max_types} altogether); a long one counts as several"
+                f" ({max_types} in total); a long one counts as several"
             )
 
     def add(self, event_type: EventType, owner: str | None = None) -> EventType:
-        """Note that a type is known from now on.
+        """Add a new type, and charge its price.
 
         Args:
             event_type: the type.
-            owner: who pays.
+            owner: the owner that pays; None: nobody.
 
         Returns:
-            An equal type, which has its segments in common with others.
+            An equal type, which shares its segments with others.
         """
         price = self._price(event_type, set())
         self.total += price
@@ -112,7 +112,7 @@ class TypeBudget:
         return tuple([segments.setdefault(segment, segment) for segment in event_type])
 
     def _cost_more(self, new_types: Collection[EventType], left: int) -> Steps[bool]:
-        """Whether types cost more than is left; what is refused costs no more time than that."""
+        """Whether types cost more than is left; stops as soon as they do."""
         if len(new_types) > left:
             return True
         seen: set[str] = set()
@@ -125,7 +125,7 @@ class TypeBudget:
         return False
 
     def _price(self, event_type: EventType, seen: set[str]) -> int:
-        """Price of a type after others that brought the segments in ``seen``, which it adds to."""
+        """Price of a type, given the segments in ``seen`` of earlier new ones; updates ``seen``."""
         known = self._segments
         n_bytes = TYPE_BYTES + SLOT_BYTES * len(event_type)
         for segment in event_type:

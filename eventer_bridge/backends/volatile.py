@@ -1,4 +1,4 @@
-"""What backends without a disk share: nothing is pending, nothing fails, marks are a dict.
+"""Base of backends without a disk: nothing is pending, nothing fails, marks are a dict.
 
 Everything runs on the event loop's thread.
 """
@@ -18,7 +18,7 @@ from eventer_bridge.model import Event
 
 
 class VolatileBackend(Backend):
-    """See the module. Subclasses say what they keep of a session, and answer queries."""
+    """See the module. Subclasses store events, if at all, and answer queries."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,7 +29,7 @@ class VolatileBackend(Backend):
 
     @abc.abstractmethod
     def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
-        """Keep what of a session is kept; see :meth:`register`."""
+        """Store the events of a session, if at all; see :meth:`register`."""
 
     @property
     def async_group(self) -> aio.Group:

@@ -1,13 +1,13 @@
 """Chatter (003): conversations of SBS messages between two peers, over TCP or TLS.
 
-Whoever speaks a protocol over it writes a :class:`Handler`. An echo, and one who asks it::
+A protocol on top of it is a :class:`Handler`. An echo server and its client::
 
     class Echo(chatter.Handler):
         def __init__(self, connection: chatter.Connection) -> None:
             self.connection = connection
 
         def on_message(self, message: chatter.Message) -> None:
-            if not message.is_last:  # an answer is expected
+            if not message.is_last:  # the peer expects an answer
                 self.connection.send(
                     "Test.MsgEcho", message.data, conversation=message.conversation
                 )
@@ -18,7 +18,7 @@ Whoever speaks a protocol over it writes a :class:`Handler`. An echo, and one wh
 
         async def ask(self, data: bytes) -> bytes:
             answer = asyncio.get_running_loop().create_future()
-            # `tag` is ours: what is to be done with the answer
+            # `tag` is ours: it leads from the answer to its future
             self.connection.send("Test.MsgAsk", data, last=False).tag = answer
             return await answer
 
@@ -31,9 +31,9 @@ Whoever speaks a protocol over it writes a :class:`Handler`. An echo, and one wh
         async with connection:
             assert await asker.ask(b"hello") == b"hello"
 
-Over TLS the address is ``ssl+sbs://…``; who listens needs a context with a certificate, who
-connects verifies it. Handlers are called on the event loop's thread, message by message;
-they answer at once, or later from wherever they get the answer.
+Over TLS the address is ``ssl+sbs://…``; the listener needs a context with a certificate, which
+clients verify. Handlers are called on the event loop's thread, message by message; they answer
+at once or later.
 """
 
 from eventer_bridge.chatter.address import Address, parse_address

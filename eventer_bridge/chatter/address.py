@@ -12,7 +12,7 @@ _FORM: Final = re.compile(
 
 
 class Address(NamedTuple):
-    """Where a chatter end-point listens.
+    """Address of a chatter end-point.
 
     Attributes:
         host: name or address.
@@ -30,10 +30,10 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Address of its text.
+    """Parse an address.
 
     Raises:
-        ConfigurationError: it has another form.
+        ConfigurationError: the text is no such address.
     """
     match = _FORM.fullmatch(text)
     if match is None or int(match["port"]) > 65_535:

@@ -7,11 +7,11 @@ CURRENT    ``{type: String, data: Bytes}``             HatChatter.Ping, HatChatt
 CLASSIC    ``{module: Optional(String), type, data}``  HatPing.MsgPing, HatPing.MsgPong
 =========  ==========================================  ==============================
 
-Everybody above sees one form of a type, the full name: "HatEventer.MsgInitReq".
+Upper layers see one form of a type, the full name: "HatEventer.MsgInitReq".
 
-The schemas are ``schemas/HatChatter.sbs`` and ``schemas/Hat.sbs``. This is by hand, because
-every message passes here: hat-sbs takes three times as long to encode it, and what it
-decodes would have to be checked again (it wraps integers, and ignores what follows).
+The schemas are ``schemas/HatChatter.sbs`` and ``schemas/Hat.sbs``. The codec is written by hand
+because every message passes through it: hat-sbs takes three times as long to encode, and its
+decoder is lenient (it wraps integers and ignores trailing bytes).
 """
 
 import enum
@@ -45,14 +45,14 @@ PONG_TYPES: Final = {Dialect.CURRENT: "HatChatter.Pong", Dialect.CLASSIC: "HatPi
 
 
 class Msg(msgspec.Struct, frozen=True, gc=False):
-    """A message as it is on the wire; the properties are those of 003.
+    """A message on the wire, with the properties of 003.
 
     Attributes:
-        id: identifier, counted by its sender.
-        first: identifier of the message that began the conversation.
+        id: identifier, a counter of its sender.
+        first: identifier of the conversation's first message.
         owner: whether its sender began the conversation.
-        token: whether its sender hands the turn over.
-        last: whether the conversation ends with it.
+        token: whether its sender passes the turn.
+        last: whether it ends the conversation.
         type: full name of the type of the data.
         data: SBS of that type.
     """
@@ -76,12 +76,12 @@ def encode(msg: Msg, dialect: Dialect) -> bytes:
 
 
 def encode_parts(msg: Msg, parts: Sequence[bytes], dialect: Dialect) -> list[bytes]:
-    """As :func:`encode`, of a large message whose data are these parts; they are not joined."""
+    """As :func:`encode`, of a large message with its data in parts, which are not joined."""
     return [b"".join(_encode_head(msg, sum(map(len, parts)), dialect)), *parts]
 
 
 def _encode_head(msg: Msg, n_data_bytes: int, dialect: Dialect) -> tuple[bytes, ...]:
-    """What comes before the data."""
+    """The bytes before the data."""
     is_current = dialect is Dialect.CURRENT
     encode_type = _encode_current_type if is_current else _encode_classic_type
     encoded_id = encode_integer(msg.id)
@@ -97,7 +97,7 @@ def _encode_head(msg: Msg, n_data_bytes: int, dialect: Dialect) -> tuple[bytes, 
 def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> bytes:
     """SBS of a message that begins and ends its conversation.
 
-    Many peers in turn are told the same: what they have in common is encoded once.
+    Notifications go to many peers in turn: their common bytes are encoded once.
 
     Raises:
         ValueError: as :func:`encode`.
@@ -107,11 +107,22 @@ def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> b
     return b"".join((encoded_id, encoded_id, rest))
 
 
-def decode(message: bytes, dialect: Dialect) -> Msg:
-    """Message of its SBS.
+def encode_answer(msg_id: int, first: int, msg_type: str, data: bytes, dialect: Dialect) -> bytes:
+    """SBS of a message that ends a conversation of its receiver.
 
     Raises:
-        InvalidMessageError: it is not; the text names the property.
+        ValueError: as :func:`encode`.
+    """
+    head = _encode_answer_after_ids(msg_type, dialect is Dialect.CURRENT)
+    ids = encode_integer(msg_id), encode_integer(first)
+    return b"".join((*ids, head, encode_length(len(data)), data))
+
+
+def decode(message: bytes, dialect: Dialect) -> Msg:
+    """Decode a message.
+
+    Raises:
+        InvalidMessageError: the bytes are no message; the text names the property.
     """
     part = "id"
     try:
@@ -131,7 +142,7 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
             if message[position] in (FIRST, SECOND):
                 size = message[position] - FIRST
                 raise InvalidMessageError(f"expected a name with its module, got {size} bytes")
-            msg_type, position = read_string(message, position)
+            msg_type, position = _read_type(message, position)
         else:
             part = "module and type"
             msg_type, position = _read_module_and_type(message, position)
@@ -151,11 +162,11 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
 def recognise(message: bytes) -> Dialect:
     """Dialect of a peer's first message.
 
-    After ``last``, CLASSIC goes on with a choice index of 0 or 1, and CURRENT with the
-    length of a type name, which is never so short.
+    After ``last``, CLASSIC continues with a choice index of 0 or 1, CURRENT with the length of
+    a type name, which is greater.
 
     Raises:
-        InvalidMessageError: it ends before that, or an identifier is no integer.
+        InvalidMessageError: the message ends before that, or an identifier is no integer.
     """
     try:
         position = read_integer(message, read_integer(message, 0)[1])[1] + 3
@@ -172,7 +183,13 @@ def _encode_alone_after_ids(msg_type: str, data: bytes, is_current: bool) -> byt
     return b"".join((flags, encode_type(msg_type), encode_length(len(data)), data))
 
 
-# of the types that we send, of which there are few
+@functools.lru_cache(maxsize=256)
+def _encode_answer_after_ids(msg_type: str, is_current: bool) -> bytes:
+    encode_type = _encode_current_type if is_current else _encode_classic_type
+    return _FLAGS_ENCODED[False, True, True] + encode_type(msg_type)
+
+
+# of the few types that we send
 @functools.lru_cache(maxsize=256)
 def _encode_current_type(msg_type: str) -> bytes:
     if len(msg_type.encode()) < 2:
@@ -187,6 +204,22 @@ def _encode_classic_type(msg_type: str) -> bytes:
         raise ValueError(f"type {msg_type!r}: expected a name")
     encoded_module = b"%c%b" % (SECOND, encode_string(module)) if dot else b"%c" % FIRST
     return encoded_module + encode_string(name)
+
+
+def _read_type(message: bytes, position: int) -> tuple[str, int]:
+    first = message[position]
+    if 0x80 <= first < 0xC0:  # its length has one byte
+        end = position + first - 0x7F
+        try:
+            return _short_type(message[position:end]), end
+        except (IndexError, InvalidMessageError):
+            pass  # to be said of its position in the message
+    return read_string(message, position)
+
+
+@functools.lru_cache(maxsize=64)
+def _short_type(encoded: bytes) -> str:
+    return read_string(encoded, 0)[0]
 
 
 def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:

@@ -35,25 +35,24 @@ async def connect(
     """Connect to a listener.
 
     Args:
-        address: where it listens.
-        make_handler: called once, with the connection; what it returns gets its messages.
-        tls: TLS context for an address that is ``ssl+sbs``; None: one that verifies the
-            listener's certificate by the CAs that this system trusts.
+        address: of the listener.
+        make_handler: called once, with the connection; returns the handler of its messages.
+        tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the listener's
+            certificate with the CAs that this system trusts.
         server_hostname: name to check the listener's certificate for; None: its host.
-        dialect: what to speak; a listener answers in it.
+        dialect: of our messages; a listener answers in it.
         connect_timeout_s: for TCP and TLS together.
-        ping_delay_s: ping the peer when it was silent for so long; None: never.
-        ping_timeout_s: how long it may then stay silent before the connection is closed.
-        conversation_timeout_s: how long the peer may take to go on with a conversation.
-        max_frame_bytes: largest message that is accepted (64 KiB before its first).
+        ping_delay_s: silence before a ping; None: never ping.
+        ping_timeout_s: silence after a ping before the connection is closed.
+        conversation_timeout_s: time limit for the peer to continue a conversation.
+        max_frame_bytes: largest message accepted (64 KiB before the peer's first).
 
     Returns:
-        The connection, which is its caller's to close, and its handler. It does not
-        reconnect.
+        The connection, which the caller closes, and its handler. It does not reconnect.
 
     Raises:
         ConnectError: no connection; the text says why.
-        ConfigurationError: the address is ``tcp+sbs`` and a TLS context was given.
+        ConfigurationError: a TLS context is given for a ``tcp+sbs`` address.
     """
     if tls is not None and not address.is_tls:
         raise ConfigurationError(f"{address}: TLS is given, expected an address of ssl+sbs")
@@ -62,7 +61,7 @@ async def connect(
     settings = ConnectionSettings(
         dialect=dialect,
         max_frame_bytes=max_frame_bytes,
-        first_message_timeout_s=math.inf,  # its user waits for an answer, or for nothing
+        first_message_timeout_s=math.inf,  # its user awaits an answer or nothing
         ping_delay_s=ping_delay_s,
         ping_timeout_s=ping_timeout_s,
         conversation_timeout_s=conversation_timeout_s,
@@ -98,7 +97,7 @@ async def _open(
                 ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls else None,
             )
     except OSError as e:
-        # TimeoutError is one: ours, or TCP's own
+        # TimeoutError, ours or TCP's, is an OSError
         if isinstance(e, TimeoutError) and timeout.expired():
             text = f"no connection within {timeout_s:g} s"
         else:

@@ -1,14 +1,15 @@
 """One chatter connection: the protocol state (003) on a :class:`~eventer_bridge.net.stream.Stream`.
 
-Messages go to a :class:`Handler`, synchronously and in order; what it sends meanwhile leaves in
-one piece. Besides what every stream does, a connection is not read from while too many
-conversations of the peer wait for us, and a peer that pings and does not read is closed.
+Messages go to a :class:`Handler`, synchronously and in order; its answers leave together.
+Besides the bounds of every stream, a connection is not read from while too many conversations
+of the peer await our reply, and a peer that pings without reading is closed.
 
 Runs on the event loop's thread.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -19,14 +20,14 @@ from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.conversation import Conversation
 from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
-from eventer_bridge.net.admission import Place
+from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.liveness import Liveness
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 
 
 class Connection(Stream[Message | Handled], aio.Resource):
-    """See the module. Made by ``connect`` and ``listen``."""
+    """See the module. Created by ``connect`` and ``listen``."""
 
     mlog = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         settings: ConnectionSettings,
         stats: ServerStats | None = None,
         connections: "set[Connection] | None" = None,
-        place: Place | None = None,
+        slot: Slot | None = None,
     ) -> None:
         self._protocol = ChatterProtocol(
             settings.dialect,
@@ -47,17 +48,18 @@ class Connection(Stream[Message | Handled], aio.Resource):
             self._protocol,
             ServerStats() if stats is None else stats,
             Liveness(settings.ping_delay_s, settings.ping_timeout_s),
-            place,
+            slot,
             connections,
         )
         self._settings = settings
         self._make_handler = make_handler
         self._handler: Handler | None = None
         self._pong: asyncio.Future[None] | None = None
-        self._n_pongs_read = 0  # at most: those that were sent before writing was paused
+        self._n_frames = 0  # taken from the protocol
+        self._n_pongs_read = 0  # upper bound: pongs sent before writing was paused
         self._async_group = aio.Group()
 
-    # --- what the user calls ------------------------------------------------------------
+    # --- called by users ----------------------------------------------------------------
 
     @property
     def async_group(self) -> aio.Group:
@@ -66,12 +68,12 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     @property
     def handler(self) -> Handler | None:
-        """What gets its messages; None if it could not be made, and when the connection is gone."""
+        """Handler of messages; None if creating it failed or the connection is gone."""
         return self._handler
 
     @property
     def dialect(self) -> Dialect | None:
-        """What is spoken; None until the peer's first message tells."""
+        """The dialect; None until the peer's first message shows it."""
         return self._protocol.dialect
 
     def send(
@@ -84,53 +86,68 @@ class Connection(Stream[Message | Handled], aio.Resource):
         token: bool = True,
         timeout_s: float | None = None,
     ) -> Conversation:
-        """Send a message: to begin a conversation, to go on with it, or to end it.
+        """Send a message that begins, continues or ends a conversation.
 
-        It leaves when the handler returns, or with what else is sent in this turn of the
-        loop. A peer that reads so slowly that too much of it waits is closed.
+        It leaves when the handler returns, together with other messages. A peer that reads so
+        slowly that too much waits is closed.
 
         Args:
             msg_type: full name of the data's type, as "HatEventer.MsgQueryReq".
-            data: SBS of that type, or the parts of it where it is large.
-            conversation: what it belongs to; None begins a new one.
-            last: whether the conversation ends with it: no answer is expected.
-            token: whether it is the peer's turn then.
-            timeout_s: how long the peer may take then, before ``Handler.on_timeout``;
-                None: what the connection has for all; ``math.inf``: for ever.
+            data: SBS of that type, in parts if large.
+            conversation: to continue; None begins a new one.
+            last: whether it ends the conversation: no answer is expected.
+            token: whether it passes the turn to the peer.
+            timeout_s: time limit for the peer's next message, before ``Handler.on_timeout``;
+                None: the connection's default; ``math.inf``: none.
 
         Returns:
             The conversation.
 
         Raises:
             ClosedError: the connection is closed.
-            LocalProtocolError: it may not be sent now.
+            LocalProtocolError: the message may not be sent now.
             LimitError: too many conversations of ours are open.
         """
-        self.check_open()
+        if self.close_reason is not None:
+            self.check_open()
         conversation = self._protocol.send(
             msg_type, data, conversation=conversation, last=last, token=token, timeout_s=timeout_s
         )
         self._write_pending()
-        if Pause.CONVERSATIONS_FULL in self._pauses and not self._protocol.is_full:
-            self._loop.call_soon(self.resume_reading, Pause.CONVERSATIONS_FULL)
-        self.has_answered()
+        if self.pauses or self.has_ended:
+            self._has_sent()
         return conversation
+
+    def answer(self, conversation: Conversation, msg_type: str, data: bytes) -> None:
+        """As :meth:`send` of the last message of a peer's conversation, but faster.
+
+        Raises:
+            ClosedError: the connection is closed.
+            LocalProtocolError: it may not be sent now.
+        """
+        if self.close_reason is not None:
+            self.check_open()
+        self._protocol.answer(conversation, msg_type, data)
+        self._write_pending()
+        if self.pauses or self.has_ended:
+            self._has_sent()
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
 
         Raises:
             ClosedError: the connection is closed.
-            LocalProtocolError: it has no form in the dialect, or that is not known yet.
+            LocalProtocolError: it has no form in the dialect, or the dialect is not known yet.
         """
-        self.check_open()
+        if self.close_reason is not None:
+            self.check_open()
         self._protocol.send_alone(msg_type, data)
         self._write_pending()
 
     def end(self, conversation: Conversation) -> None:
-        """Have done with a conversation of ours that has its answer, whatever its flags are.
+        """End an answered conversation of ours, whatever its flags.
 
-        A peer that sends more in it is closed.
+        A peer that sends another message of it is closed.
         """
         self._protocol.end(conversation)
 
@@ -141,10 +158,10 @@ class Connection(Stream[Message | Handled], aio.Resource):
             Round-trip time in seconds.
 
         Raises:
-            ClosedError: the connection is closed, or was meanwhile.
+            ClosedError: the connection is closed, or was closed meanwhile.
             LocalProtocolError: the dialect is not known yet.
         """
-        # one ping at a time: a pong does not tell more than that the last one was answered
+        # one ping at a time: a pong answers the last one only
         while self._protocol.is_pinging:
             await self._wait_pong()
         self.check_open()
@@ -160,7 +177,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def on_open(self) -> None:
         """See :class:`Stream`."""
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-        if self._place is None:
+        if self._slot is None:
             self._async_group.spawn(self.sweep_alone)
         self._handler = self._make_handler(self)
 
@@ -179,7 +196,8 @@ class Connection(Stream[Message | Handled], aio.Resource):
         if isinstance(message, Handled):
             return
         assert self._handler is not None
-        self.has_begun()
+        if self._first_message_deadline != math.inf:
+            self.clear_first_deadline()
         self._handler.on_message(message)
         if self._protocol.is_full:
             self.pause_reading(Pause.CONVERSATIONS_FULL)
@@ -191,9 +209,9 @@ class Connection(Stream[Message | Handled], aio.Resource):
         if self._handler is not None:
             self.guard(self._handler.on_closing)
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """See :class:`Stream`."""
-        # or else the handler and the connection would hold each other until garbage is collected
+        # else the handler and the connection would hold each other until garbage collection
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.on_closed(reason)
@@ -201,22 +219,22 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def on_sweep(self) -> None:
         """See :class:`Stream`."""
         for conversation in self._protocol.expire():
-            if self._handler is not None and self._close_reason is None:
+            if self._handler is not None and self.close_reason is None:
                 self.guard(self._handler.on_timeout, conversation)
 
     def flush(self) -> None:
-        """Have what was sent leave now."""
-        self._write_pongs()  # which came before it
+        """Write pending bytes now."""
+        self._write_pongs()  # they precede it
         super().flush()
 
     def pause_writing(self) -> None:
-        """The peer does not read as fast as it is sent to."""
+        """The peer reads too slowly."""
         self._n_pongs_read = self._protocol.n_pongs
         super().pause_writing()
 
     def probe(self) -> None:
         """See :class:`Stream`."""
-        if self._protocol.dialect is not None:  # or else nothing can be sent yet
+        if self._protocol.dialect is not None:  # else nothing can be sent yet
             self._protocol.ping()
             self._write_pending()
             self.flush()
@@ -231,21 +249,34 @@ class Connection(Stream[Message | Handled], aio.Resource):
         """See :class:`Stream`."""
         return bool(self._protocol.awaiting_reply)
 
-    # --- within -------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------
+
+    def _has_sent(self) -> None:
+        """Fewer conversations may wait for us."""
+        if Pause.CONVERSATIONS_FULL in self.pauses and not self._protocol.is_full:
+            self._loop.call_soon(self.resume_reading, Pause.CONVERSATIONS_FULL)
+        self.close_if_answered()
 
     def _write_pending(self) -> None:
-        if self._protocol.unsent_bytes:
-            self.write_parts(self._protocol.parts_to_send())
+        """Write the protocol's messages, which may wait there until the next flush."""
+        is_soon = self._is_leaving and not self.is_write_blocked
+        if not is_soon or self._protocol.unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
+            self.write_parts(self._protocol.parts_to_send(), self._new_frames())
 
     def _write_pongs(self) -> None:
         if self._protocol.unsent_bytes:
-            self.write_anyway(self._protocol.parts_to_send())  # bounded by _check_pongs
+            # bounded by _check_pongs
+            self.write_unbounded(self._protocol.parts_to_send(), self._new_frames())
+
+    def _new_frames(self) -> int:
+        n_frames, self._n_frames = self._protocol.n_sent - self._n_frames, self._protocol.n_sent
+        return n_frames
 
     def _check_pongs(self) -> None:
-        """Close a peer that pings and does not read; nothing else bounds the pongs."""
+        """Close a peer that pings without reading; nothing else bounds the pongs."""
         n_unread = self._protocol.n_pongs - self._n_pongs_read
         if self.is_write_blocked and n_unread > limits.MAX_UNREAD_PONGS:
-            self.abort("slow consumer", detail=f"{n_unread} pongs are not read")
+            self.abort(CloseReason.SLOW_CONSUMER, detail=f"{n_unread} pongs are not read")
 
     async def _wait_pong(self) -> None:
         self.check_open()
@@ -260,5 +291,5 @@ class Connection(Stream[Message | Handled], aio.Resource):
             self._pong = None
 
     async def _stop(self) -> None:
-        self.close()  # where the group was closed by its user
+        self.close()  # if the user closed the group
         await self.wait_lost()

@@ -1,9 +1,9 @@
 """A conversation: an ordered, finite sequence of messages between two peers (003).
 
-Whose turn it is follows from the flags of the messages, whoever of the two sent one:
+The flags of each message, from either peer, pass the turn:
 
 ==============  ====================  ========================================
-flags           turn after a message  may send then
+flags           turn after a message  next sender
 ==============  ====================  ========================================
 last            ENDED                 nobody
 token           the other's           the receiver of that message
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Turn(enum.Enum):
-    """Who holds the token."""
+    """Holder of the token."""
 
     OURS = "ours"
     PEERS = "the peer's"
@@ -25,17 +25,16 @@ class Turn(enum.Enum):
 
 
 class Conversation:
-    """One conversation of a connection; made by its protocol, and changed by it only.
+    """One conversation of a connection; only its protocol creates and changes it.
 
     Attributes:
         first_id: identifier of its first message.
         is_ours: whether we began it (003: we are the owner).
-        turn: who may send the next message.
-        timeout_s: how long the peer may take for it when it is its turn; infinite for ever.
-        deadline: monotonic seconds until when the peer is to send; infinite if nothing is
-            waited for.
-        is_expired: whether the peer was too late. What it sends then is dropped.
-        tag: what the user of the connection keeps with it.
+        turn: sender of the next message.
+        timeout_s: time limit for the peer's next message; infinite: none.
+        deadline: monotonic time of that limit; infinite if no message is awaited.
+        is_expired: whether the peer was too late; its further messages are dropped.
+        tag: belongs to the user of the connection.
     """
 
     __slots__ = ("deadline", "first_id", "is_expired", "is_ours", "tag", "timeout_s", "turn")

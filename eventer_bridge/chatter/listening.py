@@ -35,21 +35,21 @@ async def listen(
     """Listen for peers of either dialect.
 
     Args:
-        address: where; port 0 takes a free one (see :attr:`Listener.address`).
-        make_handler: called with each new connection; what it returns gets its messages.
-        tls: TLS context with a certificate; for an address of ``ssl+sbs``, and only for it.
-        admission: of the process; None: one of its own.
-        stats: where connections are counted.
-        first_message_timeout_s: a peer that sends nothing but pings for so long, since it was
-            accepted, is closed.
-        ping_delay_s: ping a peer when it was silent for so long; None: never.
-        ping_timeout_s: how long it may then stay silent before it is closed.
-        conversation_timeout_s: how long a peer may take to go on with a conversation.
-        max_frame_bytes: largest message that is accepted (64 KiB before a peer's first).
+        address: to listen on; port 0 takes a free one (see :attr:`Listener.address`).
+        make_handler: called with each new connection; returns the handler of its messages.
+        tls: TLS context with a certificate; for ``ssl+sbs`` addresses only.
+        admission: the process' slots; None: its own.
+        stats: counters.
+        first_message_timeout_s: time limit from ``accept`` to a peer's first message, pings not
+            counted.
+        ping_delay_s: silence before a ping; None: never ping.
+        ping_timeout_s: silence after a ping before the peer is closed.
+        conversation_timeout_s: time limit for a peer to continue a conversation.
+        max_frame_bytes: largest message accepted (64 KiB before a peer's first).
 
     Raises:
-        OSError: the address cannot be listened on.
-        ConfigurationError: TLS and the address do not go together.
+        OSError: listening on the address failed.
+        ConfigurationError: TLS and the address do not match.
     """
     if address.is_tls is (tls is None):
         expected = "ssl+sbs with TLS, or tcp+sbs without"
@@ -77,9 +77,9 @@ async def listen(
 
 
 class Listener(aio.Resource):
-    """Accepts connections. Made by :func:`listen`.
+    """Accepts connections. Created by :func:`listen`.
 
-    Closing it stops accepting and closes the connections, which is bounded in time.
+    Closing it stops accepting and closes the connections, in bounded time.
     """
 
     def __init__(self, listener: StreamListener[Connection], address: Address) -> None:
@@ -93,14 +93,14 @@ class Listener(aio.Resource):
 
     @property
     def address(self) -> Address:
-        """What is listened on, with the port that was taken."""
+        """Address in use, with the actual port."""
         return self._address
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """Connections that are not gone yet."""
+        """Connections that still exist."""
         return self._listener.streams
 
     async def stop_accepting(self) -> None:
-        """Accept no new connections; those that there are go on."""
+        """Accept no new connections; existing ones continue."""
         await self._listener.stop_accepting()

@@ -1,13 +1,13 @@
 """State of a chatter connection, without I/O (003): conversations, dialect, pings.
 
-Both peers are equal here: each begins conversations and ends them, and answers the other's
-pings. What a peer may not send is its mistake (``RemoteProtocolError``, after which nothing
-more is read), what we may not send is ours (``LocalProtocolError``):
+Both peers are equal: each begins and ends conversations, and answers the other's pings. A
+violation by the peer is a ``RemoteProtocolError`` (after which nothing more is read), one of our
+own a ``LocalProtocolError``:
 
 - The first message of a conversation comes from its owner, and names itself as ``first``.
-- Any other belongs to a conversation that is open, and is sent by who holds the token.
-- Identifiers are counted; a peer's need not arrive in order: those in use today number a
-  message before it waits for its place in their queue.
+- Any other belongs to an open conversation, and comes from the holder of the token.
+- Identifiers are counters; a peer's may arrive out of order: today's implementations number a
+  message before queueing it.
 """
 
 import enum
@@ -25,25 +25,25 @@ from eventer_bridge.chatter.conversation import Conversation, Turn
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
 
-_MAX_LENGTH_BYTES: Final = 255  # 003: m is from 0 to 255; with 0, there is no message
+_MAX_LENGTH_BYTES: Final = 255  # 003: m is 0 to 255; with 0, there is no message
 
 
 class Handled(enum.Enum):
-    """What came and needs nothing more done about it."""
+    """A message that the protocol has dealt with."""
 
     PING = "a ping that is answered, or the answer to one"
     LATE = "a message of a conversation that expired"
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message of the peer, as its receiver sees it.
+    """A received message.
 
     Attributes:
-        conversation: what it belongs to; ``may_send`` tells whether it is our turn now.
+        conversation: its conversation; ``may_send``: whether it is our turn now.
         type: full name of the data's type, as "HatEventer.MsgInitReq".
         data: SBS of that type.
-        is_first: whether the conversation began with it.
-        is_last: whether the conversation ended with it: nothing may be answered.
+        is_first: whether it began the conversation.
+        is_last: whether it ended the conversation: no answer is possible.
     """
 
     conversation: Conversation
@@ -57,14 +57,15 @@ class ChatterProtocol:
     """One end of a connection.
 
     Args:
-        dialect: what to speak; None: what the peer speaks, which its first message tells.
-        max_first_frame_bytes: largest message that is accepted until :attr:`has_begun`.
-        max_frame_bytes: largest message that is accepted afterwards.
-        conversation_timeout_s: how long the peer may take to go on with a conversation.
+        dialect: of our messages; None: the peer's, known from its first message.
+        max_first_frame_bytes: largest message accepted until :attr:`has_begun`.
+        max_frame_bytes: largest message accepted afterwards.
+        conversation_timeout_s: time limit for the peer to continue a conversation.
         clock: monotonic seconds.
 
     Attributes:
-        n_pongs: answers to pings so far.
+        n_pongs: pings answered.
+        unsent_bytes: size of the next :meth:`data_to_send`.
     """
 
     __slots__ = (
@@ -84,8 +85,8 @@ class ChatterProtocol:
         "_pong_type",
         "_theirs",
         "_unsent",
-        "_unsent_bytes",
         "n_pongs",
+        "unsent_bytes",
     )
 
     def __init__(
@@ -117,72 +118,72 @@ class ChatterProtocol:
         self._awaiting_reply = 0
         self._ping: Conversation | None = None
         self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         self.n_pongs = 0
 
     @property
     def dialect(self) -> Dialect | None:
-        """What is spoken; None until the peer's first message tells."""
+        """The dialect; None until the peer's first message shows it."""
         return self._dialect
 
     @property
     def has_begun(self) -> bool:
-        """Whether the peer sent a message that is no ping."""
+        """Whether the peer has sent a message other than a ping."""
         return self._has_begun
 
     @property
     def awaiting_reply(self) -> int:
-        """Conversations of the peer in which it is our turn."""
+        """The peer's conversations in which it is our turn."""
         return self._awaiting_reply
 
     @property
     def open_conversations(self) -> int:
-        """All conversations that have not ended."""
+        """All open conversations."""
         return len(self._ours) + len(self._theirs)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many wait for us that nothing more should be read."""
+        """Whether so many conversations await our reply that reading should pause."""
         return self._awaiting_reply >= limits.MAX_PEER_CONVERSATIONS
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of messages that are not whole, or were not taken."""
+        """Bytes of messages that are incomplete or not taken yet."""
         return self._decoder.buffered_bytes
 
     @property
-    def unsent_bytes(self) -> int:
-        """Size of what :meth:`data_to_send` would return."""
-        return self._unsent_bytes
+    def n_sent(self) -> int:
+        """Number of messages sent."""
+        return self._last_id
 
     def parts_to_send(self) -> list[bytes]:
-        """As :meth:`data_to_send`, not joined."""
+        """As :meth:`data_to_send`, in parts."""
         parts = self._unsent
         self._unsent = []
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
         return parts
 
     def data_to_send(self) -> bytes:
-        """Bytes for the peer, each of which is returned once."""
+        """Bytes for the peer, each returned once."""
         return b"".join(self.parts_to_send())
 
     # --- receiving ----------------------------------------------------------------------
 
     def receive_data(self, data: bytes) -> None:
-        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        """Buffer bytes from the peer for :meth:`next_message`."""
         if not self._is_closed:
             self._decoder.feed(data)
 
     def discard(self) -> None:
-        """Drop what came and was not taken: the connection is gone."""
+        """Drop buffered bytes: the connection is gone."""
         self._decoder.discard()
 
     def receive_eof(self) -> None:
         """The peer sends no more.
 
         Raises:
-            RemoteProtocolError: it ended in the middle of a message. Where whole messages
-                are waiting before that one, :meth:`next_message` raises it after them.
+            RemoteProtocolError: the stream ended within a message. If complete messages
+                precede it, :meth:`next_message` raises the error after them.
         """
         if not self._is_closed:
             self._has_ended = True
@@ -236,7 +237,7 @@ class ChatterProtocol:
             self._has_begun = True
             self._decoder.max_frame_bytes = self._max_frame_bytes
         if conversation.is_expired:
-            if conversation.turn is Turn.OURS:  # nobody will go on with it
+            if conversation.turn is Turn.OURS:  # nobody will continue it
                 self._end(conversation)
             return Handled.LATE
         is_first = msg.owner and msg.id == msg.first
@@ -258,7 +259,7 @@ class ChatterProtocol:
             )
         if conversation.turn is not Turn.PEERS:
             raise RemoteProtocolError(
-                f"{_text(msg)} belongs to {conversation!r}, of which its sender has not the token"
+                f"{_text(msg)} belongs to {conversation!r}, whose token its sender does not hold"
             )
         return conversation
 
@@ -277,7 +278,7 @@ class ChatterProtocol:
             if len(self._theirs) - self._awaiting_reply > limits.MAX_PEER_CONVERSATIONS:
                 raise RemoteProtocolError(
                     f"more than {limits.MAX_PEER_CONVERSATIONS} conversations"
-                    " that the peer began and does not go on with"
+                    " that the peer began and does not continue"
                 )
 
     # --- sending ------------------------------------------------------------------------
@@ -292,27 +293,27 @@ class ChatterProtocol:
         token: bool = True,
         timeout_s: float | None = None,
     ) -> Conversation:
-        """Send a message; its bytes are in :meth:`data_to_send` then.
+        """Send a message; its bytes go to :meth:`data_to_send`.
 
         Args:
             msg_type: full name of the data's type.
-            data: SBS of that type, or the parts of it where it is large.
-            conversation: what it belongs to; None begins a new one.
-            last: whether the conversation ends with it.
-            token: whether it is the peer's turn then.
-            timeout_s: how long the peer may take then; None: what it may take in all of
-                them, ``math.inf``: for ever.
+            data: SBS of that type, in parts if large.
+            conversation: to continue; None begins a new one.
+            last: whether it ends the conversation.
+            token: whether it passes the turn to the peer.
+            timeout_s: time limit for the peer's next message; None: the connection's default;
+                ``math.inf``: none.
 
         Returns:
             The conversation.
 
         Raises:
-            LocalProtocolError: it may not be sent now, or has no form in the dialect.
+            LocalProtocolError: the message may not be sent now, or has no form in the dialect.
             LimitError: too many conversations of ours are open.
         """
         if conversation is None:
             if len(self._ours) >= limits.MAX_OWN_CONVERSATIONS:
-                raise LimitError(f"{len(self._ours)} conversations wait for the peer already")
+                raise LimitError(f"{len(self._ours)} conversations already wait for the peer")
             conversation = Conversation(
                 self._last_id + 1, is_ours=True, timeout_s=self._conversation_timeout_s
             )
@@ -321,7 +322,7 @@ class ChatterProtocol:
             if table.get(conversation.first_id) is not conversation:
                 raise LocalProtocolError(f"{msg_type}: {conversation!r} has ended")
             if conversation.turn is not Turn.OURS:
-                raise LocalProtocolError(f"{msg_type}: of {conversation!r} the peer has the token")
+                raise LocalProtocolError(f"{msg_type}: the peer has the token of {conversation!r}")
         dialect = self._check_dialect()
         first, is_ours = conversation.first_id, conversation.is_ours
         head = self._last_id + 1, first, is_ours, token, last, msg_type
@@ -346,17 +347,38 @@ class ChatterProtocol:
         return conversation
 
     def end(self, conversation: Conversation) -> None:
-        """Have done with a conversation of ours, whatever the flags of its answer are.
+        """End a conversation of ours, whatever the flags of its answer.
 
-        What the peer sends in it from then on is its mistake.
+        Any further message of it is a violation by the peer.
         """
         self._end(conversation)
+
+    def answer(self, conversation: Conversation, msg_type: str, data: bytes) -> None:
+        """As :meth:`send` of the last message of a peer's conversation, but faster.
+
+        Raises:
+            LocalProtocolError: as :meth:`send`.
+        """
+        first = conversation.first_id
+        is_open = self._theirs.get(first) is conversation
+        if not is_open or conversation.turn is not Turn.OURS or self._dialect is None:
+            self.send(msg_type, data, conversation=conversation)
+            return
+        try:
+            self._write(
+                codec.encode_answer(self._last_id + 1, first, msg_type, data, self._dialect)
+            )
+        except ValueError as e:
+            raise LocalProtocolError(str(e)) from e
+        del self._theirs[first]
+        self._awaiting_reply -= 1
+        conversation.turn = Turn.ENDED
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
 
         Raises:
-            LocalProtocolError: it has no form in the dialect, or that is not known yet.
+            LocalProtocolError: it has no form in the dialect, or the dialect is not known yet.
         """
         dialect = self._check_dialect()
         try:
@@ -366,11 +388,11 @@ class ChatterProtocol:
 
     @property
     def is_pinging(self) -> bool:
-        """Whether a ping waits for its answer."""
+        """Whether a ping awaits its answer."""
         return self._ping is not None
 
     def ping(self) -> None:
-        """Ask for a sign of life, unless an earlier ping waits for its answer.
+        """Ping the peer, unless an earlier ping awaits its answer.
 
         Raises:
             LocalProtocolError: the dialect is not known yet.
@@ -379,7 +401,7 @@ class ChatterProtocol:
             self._ping = self.send(self._ping_type, b"", last=False, timeout_s=math.inf)
 
     def expire(self) -> list[Conversation]:
-        """Conversations with which the peer did not go on in time, each of them once.
+        """Conversations that the peer did not continue in time, each reported once.
 
         They stay open for the peer, whose late messages are dropped.
         """
@@ -401,17 +423,17 @@ class ChatterProtocol:
         return self._dialect
 
     def _write(self, message: bytes) -> None:
-        """Leave our next message to be sent."""
+        """Queue our next message."""
         frame = encode_frame(message)
         self._last_id += 1
         self._unsent.append(frame)
-        self._unsent_bytes += len(frame)
+        self.unsent_bytes += len(frame)
 
     def _write_parts(self, message: Sequence[bytes]) -> None:
         frame = frame_parts(message)
         self._last_id += 1
         self._unsent += frame
-        self._unsent_bytes += sum(map(len, frame))
+        self.unsent_bytes += sum(map(len, frame))
 
     def _set_dialect(self, dialect: Dialect | None) -> None:
         self._dialect = dialect
@@ -436,7 +458,7 @@ class ChatterProtocol:
     def _on_ping(self, conversation: Conversation, msg: Msg) -> None:
         if not msg.owner or msg.id != msg.first:
             raise RemoteProtocolError(f"{_text(msg)} does not begin its conversation")
-        if msg.last:  # nothing is asked
+        if msg.last:  # no answer is expected
             return
         if not msg.token:
             raise RemoteProtocolError(f"{_text(msg)} does not pass the token on")

@@ -1,17 +1,17 @@
 """SBS, the binary encoding of chatter and Eventer messages: its built-in types.
 
 An Integer is groups of seven bits, the most significant first; bit 0x80 marks the last
-byte, bit 0x40 of the first is the sign. A String, and Bytes, are their length in bytes and
-then these bytes; an Array is its count and the elements; a Choice is the index of what was
-chosen, and that; an Optional is a Choice of nothing and a value; a Record is its entries.
+byte, bit 0x40 of the first is the sign. String and Bytes are a length in bytes followed by
+these bytes; an Array is a count followed by the elements; a Choice is an index followed by the
+chosen value; an Optional is a Choice of nothing and a value; a Record is its entries.
 
-Functions that read take the whole message and the position where to read, and return the
-value and the position after it. They raise ``InvalidMessageError`` for what no message can
-have, and ``IndexError`` where the message ends too early.
+Read functions take the whole message and a position, and return the value and the position
+after it. They raise ``InvalidMessageError`` for malformed data, and ``IndexError`` where the
+message ends too early.
 
-The reference is the package hat-sbs, but its decoder is for data that can be trusted: it cuts
-integers to 64 bits, reserves memory for any count that it is told, and ignores what follows.
-What is in order is read alike, integers with needless zeros too (a differential test shows it).
+The reference is the package hat-sbs, but its decoder is for trusted data: it truncates
+integers to 64 bits, reserves memory for any count, and ignores trailing bytes. Both read valid
+data alike, even integers with redundant zeros (a differential test shows it).
 
 Sans I/O; any thread.
 """
@@ -31,13 +31,13 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[T, int]]
 """Reads a value of one type; see the module."""
 
 FIRST: Final = 0x80
-"""The byte of the Integer 0: a Choice of the first, an Optional that is nothing."""
+"""The Integer 0: the first Choice, or an empty Optional."""
 
 SECOND: Final = 0x81
-"""The byte of the Integer 1: a Choice of the second, an Optional that a value follows."""
+"""The Integer 1: the second Choice, or an Optional followed by its value."""
 
 _MAX_INTEGER_BYTES: Final = 10
-"""Of 64 bits. Only needless zeros (or signs) in front make more, up to megabytes of them."""
+"""Enough for 64 bits. Only redundant leading zeros (or signs) could make more, even megabytes."""
 
 FALSE: Final = b"\x00"
 TRUE: Final = b"\x01"
@@ -71,7 +71,7 @@ SMALL_INTEGERS: Final = tuple(_encode_any_integer(i) for i in range(2_048))
 
 
 def encode_length(value: int) -> bytes:
-    """As :func:`encode_integer`, of what is never negative and seldom large."""
+    """As :func:`encode_integer`, of numbers that are never negative and seldom large."""
     return SMALL_INTEGERS[value] if value < len(SMALL_INTEGERS) else encode_integer(value)
 
 
@@ -89,7 +89,7 @@ def encode_int64(value: int) -> bytes:
     """An Integer.
 
     Raises:
-        OverflowError: it does not fit 64 bits with sign, which is all that peers read.
+        OverflowError: it does not fit signed 64 bits, the most that peers read.
     """
     if not INT64_MIN <= value <= INT64_MAX:
         raise OverflowError("int too big to convert")
@@ -102,7 +102,7 @@ def encode_boolean(value: bool) -> bytes:
 
 
 def encode_one_of(values: Sequence[T], value: T) -> bytes:
-    """A Choice of nothing but one of some values."""
+    """A Choice among values without data."""
     return encode_integer(values.index(value))
 
 
@@ -120,7 +120,7 @@ def encode_array(encode: Writer[T], values: Sequence[T]) -> bytes:
 
 
 def read_integer(data: bytes, pos: int) -> tuple[int, int]:
-    """An Integer, which must fit 64 bits with sign and have no more bytes than these need."""
+    """An Integer, which must fit signed 64 bits and have no more bytes than these need."""
     begin = pos
     byte = data[pos]
     value = (byte & 0x3F) - (byte & 0x40)
@@ -159,7 +159,7 @@ def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
 
 def read_string(data: bytes, pos: int) -> tuple[str, int]:
     """A String, which must be UTF-8."""
-    if not 0x80 <= data[pos] < 0xC0:  # not short: spares a copy
+    if not 0x80 <= data[pos] < 0xC0:  # long: spares a copy
         size, begin = _read_size(data, pos, 1)
         end = begin + size
         return decode_utf8(memoryview(data)[begin:end], end), end
@@ -183,7 +183,7 @@ def decode_utf8(encoded: bytes | memoryview, end: int) -> str:
 
 
 def read_choice(data: bytes, pos: int, count: int) -> tuple[int, int]:
-    """Index of what was chosen among ``count``; what follows depends on it."""
+    """Index of a Choice among ``count``."""
     begin = pos
     index, pos = read_integer(data, pos)
     if not 0 <= index < count:
@@ -192,7 +192,7 @@ def read_choice(data: bytes, pos: int, count: int) -> tuple[int, int]:
 
 
 def read_one_of(values: Sequence[T], data: bytes, pos: int) -> tuple[T, int]:
-    """A Choice among so many names without data, as the value that stands for it."""
+    """A Choice among names without data, as the value it stands for."""
     index, pos = read_choice(data, pos, len(values))
     return values[index], pos
 
@@ -204,19 +204,19 @@ def read_optional(read: Reader[T], data: bytes, pos: int) -> tuple[T | None, int
 
 
 def read_count(data: bytes, pos: int, min_element_bytes: int) -> tuple[int, int]:
-    """Count of an Array, which its elements follow.
+    """Count of an Array, before its elements.
 
     Args:
         data: the message.
-        pos: where to read.
-        min_element_bytes: size of the smallest element: a count of more than can follow is
-            refused before anything is made of it.
+        pos: position to read at.
+        min_element_bytes: size of the smallest element: an impossible count is refused before
+            anything is allocated.
     """
     return _read_size(data, pos, min_element_bytes)
 
 
 def _read_size(data: bytes, pos: int, unit_bytes: int) -> tuple[int, int]:
-    """Length or count of what must follow."""
+    """Length or count of the bytes that follow."""
     begin = pos
     size, pos = read_integer(data, pos)
     if not 0 <= size * unit_bytes <= len(data) - pos:

@@ -18,10 +18,9 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.pending import Pending
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.stalls import Stalls, Work
-from eventer_bridge.errors import NotOperationalError
+from eventer_bridge.errors import EventerBridgeError, NotOperationalError
 from eventer_bridge.model import (
     QueryParams,
     QueryResult,
@@ -37,9 +36,9 @@ mlog = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Who wants to hear of sessions and of the status. Calls must not block.
+    """Is notified of sessions and of the status. Calls must not block.
 
-    One that raises misses what it was told, and costs the others nothing.
+    An observer that raises misses that notification; the others do not.
     """
 
     def on_session(self, session: Session, persisted: bool) -> None:
@@ -51,18 +50,18 @@ class Observer(Protocol):
 
 @runtime_checkable
 class PatientObserver(Observer, Protocol):
-    """One that takes its time for a large session."""
+    """An observer that takes its time for a large session."""
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
-        """As :meth:`on_session`, in steps. No other session is told of meanwhile."""
+        """As :meth:`on_session`, in steps. No other session is notified meanwhile."""
 
 
 @runtime_checkable
 class HistoryObserver(Observer, Protocol):
-    """One whose clients are not to hear of two histories of a server."""
+    """An observer whose clients must not see two histories of a server."""
 
     def on_other_history(self) -> None:
-        """What is told of from now on does not go on from what was told of before."""
+        """Sessions from now on do not continue those notified before."""
 
 
 class EventCore(aio.Resource, abc.ABC):
@@ -72,13 +71,23 @@ class EventCore(aio.Resource, abc.ABC):
         max_pending_bytes: payload bytes under way, with more of which it is full.
 
     Attributes:
+        registers_one_by_one: whether :meth:`register_all` gains nothing.
+        pending_events: events that were accepted and are not acknowledged yet.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
 
     def __init__(self, max_pending_bytes: int) -> None:
         self.lane = asyncio.Semaphore(limits.MAX_LARGE_SESSIONS)
-        self._pending = Pending(max_pending_bytes)
+        self.registers_one_by_one = True
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0  # of their payloads
+        self.pending_events = 0
+        # of large sessions, of which there are few (``limits.MAX_LARGE_SESSIONS``): these do not
+        # fill it
+        self._large_pending_events = 0
+        self._n_ended = 0  # sessions so far
+        self._drained_cbs: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
         self._source_ids = itertools.count(1)
         self._last_status = Status.STANDBY
@@ -105,25 +114,21 @@ class EventCore(aio.Resource, abc.ABC):
         """What waits and is to go on."""
 
     @property
-    def pending_events(self) -> int:
-        """Events that were accepted and are not acknowledged yet."""
-        return self._pending.events
-
-    @property
     def is_full(self) -> bool:
         """Whether callers should stop handing in work until :meth:`when_drained` calls."""
-        return self._pending.is_full
+        n_events = self.pending_events - self._large_pending_events
+        return n_events > limits.MAX_PENDING_EVENTS or self._pending_bytes > self._max_pending_bytes
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, as soon as the core is no longer full."""
-        self._pending.when_drained(callback)
+        self._drained_cbs.append(callback)
 
     def add_observer(self, observer: Observer) -> None:
-        """Tell ``observer`` of every session and status from now on."""
+        """Notify ``observer`` of every session and status from now on."""
         self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """Tell it no longer."""
+        """Notify it no longer."""
         self._observers.remove(observer)
 
     def create_source(self, source_type: SourceType) -> Source:
@@ -164,6 +169,25 @@ class EventCore(aio.Resource, abc.ABC):
                 out later fails ``committed`` instead.
         """
 
+    def register_all(
+        self,
+        source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
+        quota: TypeQuota | None = None,
+    ) -> "list[Session | EventerBridgeError]":
+        """As :meth:`register` of several requests, each of which becomes a session.
+
+        Returns:
+            For each of them its session, or why it is refused.
+        """
+        outcomes: list[Session | EventerBridgeError] = []
+        for register_events in requests:
+            try:
+                outcomes.append(self.register(source, register_events, quota))
+            except EventerBridgeError as e:
+                outcomes.append(e.with_traceback(None))  # which would hold this list
+        return outcomes
+
     @abc.abstractmethod
     async def query(
         self,
@@ -189,13 +213,39 @@ class EventCore(aio.Resource, abc.ABC):
             EventerBridgeError: it cannot be answered; see ``Backend.query``.
         """
 
+    def _add_pending(self, n_events: int, n_bytes: int) -> None:
+        """So much more is under way."""
+        self.pending_events += n_events
+        self._pending_bytes += n_bytes
+
+    def _end_pending(self, n_sessions: int, n_events: int, n_bytes: int) -> None:
+        """Sessions have ended; :meth:`_notify_drained` is to be called then."""
+        self.pending_events -= n_events
+        self._pending_bytes -= n_bytes
+        self._n_ended += n_sessions
+
+    def _notify_drained(self) -> None:
+        """Call those who wait, if it is no longer full."""
+        if self._drained_cbs and not self.is_full:
+            callbacks, self._drained_cbs = self._drained_cbs, []
+            for callback in callbacks:
+                try:
+                    callback()
+                except Exception:  # the others are to go on all the same
+                    mlog.exception("who waited cannot go on")
+
     def _notify_session(self, session: Session, *, persisted: bool) -> None:
-        """Tell observers of a session."""
+        """Notify observers of a session."""
+        self._notify_sessions([session], persisted=persisted)
+
+    def _notify_sessions(self, sessions: Sequence[Session], *, persisted: bool) -> None:
+        """Notify observers of sessions, in their order."""
         for observer in self._observers:
-            try:
-                observer.on_session(session, persisted)
-            except Exception:
-                mlog.exception("an observer failed")
+            for session in sessions:
+                try:
+                    observer.on_session(session, persisted)
+                except Exception:
+                    mlog.exception("an observer failed")
 
     def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
@@ -210,13 +260,13 @@ class EventCore(aio.Resource, abc.ABC):
                 mlog.exception("an observer failed")
 
     def _notify_other_history(self) -> None:
-        """Tell observers that what they were told of is not what is gone on from."""
+        """Notify observers that the next sessions do not continue those before."""
         for observer in tuple(self._observers):
             if isinstance(observer, HistoryObserver):
                 observer.on_other_history()
 
     def _notify_status(self) -> None:
-        """Tell observers of the status, if it is another than they were told last."""
+        """Notify observers of the status, if it changed."""
         status = self.status
         if status is self._last_status:
             return

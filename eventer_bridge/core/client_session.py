@@ -3,11 +3,14 @@
 A wire decodes requests and hands them to its connection's :class:`ClientSession`; what is to be
 answered comes back to it as calls of :class:`ClientWire`, which encode and send::
 
-    init ─────▶ ClientSession ─▶ authenticate, place ─▶ send_accepted | send_declined
+    init ─────▶ ClientSession ─▶ authenticate, slot ──▶ send_accepted | send_declined
     register ─▶               ─▶ rights, core ────────▶ send_registered | send_refused, in order
     query ────▶               ─▶ core, one by one ────▶ send_result
     session of the core ─▶ ClientService ─▶ Fanout ──▶ send_notification
     its status ──────────▶               ────────────▶ send_status
+
+Registrations that came together (in one turn of the stream) go to the core together: each becomes
+a session of its own, but they are checked, counted, staged and notified at one go.
 
 Nothing of a client grows without bound. It is not read from while the core is full, too many of
 its registrations are under way, too many of its queries wait, or a large message of it is dealt
@@ -35,9 +38,10 @@ from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
     InvalidEventError,
+    InvalidMessageError,
     OutcomeUnknownError,
-    Refusal,
     RemoteProtocolError,
+    RightsError,
     refusal_of,
 )
 from eventer_bridge.excerpts import cut
@@ -49,7 +53,7 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
@@ -147,7 +151,8 @@ class ClientService:
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Notify clients (``core.Observer``)."""
-        self.fanout.notify(session, persisted)
+        if self.fanout.groups:
+            self.fanout.notify(session, persisted)
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
         """Notify clients (``core.PatientObserver``)."""
@@ -161,7 +166,7 @@ class ClientService:
     def on_other_history(self) -> None:
         """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
         for client in tuple(self.clients):
-            client.stream.close("another history", level=logging.INFO)
+            client.stream.close(CloseReason.ANOTHER_HISTORY, level=logging.INFO)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Begin a task that outlives the connection: what was accepted is answered."""
@@ -206,7 +211,9 @@ class ClientSession(Generic[RequestT]):
         "_awaited_commit",
         "_delayed",
         "_filter",
+        "_gathered",
         "_heard",
+        "_n_gathered",
         "_queries",
         "_querying",
         "_service",
@@ -228,7 +235,10 @@ class ClientSession(Generic[RequestT]):
         self.rights: Rights | None = None
         self.is_persisted = False
         self._filter: Filter | None = None
-        self._unanswered: deque[tuple[RequestT, Session | str]] = deque()
+        # registrations of this turn that the core does not know of yet
+        self._gathered: list[tuple[RequestT, Sequence[RegisterEvent]]] = []
+        self._n_gathered = 0  # their events
+        self._unanswered: deque[tuple[RequestT, Session | EventerBridgeError]] = deque()
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._queries: list[tuple[RequestT, QueryParams]] = []  # an empty deque takes 0.7 kB
@@ -263,15 +273,15 @@ class ClientSession(Generic[RequestT]):
             rights = service.authenticate(name, token, certificate)
             subscription = rights.subscription.intersection(Subscription(subscriptions))
         except DeclinedError as e:
-            self._decline_later(stream.place.login_failed(), str(e))
+            self._decline_later(stream.slot.login_failed(), str(e))
             return
         except InvalidEventError as e:
             self.decline(str(e))
             return
-        if not stream.place.establish():
+        if not stream.slot.establish():
             self.decline("too many connections")
             return
-        stream.has_begun()
+        stream.clear_first_deadline()
         stream.client = name
         self.rights = rights
         self.is_persisted = persisted
@@ -292,7 +302,10 @@ class ClientSession(Generic[RequestT]):
         self._wire.send_declined(reason)
         # the client gets time to read why, and to close first (001)
         self.stream.close(
-            "declined", detail=reason, level=logging.WARNING, linger_s=limits.DECLINED_LINGER_S
+            CloseReason.DECLINED,
+            detail=reason,
+            level=logging.WARNING,
+            linger_s=limits.DECLINED_LINGER_S,
         )
 
     def _decline_later(self, delay_s: float, reason: str) -> None:
@@ -330,7 +343,7 @@ class ClientSession(Generic[RequestT]):
                     await asyncio.wait([self._answering])
                 while self._unanswered and self.stream.close_reason is None:
                     _, head = self._unanswered[0]
-                    if isinstance(head, str) or head.committed.done():
+                    if not isinstance(head, Session) or head.committed.done():
                         await asyncio.sleep(0)
                     else:
                         await asyncio.wait([head.committed])
@@ -342,13 +355,13 @@ class ClientSession(Generic[RequestT]):
         self._wire.send_notification(message)
         self._service.stats.events_notified += event_count
 
-    def heard_of(self, commit: asyncio.Future[None]) -> None:
+    def delay_queries(self, commit: asyncio.Future[None]) -> None:
         """See ``fanout.Receiver``."""
         self._heard = [i for i in self._heard if not i.done()] + [commit]
 
     def on_failed(self, error: Exception) -> None:
         """See ``fanout.Receiver``."""
-        self.stream.close("internal error", detail=str(error), level=logging.ERROR)
+        self.stream.close(CloseReason.INTERNAL_ERROR, detail=str(error), level=logging.ERROR)
 
     def notify_status(self, status: Status) -> None:
         """The status of the core is another one now."""
@@ -360,10 +373,33 @@ class ClientSession(Generic[RequestT]):
     # --- registrations ------------------------------------------------------------------
 
     def register(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
-        """Register events, all or none."""
-        assert self.rights is not None
-        session = self._register(request, events, self.rights.refusal(events))
-        if session is not None and session.is_large:  # many, but short events
+        """Register events, all or none, with what else comes in this turn of the stream.
+
+        Rights are checked at once: schemas take time, which the turn is to notice. Where nothing
+        is gained, or the core is full, nothing is gathered.
+        """
+        rights, core = self.rights, self._service.core
+        assert rights is not None
+        if not rights.may_register_everything and (refusal := rights.refusal(events)):
+            self._refuse(request, RightsError(refusal))
+            return
+        gathered = self._gathered
+        gathered.append((request, events))
+        self._n_gathered += len(events) or 1
+        if self._n_gathered >= limits.MAX_GATHERED_EVENTS:
+            self._hand_over_gathered()
+        elif len(gathered) == 1:
+            if core.is_full or core.registers_one_by_one:
+                self._hand_over_gathered()
+            else:
+                self.stream.at_turn_end(self._hand_over_gathered)
+
+    def _hand_over_gathered(self) -> None:
+        """Have the core register what came in this turn so far."""
+        if not self._gathered:
+            return
+        gathered, self._gathered, self._n_gathered = self._gathered, [], 0
+        for session in self._hand_over(gathered):  # many, but short events
             self._answering = self._service.spawn(self._answer_large(session))
 
     async def register_large(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
@@ -372,18 +408,26 @@ class ClientSession(Generic[RequestT]):
         refusal = await self.rights.refusal_of_large(events)
         if self.stream.close_reason is not None:
             return
-        session = self._register(request, events, refusal)
+        if refusal is not None:
+            self._refuse(request, RightsError(refusal))
+            return
+        gathered = [(request, events)]
         del events  # which take long to be freed
-        if session is not None and session.is_large:
+        for session in self._hand_over(gathered):
+            gathered.clear()
             await self._answer_large(session)
 
-    def refuse(
-        self, request: RequestT, reason: str, kind: Refusal = Refusal.INVALID_MESSAGE
-    ) -> None:
-        """Refuse a registration, after those that came before it were answered."""
-        self._service.stats.rejected[kind] += 1
-        self._unanswered.append((request, cut(reason)))
+    def refuse(self, request: RequestT, reason: str) -> None:
+        """Refuse an invalid registration, after those that came before it were answered."""
+        self._refuse(request, InvalidMessageError(cut(reason)))
+
+    def _refuse(self, request: RequestT, error: EventerBridgeError) -> None:
+        self._hand_over_gathered()
+        self._service.stats.rejected[refusal_of(error)] += 1
+        self._unanswered.append((request, error))
         self._answer()
+        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+            self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
 
     def take_in(self, work: Coroutine[None, None, None]) -> None:
         """Deal with a large message, in its turn among those of all clients.
@@ -391,6 +435,7 @@ class ClientSession(Generic[RequestT]):
         Args:
             work: what is to be done in this turn; nothing more is read meanwhile.
         """
+        self._hand_over_gathered()
         self.stream.pause_reading(Pause.LARGE_MESSAGE)
         self._answering = self._service.spawn(self._take_in(work))
 
@@ -408,32 +453,40 @@ class ClientSession(Generic[RequestT]):
             work.close()
         self.stream.resume_reading(Pause.LARGE_MESSAGE)
 
-    def _register(
-        self, request: RequestT, events: Sequence[RegisterEvent], refusal: str | None
-    ) -> Session | None:
+    def _hand_over(
+        self, gathered: Sequence[tuple[RequestT, Sequence[RegisterEvent]]]
+    ) -> list[Session]:
+        """Hand requests to the core, in their order.
+
+        Returns:
+            Large sessions among them, which are answered when they are encoded.
+        """
         assert self.rights is not None
-        if refusal is not None:
-            self.refuse(request, refusal, Refusal.RIGHTS)
-            return None
-        core, stream = self._service.core, self.stream
-        try:
-            session = core.register(self._source, events, self.rights.type_quota)
-        except EventerBridgeError as e:
-            self.refuse(request, str(e), refusal_of(e))
-            return None
-        self._unanswered.append((request, session))
-        if session.is_large:
-            pass  # answered when it is encoded
-        elif session.committed is not self._awaited_commit:
-            # sessions that are committed together are answered together
-            self._awaited_commit = session.committed
-            session.committed.add_done_callback(self._answer)
-        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        core, unanswered = self._service.core, self._unanswered
+        asked = [events for _, events in gathered]
+        outcomes = core.register_all(self._source, asked, self.rights.type_quota)
+        large: list[Session] = []
+        is_any_refused = False
+        for (request, _), outcome in zip(gathered, outcomes, strict=True):
+            unanswered.append((request, outcome))
+            if isinstance(outcome, EventerBridgeError):
+                self._service.stats.rejected[refusal_of(outcome)] += 1
+                is_any_refused = True
+            elif outcome.is_large:
+                large.append(outcome)
+            elif outcome.committed is not self._awaited_commit:
+                # sessions that are committed together are answered together
+                self._awaited_commit = outcome.committed
+                outcome.committed.add_done_callback(self._answer)
+        stream = self.stream
+        if is_any_refused:
+            self._answer()
+        if len(unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             stream.pause_reading(Pause.REGISTRATIONS_FULL)
         if core.is_full:
             stream.pause_reading(Pause.CORE_FULL)
             core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
-        return session
+        return large
 
     async def _answer_large(self, session: Session) -> None:
         await asyncio.wait([session.committed])
@@ -447,32 +500,32 @@ class ClientSession(Generic[RequestT]):
         await asyncio.sleep(0)  # before the session is freed
 
     def _answer(self, _: object = None) -> None:
-        """Answer what has ended."""
-        try:
-            self._answer_ended()
-        except Exception as e:
-            self.stream.on_failed(e)
+        """Answer what has ended, in the order of the requests.
 
-    def _answer_ended(self) -> None:
-        """In the order of the requests. The client may be gone: it is counted all the same."""
-        unanswered, wire, service = self._unanswered, self._wire, self._service
-        while unanswered:
-            request, outcome = unanswered[0]
-            if isinstance(outcome, str):
-                wire.send_refused(request, outcome, is_outcome_unknown=False)
-            elif not outcome.committed.done():
-                break
-            elif error := outcome.committed.exception():
-                self._answer_failed(request, error)
-            elif outcome.is_large and not service.encoding.is_answerable(outcome):
-                break
-            else:
-                service.stats.events_registered += outcome.requested
-                wire.send_registered(request, outcome)
-            unanswered.popleft()
-        if len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
-            self.stream.resume_reading(Pause.REGISTRATIONS_FULL)
-        self.stream.has_answered()
+        The client may be gone: it is counted all the same.
+        """
+        unanswered, wire, service, stream = self._unanswered, self._wire, self._service, self.stream
+        try:
+            while unanswered:
+                request, outcome = unanswered[0]
+                if isinstance(outcome, EventerBridgeError):
+                    wire.send_refused(request, cut(str(outcome)), is_outcome_unknown=False)
+                elif not outcome.committed.done():
+                    break
+                elif error := outcome.committed.exception():
+                    self._answer_failed(request, error)
+                elif outcome.is_large and not service.encoding.is_answerable(outcome):
+                    break
+                else:
+                    service.stats.events_registered += outcome.requested
+                    wire.send_registered(request, outcome)
+                unanswered.popleft()
+            if stream.pauses and len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+                stream.resume_reading(Pause.REGISTRATIONS_FULL)
+            if stream.has_ended:
+                stream.close_if_answered()
+        except Exception as e:
+            stream.on_failed(e)
 
     def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
@@ -487,6 +540,7 @@ class ClientSession(Generic[RequestT]):
 
     def query(self, request: RequestT, params: QueryParams) -> None:
         """Answer a query, after those that came before it."""
+        self._hand_over_gathered()
         self._queries.append((request, params))
         if len(self._queries) >= limits.MAX_QUERIES_WAITING:
             self.stream.pause_reading(Pause.QUERIES_FULL)
@@ -509,14 +563,14 @@ class ClientSession(Generic[RequestT]):
                 del self._queries[0]
                 stream.resume_reading(Pause.QUERIES_FULL)
         except ClosedError:
-            stream.close("query failed", detail="closed")
+            stream.close(CloseReason.QUERY_FAILED, detail="closed")
         except EventerBridgeError as e:
-            stream.close("query failed", detail=str(e), level=logging.WARNING)
+            stream.close(CloseReason.QUERY_FAILED, detail=str(e), level=logging.WARNING)
         except Exception as e:
             stream.on_failed(e)
         finally:
             self._querying = None
-        stream.has_answered()
+        stream.close_if_answered()
 
     async def _answer_query(
         self, request: RequestT, params: QueryParams, holding: contextlib.ExitStack

@@ -1,12 +1,13 @@
-"""The clock of this machine, and what is done about one that was wrong.
+"""The clock of this machine, and the handling of a wrong one.
 
-Timestamps never go back (``session_ids``). A clock that was ahead for a while, and is put right,
-leaves events behind that are ahead of it: all that come get the timestamp of the last of them.
-As long as they are ahead by no more than ``limits.MAX_CLOCK_AHEAD_S``, that is told and nothing
-else. Beyond it, registrations are refused, until the clock has got there, or the store was
-restored as of a moment before (README, "When the clock was wrong").
+Timestamps never go back (``session``). A clock that was ahead for a while, and is corrected,
+leaves events that are ahead of it: new events get the timestamp of the last of them. Up to
+``limits.MAX_CLOCK_AHEAD_S`` ahead, that is only logged. Beyond it, registrations are refused
+until the clock has caught up, or the store was restored as of an earlier moment (README, "When
+the clock was wrong").
 
-A clock that jumps ahead is told, and retention does not follow it: see :class:`SteadyClock`.
+A forward jump of the clock is logged, and retention does not follow it: see
+:class:`SteadyClock`.
 """
 
 import asyncio
@@ -21,42 +22,42 @@ mlog = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Knows how far a server's events are ahead of the clock. Belongs to the event loop's thread.
+    """Watches how far a server's events are ahead of the clock. Belongs to the event loop's thread.
 
     Args:
-        newest: the greatest timestamp that the server has given.
-        on_fault: called when :attr:`fault` changed.
+        newest: returns the server's greatest timestamp.
+        on_fault: called when :attr:`fault` changes.
 
     Attributes:
-        fault: why nothing may be registered; None while it may.
+        fault: reason for refusing registrations; None if there is none.
     """
 
     def __init__(self, newest: Callable[[], Timestamp], on_fault: Callable[[], None]) -> None:
         self.fault: str | None = None
         self._newest = newest
         self._on_fault = on_fault
-        self._is_told = False
+        self._is_logged = False
         self._offset_s = _offset_s()
 
     @property
     def ahead_s(self) -> float:
-        """Seconds that the newest event is ahead of the clock; 0 where it is not."""
+        """Seconds that the newest event is ahead of the clock, or 0."""
         return ahead_s(self._newest())
 
     async def run(self) -> None:
-        """Look at it, again and again."""
+        """Check the clock periodically."""
         while True:
             self.look()
             await asyncio.sleep(limits.CLOCK_PERIOD_S)
 
     def look(self) -> None:
-        """Look at it now."""
+        """Check the clock now."""
         self._look_for_jump()
         ahead = self.ahead_s
         extra = {"newest": self._newest().to_iso(), "ahead_s": round(ahead, 3)}
-        if (ahead > limits.CLOCK_TOLERANCE_S) != self._is_told:
-            self._is_told = not self._is_told
-            if self._is_told:
+        if (ahead > limits.CLOCK_TOLERANCE_S) != self._is_logged:
+            self._is_logged = not self._is_logged
+            if self._is_logged:
                 mlog.warning("events are ahead of the clock of this machine", extra=extra)
             else:
                 mlog.info("events are no longer ahead of the clock of this machine")
@@ -79,28 +80,28 @@ class ClockWatch:
 
 
 class SteadyClock:
-    """The clock of this machine, as far as it does not run away: what age is measured with.
+    """The clock of this machine for measuring age, with bounded jumps.
 
-    It is ahead of the time that this process has run by ``limits.MAX_CLOCK_AHEAD_S`` at most, so
-    that a clock that is wrong by years does not make everything so old that it is deleted. One
-    that was put right, by more than that, counts from the next start on. Any thread.
+    It is ahead of this process' running time by ``limits.MAX_CLOCK_AHEAD_S`` at most, so that a
+    clock that is wrong by years does not make everything old enough to be deleted. A larger
+    correction takes effect at the next start. Any thread.
     """
 
     def __init__(self) -> None:
         self._began_s = _offset_s()
 
     def __call__(self) -> Timestamp:
-        """The moment to measure with."""
+        """The current time, for measuring age."""
         latest_s = self._began_s + time.monotonic() + limits.MAX_CLOCK_AHEAD_S
         return min(Timestamp.now(), Timestamp.from_float(latest_s))
 
 
 def ahead_s(timestamp: Timestamp) -> float:
-    """Seconds that a moment is ahead of the clock of this machine; 0 where it is not."""
+    """Seconds that a moment is ahead of the clock of this machine, or 0."""
     now = Timestamp.now()
     return max(0.0, timestamp.s - now.s + (timestamp.us - now.us) / 1_000_000)
 
 
 def _offset_s() -> float:
-    """What the clock of this machine says beyond how long it has run."""
+    """Offset of the wall clock from the monotonic clock."""
     return time.time() - time.monotonic()

@@ -1,13 +1,12 @@
-"""Conditions: what the payloads of events have to be like in order to be stored.
+"""Conditions that payloads must satisfy to be stored.
 
 The configuration is that of hat-event's backend: for a subscription, ``all`` or ``any`` of
-several conditions, or ``json``: the payload is JSON, and what stands in it at ``data_path``
-has the type ``data_type`` and equals ``data_value``, each if given. An event whose type
-matches several subscriptions has to fulfil all of them. Unlike there, where such an event
-is dropped silently, its registration fails, and says which condition it was.
+several conditions, or ``json``: the payload is JSON, and its value at ``data_path`` has the type
+``data_type`` and equals ``data_value``, each if given. An event whose type matches several
+subscriptions must satisfy all their conditions. hat-event silently drops other events; here,
+their registration fails with the violated condition.
 
-Belongs to the event loop's thread. Payloads are decoded only of events that have a
-condition.
+Belongs to the event loop's thread. Only payloads of events with a condition are decoded.
 """
 
 import sys
@@ -17,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from hat import json
 
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import ConditionError
 from eventer_bridge.model import EventType, JsonPayload, Payload, ProcessEvent, RegisterEvent
 from eventer_bridge.subscription import Subscription
@@ -45,16 +44,13 @@ class Conditions:
             (index, Subscription(tuple(map(tuple, conf["subscriptions"]))), conf["condition"])
             for index, conf in enumerate(confs)
         ]
-        self._by_type: Remembered[EventType, list[tuple[int, Mapping[str, Any]]]] = Remembered()
-
-    def __bool__(self) -> bool:
-        return bool(self._conditions)
+        self._by_type: BoundedCache[EventType, list[tuple[int, Mapping[str, Any]]]] = BoundedCache()
 
     def check(self, events: Iterable[RegisterEvent | ProcessEvent]) -> None:
         """Refuse events that may not be stored.
 
         Raises:
-            ConditionError: a condition does not hold; the text says for which event and why.
+            ConditionError: a condition does not hold; the text names the event and the reason.
         """
         for number, event in enumerate(events, 1):
             conditions = self._of_type(event.type)
@@ -78,7 +74,7 @@ class Conditions:
                 if subscription.matches(event_type)
             ]
             n_bytes = type_bytes(event_type) + sys.getsizeof(found)
-            self._by_type.remember(event_type, found, n_bytes)
+            self._by_type.put(event_type, found, n_bytes)
         return found
 
 
@@ -93,11 +89,11 @@ class _Value:
                 self.data = payload.value()
                 self.is_json = True
             except (msgspec.DecodeError, RecursionError):
-                pass  # to these conditions it is not JSON
+                pass  # counts as not JSON here
 
 
 def _problem(condition: Mapping[str, Any], value: _Value) -> str | None:
-    """Why a condition does not hold; None: it holds."""
+    """The reason why a condition does not hold; None if it holds."""
     match condition["type"]:
         case "all":
             problems = (_problem(i, value) for i in condition["conditions"])

@@ -1,14 +1,14 @@
-"""Events that tell of connections (000, "Communication").
+"""Events about connections (000, "Communication").
 
 For each client that connects or disconnects, one session with
 
 * ``event/communication/connected`` or ``…/disconnected``, without payload (000);
 * ``event/<server id>/eventer/<client name>`` with the JSON payload ``"CONNECTED"`` or
-  ``"DISCONNECTED"``, which is what today's Hat components subscribe to. It is left out where the
-  name cannot be part of an event type (``*``, or too long), or is one too many.
+  ``"DISCONNECTED"``, to which today's Hat components subscribe. It is omitted if the name cannot
+  be part of an event type (``*``, or too long), or exceeds the number of names.
 
-When the server ends, connections end with it: they are told of before it registers its own end,
-after which nothing could be registered. A kill leaves them without.
+When the server ends, the end of its connections is registered before its own, which is the last
+registration. A killed server registers neither.
 
 Belongs to the event loop's thread.
 """
@@ -31,8 +31,8 @@ RegisterCb: TypeAlias = Callable[[Source, Sequence[RegisterEvent], TypeQuota | N
 """Registers events of a source as one session; raises branches of ``EventerBridgeError``."""
 
 _TURN_CONNECTIONS: Final = 32
-"""Connections that are told of in one iteration of the loop, about 2 ms: a network that fails ends
-thousands of them at once."""
+"""Connections announced in one iteration of the loop, about 2 ms: a network failure ends thousands
+at once."""
 
 
 class Announcer:
@@ -53,7 +53,7 @@ class Announcer:
         self._is_ended = False
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
-        """Register the events of a connection, in their turn; see ``EventCore.announce``."""
+        """Queue the events of a connection for registration; see ``EventCore.announce``."""
         if self._is_ended:
             return
         if is_connected:
@@ -64,13 +64,13 @@ class Announcer:
         self._register_some()
 
     async def settle(self) -> None:
-        """Wait until all that was to be told is registered."""
+        """Wait until all announcements are registered."""
         while self._waiting:
             self._next_turn()
             await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Register the end of every connection, and nothing from then on."""
+        """Register the end of every connection, and nothing afterwards."""
         while self._connected:
             source, client_name = self._connected.popitem()
             self.announce(source, client_name, is_connected=False)
@@ -98,10 +98,10 @@ class Announcer:
             try:
                 self._register(source, (nameless, named), self._quota)
             except (InvalidEventError, LimitError) as e:
-                _log("name of a connection is not announced", client_name, e)
+                _log("name of a connection not announced", client_name, e)
                 self._register(source, (nameless,), None)
         except EventerBridgeError as e:
-            _log("connection is not announced", client_name, e)
+            _log("connection not announced", client_name, e)
 
 
 def _log(message: str, client_name: str, error: EventerBridgeError) -> None:

@@ -1,13 +1,12 @@
-"""Notification of clients: who hears of which session, encoded once.
+"""Fan-out of sessions to subscribed clients, encoded once.
 
-Clients with the same filter (subscription, server id, persisted) form one group. Which
-groups a type reaches is remembered per type until a group comes or goes. Groups that are
-to hear of the same events share one message; what it looks like is up to the wire, which
-encodes a session's events once (``Session.encodings``). One that raises is closed, and costs the
-others nothing.
+Clients with the same filter (subscription, server id, persisted) form one group. The groups
+of a type are cached until a group is added or removed. Groups that receive the same events
+share one message; the wire encodes it, and a session's events once (``Session.encodings``). A
+receiver that raises is closed, and costs the others nothing.
 
-Filters are compared when clients come and go only: they may have a thousand query types. For
-an event, a group is told from others by its identity.
+Filters, which may have a thousand query types, are compared only when clients come and go. On
+the way of an event, groups are compared by identity.
 
 Runs on the event loop's thread.
 """
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.session import Session
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, parts
@@ -27,11 +26,11 @@ from eventer_bridge.subscription import Subscription
 mlog = logging.getLogger(__name__)
 
 EncodeCb: TypeAlias = Callable[[Session, Sequence[int]], bytes]
-"""Makes the message that tells of some events of a session, given their indices, rising."""
+"""Creates the message with some events of a session, given their ascending indices."""
 
 
 class Filter(NamedTuple):
-    """What a client hears of (002, ``init_req``; 001, ``MsgInitReq``)."""
+    """Selection of a client's notifications (002, ``init_req``; 001, ``MsgInitReq``)."""
 
     subscription: Subscription
     server_id: int | None
@@ -42,13 +41,13 @@ class Receiver(Protocol):
     """A client's connection."""
 
     def notify(self, message: bytes, event_count: int) -> None:
-        """Send a message that ``EncodeCb`` made; must not block."""
+        """Send a message of ``EncodeCb``; must not block."""
 
     def on_failed(self, error: Exception) -> None:
-        """Telling it raised: it misses something, and is to be closed. Must not raise."""
+        """Notifying it raised: it missed a message, and is to be closed. Must not raise."""
 
-    def heard_of(self, commit: asyncio.Future[None]) -> None:
-        """It was notified of a large session that is not committed: its queries wait for that."""
+    def delay_queries(self, commit: asyncio.Future[None]) -> None:
+        """It was notified of a large session before the commit: its queries wait for that."""
 
 
 class _Group:
@@ -61,48 +60,49 @@ class _Group:
         self.receivers: set[Receiver] = set()
 
 
-_GroupsByType: TypeAlias = Remembered[EventType, tuple[_Group, ...]]
+_GroupsByType: TypeAlias = BoundedCache[EventType, tuple[_Group, ...]]
 
 
 class Fanout:
-    """All clients of a wire that wait for events.
+    """All subscribed clients of a wire.
 
     Args:
         encode: see :data:`EncodeCb`.
-        prepare: encodes all events of a large session in steps, so that ``encode`` need not.
+        prepare: encodes all events of a large session in steps, before ``encode``.
+
+    Attributes:
+        groups: of receivers, by filter; if empty, :meth:`notify` is not needed.
     """
 
     def __init__(self, encode: EncodeCb, prepare: Callable[[Session], Steps[None]]) -> None:
         self._encode = encode
         self._prepare = prepare
-        self._groups: dict[Filter, _Group] = {}
-        self._registered: _GroupsByType = Remembered()
-        self._persisted: _GroupsByType = Remembered()
+        self.groups: dict[Filter, _Group] = {}
+        self._registered: _GroupsByType = BoundedCache()
+        self._persisted: _GroupsByType = BoundedCache()
 
     def add(self, receiver: Receiver, receiver_filter: Filter) -> None:
         """Notify ``receiver`` from now on."""
         if receiver_filter.subscription.is_empty:
             return
-        group = self._groups.get(receiver_filter)
+        group = self.groups.get(receiver_filter)
         if group is None:
-            group = self._groups[receiver_filter] = _Group(receiver_filter)
+            group = self.groups[receiver_filter] = _Group(receiver_filter)
             self._forget(receiver_filter.persisted)
         group.receivers.add(receiver)
 
     def remove(self, receiver: Receiver, receiver_filter: Filter) -> None:
-        """Notify ``receiver`` no longer."""
-        group = self._groups.get(receiver_filter)
+        """Stop notifying ``receiver``."""
+        group = self.groups.get(receiver_filter)
         if group is None:
             return
         group.receivers.discard(receiver)
         if not group.receivers:
-            del self._groups[receiver_filter]
+            del self.groups[receiver_filter]
             self._forget(receiver_filter.persisted)
 
     def notify(self, session: Session, persisted: bool) -> None:
-        """Tell of a session all who want to hear of it at this moment."""
-        if not self._groups:
-            return
+        """Notify all current receivers whose filter matches a session."""
         indices_by_group: dict[_Group, list[int]] = {}
         self._collect(indices_by_group, session.events, persisted)
         if indices_by_group:
@@ -111,7 +111,7 @@ class Fanout:
 
     def notify_in_steps(self, session: Session, persisted: bool) -> Steps[None]:
         """As :meth:`notify`, of a large session."""
-        if not self._groups:
+        if not self.groups:
             return
         indices_by_group: dict[_Group, list[int]] = {}
         groups_by_type = (self._persisted if persisted else self._registered).known
@@ -126,7 +126,7 @@ class Fanout:
             yield from self._prepare(session)
             for group in indices_by_group if not persisted else ():
                 for receiver in group.receivers:
-                    receiver.heard_of(session.committed)
+                    receiver.delay_queries(session.committed)
             yield from self._notify_groups(indices_by_group, session)
 
     def _collect(
@@ -155,7 +155,7 @@ class Fanout:
             message = messages.get(key)
             if message is None:
                 message = messages[key] = self._encode(session, indices)
-            # a copy: a receiver that is closed by its notification leaves the group
+            # a copy: a receiver closed by its notification leaves the group
             for receiver in tuple(group.receivers):
                 try:
                     receiver.notify(message, len(key))
@@ -165,16 +165,16 @@ class Fanout:
             yield
 
     def _groups_of(self, event_type: EventType, persisted: bool) -> tuple[_Group, ...]:
-        """Groups that a type reaches, from now on remembered."""
+        """Groups of a type, cached."""
         groups = tuple(
             group
-            for key, group in self._groups.items()
+            for key, group in self.groups.items()
             if key.persisted is persisted and key.subscription.matches(event_type)
         )
         n_bytes = type_bytes(event_type) + sys.getsizeof(groups)
-        remembered = self._persisted if persisted else self._registered
-        remembered.remember(event_type, groups, n_bytes)
+        cache = self._persisted if persisted else self._registered
+        cache.put(event_type, groups, n_bytes)
         return groups
 
     def _forget(self, persisted: bool) -> None:
-        (self._persisted if persisted else self._registered).forget()
+        (self._persisted if persisted else self._registered).clear()

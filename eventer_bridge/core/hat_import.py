@@ -155,7 +155,7 @@ class _Import:
         self._n_events += len(session)
         self._n_sessions += 1
         type_ids = self._types.intern(session, self._new_types)
-        self._store.stage(self._commit, session, type_ids, self._new_types)
+        self._store.stage(self._commit, [session], type_ids, self._new_types)
         self._new_types.clear()
         is_large = self._commit_bytes > MAX_COMMIT_BYTES
         if is_large or self._commit.n_events > limits.MAX_GROUP_EVENTS:

@@ -1,7 +1,7 @@
-"""All events that satisfy a query, page by page; where a server cannot go on, that is an error.
+"""All events that match a query, page by page; a server that cannot continue is an error.
 
-Each page begins behind the last event of the one before. Retention may delete that event in
-between, so that nothing is found behind it (001); a timeseries then goes on from its timestamp.
+Each page begins after the last event of the previous one. If retention deletes that event in
+between, nothing is found after it (001); a timeseries then continues from its timestamp.
 
 Belongs to the event loop's thread.
 """
@@ -27,7 +27,7 @@ from eventer_bridge.model import (
 )
 
 QueryCb: TypeAlias = Callable[[QueryParams], Awaitable[QueryResult]]
-"""Asks for one page."""
+"""Queries one page."""
 
 
 async def query_all(
@@ -43,24 +43,24 @@ async def query_all(
 async def query_pages(
     query: QueryCb, params: QueryParams, limit: int | None = None
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """Query all events; each page is asked for when it is needed.
+    """Query all events; each page is requested on demand.
 
     Args:
-        query: asks for one page.
-        params: which query; its ``max_results`` is the size of a page, None leaves that to
-            the server.
-        limit: at most so many events; None: all.
+        query: queries one page.
+        params: the query; its ``max_results`` is the size of a page, None leaves that to the
+            server.
+        limit: maximum number of events; None: all.
 
     Yields:
         Pages, none of which is empty.
 
     Raises:
-        RemoteProtocolError: there are more events, but the server does not give them.
+        RemoteProtocolError: the server does not return the remaining events.
     """
     remaining = limit
-    last: Event | None = None  # that was given
-    resumed_after: Event | None = None  # up to it, events may come again
-    types: set[EventType] = set()  # of the page before, of a query for the latest
+    last: Event | None = None  # the last one yielded
+    resumed_after: Event | None = None  # events up to it may be repeated
+    types: set[EventType] = set()  # of the previous page, of a query for the latest
     while remaining is None or remaining > 0:
         result = await query(_limited(params, remaining))
         if not result.events:
@@ -75,7 +75,7 @@ async def query_pages(
             if not types.isdisjoint(types_of_page):
                 raise RemoteProtocolError(
                     "the answer to a query for the latest events is not all of them, and the"
-                    " server does not know how to go on: ask for fewer types"
+                    " server cannot continue it: query fewer types"
                 )
             types = types_of_page
         elif isinstance(params, QueryTimeseriesParams):
@@ -102,7 +102,7 @@ def _limited(params: QueryParams, limit: int | None) -> QueryParams:
 
 
 def _as_of_now(params: QueryTimeseriesParams, first: Event) -> QueryTimeseriesParams:
-    """The same query without newer events, where these would take the place of earlier ones."""
+    """The same query without newer events, if these would replace earlier ones."""
     is_newest_first = (params.order, params.order_by) == (Order.DESCENDING, OrderBy.TIMESTAMP)
     if not (params.unique_type and is_newest_first and params.last_event_id is None):
         return params
@@ -112,10 +112,10 @@ def _as_of_now(params: QueryTimeseriesParams, first: Event) -> QueryTimeseriesPa
 def _behind_nothing(
     params: QueryParams, last: Event | None, *, more_follows: bool
 ) -> QueryTimeseriesParams | None:
-    """How to go on behind an answer without events; None: there are no more.
+    """The query that continues after an answer without events; None: there are no more.
 
     Raises:
-        RemoteProtocolError: there are more, but there is no way on.
+        RemoteProtocolError: there are more, but the query cannot be continued.
     """
     if last is None:
         if more_follows:
@@ -125,18 +125,18 @@ def _behind_nothing(
         if isinstance(params, QueryServerParams):
             return None
         if isinstance(params, QueryTimeseriesParams):
-            if params.last_event_id is None:  # it was asked by time already
+            if params.last_event_id is None:  # already queried by time
                 return None
             if params.order_by is OrderBy.TIMESTAMP and not params.unique_type:
                 return _from_time_of(last, params)
     raise RemoteProtocolError(
-        f"more events were to follow event {'/'.join(map(str, msgspec.structs.astuple(last.id)))},"
-        " but the server does not go on behind it (it may be deleted there): query again"
+        f"more events should follow event {'/'.join(map(str, msgspec.structs.astuple(last.id)))},"
+        " but the server cannot continue after it (it may have been deleted): query again"
     )
 
 
 def _from_time_of(last: Event, params: QueryTimeseriesParams) -> QueryTimeseriesParams:
-    """The query that goes on from the timestamp of an event."""
+    """The query that continues from the timestamp of an event."""
     params = msgspec.structs.replace(params, last_event_id=None)
     if params.order is Order.DESCENDING:
         return msgspec.structs.replace(params, t_to=last.timestamp)
@@ -144,7 +144,7 @@ def _from_time_of(last: Event, params: QueryTimeseriesParams) -> QueryTimeseries
 
 
 def _behind(last: Event, events: Sequence[Event], order: Order) -> Sequence[Event]:
-    """Those of events by timestamp that come behind an event."""
+    """The events, ordered by timestamp, that follow an event."""
     key = natural_key(last)
     if order is Order.DESCENDING:
         return [i for i in events if natural_key(i) < key]

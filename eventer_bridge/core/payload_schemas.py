@@ -1,13 +1,13 @@
-"""Payload schemas of clients' rights, and whether a payload satisfies one.
+"""Payload schemas of clients' rights, and their checks.
 
-A check ends at the first thing that is wrong, and its text shows no value of the payload: what
-may be as large as a message is neither collected nor copied.
+A check ends at the first error, and its text shows no value of the payload: values may be as
+large as a message, and are neither collected nor copied.
 
-What a check takes grows with the payload, by a factor that is the schema's: usually 0.1 to 0.6 us a
-byte; that of an ``enum`` of many arrays, or of alternatives within alternatives, has no bound.
-Therefore only registrations of up to ``limits.INLINE_SCHEMA_BYTES`` are checked on the event loop's
-thread, and others by the process of :class:`PayloadSchemas`, with a bound of time. A pattern that
-goes back too often (``limits.MAX_PATTERN_BACKTRACKS``) does not match.
+The time of a check grows with the payload, by a factor of the schema: usually 0.1 to 0.6 us a
+byte; for an ``enum`` of many arrays, or nested alternatives, it is unbounded. Therefore only
+registrations of up to ``limits.INLINE_SCHEMA_BYTES`` are checked on the event loop's thread,
+others by the process of :class:`PayloadSchemas`, with a time limit. A pattern that backtracks too
+often (``limits.MAX_PATTERN_BACKTRACKS``) does not match.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.model import JsonPayload, Payload
 
 _MASK = "value"
-"""What stands for a payload's values in texts."""
+"""Placeholder for a payload's values in texts."""
 
 _PATTERNS = jsonschema_rs.FancyRegexOptions(backtrack_limit=limits.MAX_PATTERN_BACKTRACKS)
 
@@ -36,7 +36,7 @@ class PayloadSchema:
 
     Raises:
         ValueError: it is no schema.
-        jsonschema_rs.ReferencingError: it refers to what is not there.
+        jsonschema_rs.ReferencingError: it has an unknown reference.
 
     Attributes:
         id: its ``$id``.
@@ -49,7 +49,7 @@ class PayloadSchema:
         )
 
     def refusal(self, payload: Payload | None) -> str | None:
-        """Why a payload does not satisfy the schema; None if it does."""
+        """The reason why a payload does not satisfy the schema; None if it does."""
         if not isinstance(payload, JsonPayload):
             return "a JSON payload is required by its schema"
         try:
@@ -77,7 +77,7 @@ def create(schemas: Iterable[Mapping[str, Any]]) -> dict[str, PayloadSchema]:
 
 
 class PayloadSchemas:
-    """Schemas of a configuration, and who checks large payloads; see the module.
+    """Schemas of a configuration, and the worker for large payloads; see the module.
 
     Args:
         schemas: JSON Schemas with ``$id``.
@@ -96,5 +96,5 @@ class PayloadSchemas:
         self.worker = SchemaWorker(schemas)
 
     async def async_close(self) -> None:
-        """End what checks large payloads."""
+        """Close the worker."""
         await self.worker.async_close()

@@ -1,10 +1,9 @@
-"""What a client may do: who it is, what it may see, what it may register.
+"""Authentication and rights of clients.
 
-Configured by ``clients`` and ``schemas`` of the configuration. A client's
-``subscriptions`` bound what it is notified of and what it can query; only types of its
-``register_events`` may be registered, and where an entry names a ``schema_id``, its JSON
-payload must satisfy that schema. If several entries match a type, all of their schemas
-must be satisfied.
+Configured by ``clients`` and ``schemas`` of the configuration. A client's ``subscriptions``
+limit its notifications and queries; it may register only types of its ``register_events``, with
+a JSON payload that satisfies the entry's ``schema_id``, if given. If several entries match a
+type, all of their schemas apply.
 """
 
 import hmac
@@ -15,8 +14,8 @@ import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.payload_schemas import PayloadSchema, PayloadSchemas
-from eventer_bridge.core.remembered import Remembered, type_bytes
 from eventer_bridge.core.schema_worker import Check, SchemaCheckError
 from eventer_bridge.core.validation import check_length, check_type
 from eventer_bridge.errors import InvalidEventError
@@ -29,7 +28,7 @@ _DECLINED = "invalid client name or token"
 
 
 class RegisterRule(msgspec.Struct, frozen=True):
-    """What a client may register, and the schema of its payloads."""
+    """Event types that a client may register, and the schema of their payloads."""
 
     subscriptions: tuple[EventType, ...]
     schema_id: str | None = None
@@ -47,14 +46,15 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 class DeclinedError(Exception):
-    """The client is not who it says it is; the text is for the client."""
+    """Authentication failed; the text is for the client."""
 
 
 class Rights:
     """Rights of one configured client.
 
     Attributes:
-        inline_bytes: a registration of more is to be asked for by :meth:`refusal_of_large`.
+        may_register_everything: whether :meth:`refusal` is always None, and need not be called.
+        inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
     """
 
     def __init__(self, config: ClientConfig, schemas: PayloadSchemas) -> None:
@@ -73,15 +73,15 @@ class Rights:
         self._worker = schemas.worker
         has_schemas = any(schema is not None for _, schema in self._rules)
         self.inline_bytes = limits.INLINE_SCHEMA_BYTES if has_schemas else sys.maxsize
-        # the engine refuses what nobody may register
-        self._may_register_everything = all(i is None for _, i in self._rules) and any(
+        # the engine refuses events that nobody may register
+        self.may_register_everything = all(i is None for _, i in self._rules) and any(
             rule.is_everything for rule, _ in self._rules
         )
-        self._checks_by_type: Remembered[EventType, Sequence[PayloadSchema]] = Remembered()
+        self._checks_by_type: BoundedCache[EventType, Sequence[PayloadSchema]] = BoundedCache()
 
     def refusal(self, register_events: Iterable[RegisterEvent]) -> str | None:
-        """Why these events may not be registered, cut; None if they may."""
-        if self._may_register_everything:
+        """The reason why these events may not be registered, cut; None if they may."""
+        if self.may_register_everything:
             return None
         checks_by_type = self._checks_by_type.known
         for index, event in enumerate(register_events):
@@ -98,7 +98,7 @@ class Rights:
         return None
 
     async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:
-        """As :meth:`refusal`, in slices. Schemas come last, and are checked by another process."""
+        """As :meth:`refusal`, in slices. Schemas come last; another process checks them."""
         checks: list[Check] = []
         indexes: list[int] = []
         reason = await slices.run(self._prepare_checks(register_events, checks, indexes))
@@ -116,18 +116,18 @@ class Rights:
     def _prepare_checks(
         self, register_events: Sequence[RegisterEvent], checks: list[Check], indexes: list[int]
     ) -> Steps[str | None]:
-        """Find out what is to be checked, and why it is refused without any check.
+        """Collect the schema checks; returns a reason for refusing without them, or None.
 
         Args:
             register_events: the events.
-            checks: gets payloads and their schemas.
-            indexes: gets the places of their events.
+            checks: receives payloads and their schemas.
+            indexes: receives the positions of their events.
         """
         for part in parts(len(register_events)):
             for index, event in enumerate(register_events[part], part.start):
                 try:
                     check_length(event.type)
-                    if self._may_register_everything:
+                    if self.may_register_everything:
                         continue
                     schemas = self._checks_by_type.known.get(event.type)
                     if schemas is None:
@@ -147,7 +147,7 @@ class Rights:
         return None
 
     def _checks(self, event_type: EventType) -> Sequence[PayloadSchema]:
-        """Schemas of a type's payloads. What is allowed is remembered, and nothing else.
+        """Schemas of a type's payloads. Only allowed types are cached.
 
         Raises:
             InvalidEventError: the type cannot be registered, or no rule allows it.
@@ -158,7 +158,7 @@ class Rights:
             raise InvalidEventError(f"no right to register {quoted_type(event_type)}")
         checks = tuple(i for i in matching if i is not None)
         n_bytes = type_bytes(event_type) + sys.getsizeof(checks)
-        self._checks_by_type.remember(event_type, checks, n_bytes)
+        self._checks_by_type.put(event_type, checks, n_bytes)
         return checks
 
 
@@ -167,7 +167,7 @@ def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
 
 
 def everything(quota: TypeQuota) -> Rights:
-    """Rights of all who may see and register everything, with one quota together."""
+    """Rights to see and register everything; all holders share one quota."""
     all_types = (("*",),)
     config = ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),))
     rights = Rights(config, PayloadSchemas())
@@ -176,11 +176,11 @@ def everything(quota: TypeQuota) -> Rights:
 
 
 class Authenticator:
-    """Knows all configured clients.
+    """Authenticates the configured clients.
 
     Args:
-        clients: who they are.
-        schemas: of their payloads; the caller's to close, after who uses their rights.
+        clients: their configurations.
+        schemas: of their payloads; the caller closes them, after all users of the rights.
     """
 
     def __init__(self, clients: Iterable[ClientConfig], schemas: PayloadSchemas) -> None:
@@ -209,5 +209,5 @@ class Authenticator:
 
 
 def _token_bytes(token: str | None) -> bytes:
-    # told apart by a first byte: no token is not the same as an empty token
+    # the first byte distinguishes no token from an empty one
     return b"0" if token is None else b"1" + token.encode()

@@ -1,14 +1,14 @@
-"""The process of a ``schema_worker.SchemaWorker``: checks what comes over its standard input.
+"""The process of a ``schema_worker.SchemaWorker``: checks payloads from its standard input.
 
-A message, in both directions, is its length (8 bytes, big endian) and its bytes. The first one
-holds the schemas, in JSON, and is answered by an empty one. Each later one holds payloads with
-the ids of their schemas, in MessagePack, and is answered by which of them is refused and why, or
-by nil.
+A message, in both directions, is a length (8 bytes, big endian) followed by its bytes. The first
+one holds the schemas, in JSON, and is answered by an empty one. Each later one holds payloads with
+the ids of their schemas, in MessagePack; the answer is the first refused one with its reason, or
+nil.
 
-It ends when its input does. It also ends when a check takes too long and nobody ends it: whoever
-started it may be gone.
+It ends with its input. It also ends itself if a check takes too long and the parent, which may be
+gone, does not end it.
 
-Run as ``python -m eventer_bridge.core.schema_process``, with the seconds that a check may take.
+Run as ``python -m eventer_bridge.core.schema_process``, with the time limit of a check in seconds.
 """
 
 import json
@@ -27,7 +27,7 @@ from eventer_bridge.model import JsonPayload
 
 def main() -> None:
     """Check payloads until the input ends."""
-    # whoever started it may take signals in a thread of its own, and block them in all others
+    # the parent may handle signals in a thread of its own, and block them in all others
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     source, sink = sys.stdin.buffer, sys.stdout.buffer
@@ -35,7 +35,7 @@ def main() -> None:
     schemas = payload_schemas.create(json.loads(_read(source)))
     _write(sink, b"")
     while request := _read(source):
-        signal.setitimer(signal.ITIMER_REAL, timeout_s)  # SIGALRM ends it, whatever it does
+        signal.setitimer(signal.ITIMER_REAL, timeout_s)  # SIGALRM ends it, even within a check
         answer = msgspec.msgpack.encode(_first_refused(schemas, request))
         signal.setitimer(signal.ITIMER_REAL, 0)
         _write(sink, answer)
@@ -52,7 +52,7 @@ def _first_refused(schemas: Mapping[str, PayloadSchema], request: bytes) -> tupl
 
 
 def _read(source: BinaryIO | Any) -> bytes:
-    """The next message; empty at the end of the input, even in the middle of a message."""
+    """The next message; empty at the end of the input, even within a message."""
     head = source.read(LENGTH_BYTES)
     if len(head) < LENGTH_BYTES:
         return b""

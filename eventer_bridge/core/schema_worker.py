@@ -1,12 +1,12 @@
 """Costly checks of payloads against schemas, in a process of their own.
 
-What a check costs depends on the schema and on the payload, and the library that does it can
-neither be interrupted nor leave the interpreter to other threads meanwhile. A process can be
-ended: a check that takes longer than ``limits.SCHEMA_CHECK_TIMEOUT_S`` is refused, and the next
-one gets a new process (``schema_process``). It is started by the first check, holds no descriptor
-of the gateway's except its two pipes, and ends with the gateway, however that ends.
+The cost of a check depends on the schema and the payload, and the library can neither be
+interrupted nor release the interpreter to other threads. A process can be ended: a check that
+takes longer than ``limits.SCHEMA_CHECK_TIMEOUT_S`` is refused, and the next one gets a new process
+(``schema_process``). The first check starts it; it holds no descriptor of the gateway except its
+two pipes, and ends with the gateway, however that ends.
 
-Checks are made one after the other. A thread waits for the process.
+Checks run one after the other. A thread waits for the process.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from eventer_bridge import limits
 from eventer_bridge.errors import CoreError
 
 Check: TypeAlias = tuple[Sequence[str], memoryview]
-"""Ids of schemas, and the JSON text that is to satisfy all of them."""
+"""Ids of schemas, and the JSON text that must satisfy all of them."""
 
 LENGTH_BYTES: Final = 8
-"""Of a message's length, which comes before it."""
+"""Encoding of a message's length, which precedes it."""
 
 _MODULE: Final = "eventer_bridge.core.schema_process"
 
 
 class SchemaCheckError(CoreError):
-    """A check was not made, or took too long; the text is for the client."""
+    """A check failed to run, or took too long; the text is for the client."""
 
 
 class SchemaWorker:
-    """See the module. To be closed, once anything was checked.
+    """See the module. To be closed after use.
 
     Args:
-        schemas: JSON Schemas that can be used.
+        schemas: the JSON Schemas.
     """
 
     def __init__(self, schemas: Iterable[Mapping[str, Any]]) -> None:
@@ -57,10 +57,10 @@ class SchemaWorker:
         """The first payload that does not satisfy its schemas.
 
         Returns:
-            Its index in ``checks`` and why; None if there is none.
+            Its index in ``checks`` and the reason; None if there is none.
 
         Raises:
-            SchemaCheckError: nobody knows.
+            SchemaCheckError: the check failed.
         """
         if self._is_closed:
             raise SchemaCheckError("schemas are not checked: the server is closing")
@@ -68,7 +68,7 @@ class SchemaWorker:
         return await loop.run_in_executor(self._thread, self._first_refused, checks)
 
     async def async_close(self) -> None:
-        """End the process; checks under way are refused. Once is enough."""
+        """End the process; checks in progress are refused. May be called again."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -77,7 +77,7 @@ class SchemaWorker:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._end)
         self._thread.shutdown()
 
-    # --- what its thread does ---------------------------------------------------------------
+    # --- on its thread ----------------------------------------------------------------------
 
     def _first_refused(self, checks: Sequence[Check]) -> tuple[int, str] | None:
         request = msgspec.msgpack.encode(checks)
@@ -103,9 +103,9 @@ class SchemaWorker:
         return msgspec.msgpack.decode(answer, type=tuple[int, str] | None)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # what can be imported here can be there, and nothing else: not from where it is started
+        # it imports from the same path as this process, and not from its working directory
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-        # a check that goes on without us ends by itself a little later than we would end it
+        # without us, a check ends by itself a little later than we would end it
         alone_s = limits.SCHEMA_CHECK_TIMEOUT_S + 1
         return subprocess.Popen(  # noqa: S603 (nothing of a peer is part of it)
             [sys.executable, "-m", _MODULE, str(alone_s)],
@@ -143,7 +143,7 @@ class SchemaWorker:
             raise _EndedError(_ending(code), is_timeout=expired.is_set()) from e
         finally:
             timer.cancel()
-            timer.join()  # it kills no process that has answered, once this has returned
+            timer.join()  # once this has returned, it kills no process that has answered
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -153,12 +153,12 @@ class SchemaWorker:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # part of a message was not sent
+            with contextlib.suppress(BrokenPipeError):  # part of a message was not written
                 pipe.close()
 
 
 class _EndedError(Exception):
-    """The process is gone; with why."""
+    """The process is gone; the text is the reason."""
 
     def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
         super().__init__(reason)

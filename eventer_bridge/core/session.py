@@ -1,40 +1,53 @@
 """A session: the events of one registration request, from the request to the disk (000).
 
+Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
+disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.
+
 Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.model import Event, ProcessEvent, RegisterEvent, Source, SourceType
+from eventer_bridge.errors import LimitError
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    ProcessEvent,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Timestamp,
+)
+from eventer_bridge.slices import Many, Steps, parts
 
 REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
-"""Source of what other servers registered."""
+"""Source of events registered by other servers."""
 
 
 class Session:
-    """See the module. Made by ``Engine.register``.
+    """See the module. Created by ``Engine.register``.
 
     Attributes:
-        source: who asked.
-        requested: number of events that were asked for; they are the first of ``events``,
-            in the order of the request. What modules added follows.
-        events: its events; empty until they are created, which is before any observer
-            hears of the session and before ``committed`` succeeds.
+        source: of the request.
+        requested: number of requested events, the first of ``events``, in the order of the
+            request. Events added by modules follow.
+        events: its events; empty until they are created, which is before observers are
+            notified of the session and before ``committed`` succeeds.
         payload_bytes: size of the payloads of its events.
         committed: done when the events are durable; fails with a branch of
-            ``EventerBridgeError`` where they may not be. Sessions that are committed
-            together may share it, so it is never to be cancelled: wait for it with
-            ``asyncio.wait`` where that could happen.
-        is_large: whether it is dealt with in slices (:func:`is_large`); what modules added counts.
-        is_stepwise: whether it is handed over, and told of, in slices: a large one, or one
-            that brings many event types.
-        quota: of who asked, for event types that nobody used before.
-        encodings: encoded events by wire, filled in by the wires themselves, so that an
-            event is encoded once per wire and not once per receiver.
+            ``EventerBridgeError`` if they may not be. Sessions of one commit may share it, so
+            never cancel it: use ``asyncio.wait`` if that could happen.
+        is_large: whether it is processed in slices (:func:`is_large`); added events count.
+        is_stepwise: whether storing and notifying happen in slices: for a large one, or one
+            with many new event types.
+        quota: of the source, for new event types.
+        encodings: encoded events by wire, filled in by the wires, so that an event is encoded
+            once per wire and not once per receiver.
     """
 
     __slots__ = (
@@ -69,19 +82,118 @@ class Session:
         self.encodings: dict[str, Any] = {}
 
     def resolve(self, error: BaseException | None) -> None:
-        """Make ``committed`` succeed, or fail."""
+        """Resolve ``committed``: success, or an error."""
         if error is None:
             self.committed.set_result(None)
         else:
             self.committed.set_exception(error)
-            self.committed.exception()  # counts as looked at: nobody has to await it
+            self.committed.exception()  # marks it as retrieved: no caller has to await it
 
 
 def is_large(n_events: int, n_bytes: int) -> bool:
-    """Whether a session of so many events and bytes of payload is dealt with in slices."""
+    """Whether a session of so many events and payload bytes is processed in slices."""
     return n_events > limits.LARGE_SESSION_EVENTS or n_bytes > limits.LARGE_SESSION_BYTES
 
 
 def payload_bytes(events: Sequence[RegisterEvent | ProcessEvent | Event]) -> int:
     """Size of the payloads of events."""
     return sum([len(event.payload.data) for event in events if event.payload is not None])
+
+
+class SessionIdAllocator:
+    """See the module.
+
+    Args:
+        backend: stores the reservation.
+        server_id: of the ids.
+    """
+
+    def __init__(self, backend: Backend, server_id: int) -> None:
+        self._backend = backend
+        self._server_id = server_id
+        mark = backend.high_water_mark(server_id)
+        self._session = mark.session
+        self._ceiling = mark.session  # session ids up to here are reserved durably
+        self._asked_ceiling = mark.session
+        self._timestamp = mark.timestamp or Timestamp(0, 0)
+
+    def next_sessions(self, n_sessions: int = 1) -> int:
+        """Allocate consecutive session ids, greater than all before; returns the first.
+
+        Raises:
+            LimitError: they are not reserved on disk (it is slow, or failed).
+        """
+        last = self._session + n_sessions
+        if last + limits.RESERVED_SESSIONS // 2 > self._asked_ceiling:
+            self.reserve()
+        if last > self._ceiling:
+            raise LimitError("session ids are not reserved on disk yet, try again")
+        self._session = last
+        return last - n_sessions + 1
+
+    @property
+    def newest(self) -> Timestamp:
+        """The greatest timestamp used."""
+        return self._timestamp
+
+    def now(self) -> Timestamp:
+        """The wall clock, or the greatest timestamp used so far if that is later."""
+        self._timestamp = timestamp = max(self._timestamp, Timestamp.now())
+        return timestamp
+
+    def create_events(
+        self,
+        session: int,
+        register_events: Iterable[RegisterEvent | ProcessEvent],
+        timestamp: Timestamp,
+    ) -> list[Event]:
+        """Events of a session: one timestamp (:meth:`now`), instances from 1."""
+        server = self._server_id
+        return [
+            Event(
+                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
+            )
+            for instance, i in enumerate(register_events, 1)
+        ]
+
+    def create_events_in_steps(
+        self, session: int, register_events: Sequence[RegisterEvent | ProcessEvent]
+    ) -> Steps[list[Event]]:
+        """As :meth:`create_events`."""
+        server, timestamp = self._server_id, self.now()
+        events: list[Event] = Many()
+        for part in parts(len(register_events)):
+            events += [
+                Event(
+                    EventId(server, session, instance),
+                    i.type,
+                    timestamp,
+                    i.source_timestamp,
+                    i.payload,
+                )
+                for instance, i in enumerate(register_events[part], part.start + 1)
+            ]
+            yield
+        return events
+
+    def reserve(self) -> asyncio.Future[None]:
+        """Reserve ids ahead; returns when that is durable."""
+        ceiling = self._asked_ceiling = self._session + limits.RESERVED_SESSIONS
+        future = self._backend.reserve(self._server_id, ceiling)
+
+        def on_done(future: asyncio.Future[None]) -> None:
+            if not future.cancelled() and not future.exception():
+                self._ceiling = max(self._ceiling, ceiling)
+            elif self._asked_ceiling == ceiling:
+                self._asked_ceiling = self._ceiling  # the next request tries again
+
+        if future.done():
+            on_done(future)
+        else:
+            future.add_done_callback(on_done)
+        return future
+
+    def release(self) -> asyncio.Future[None]:
+        """Give back reserved, unused ids; no more ids can be allocated."""
+        self._ceiling = self._session
+        return self._backend.reserve(self._server_id, self._session)

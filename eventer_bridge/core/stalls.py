@@ -1,4 +1,4 @@
-"""Whether what waits goes on, found out by looking now and then; nothing is tried.
+"""Stall detection: periodic checks whether pending work makes progress; nothing is executed.
 
 Belongs to the event loop's thread.
 """
@@ -14,9 +14,9 @@ class Work(NamedTuple):
     """Work of one kind.
 
     Attributes:
-        what: what waits, and for what, in words.
-        n_waiting: how much waits now.
-        n_done: how much was done so far, in any unit: it changes when something was.
+        what: description of the work.
+        n_waiting: amount pending now.
+        n_done: total amount done, in any unit: it changes with progress.
     """
 
     what: str
@@ -25,15 +25,15 @@ class Work(NamedTuple):
 
 
 class Stalls:
-    """Remembers from one look to the next what waited, and whether anything was done."""
+    """Keeps, between checks, the progress of pending work."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}  # how much was done, and since when
+        self._seen: dict[str, tuple[int, float]] = {}  # amount done, and since when
 
     def look(self, every: Iterable[Work]) -> str | None:
-        """What has not gone on for ``limits.MAX_STALL_S``, in words; None: all goes on.
+        """Describe work without progress for ``limits.MAX_STALL_S``; None if there is none.
 
-        What did not wait at the look before, or was another amount done, begins anew.
+        The time restarts with progress, and for work that was not pending at the last check.
         """
         now = time.monotonic()
         found = None

@@ -1,4 +1,4 @@
-"""What can be registered: how many events, of which types and payloads (000; ``limits``)."""
+"""Validation of events to register: their number, types and payloads (000; ``limits``)."""
 
 from eventer_bridge import limits, payloads
 from eventer_bridge.errors import InvalidEventError, LimitError
@@ -6,16 +6,11 @@ from eventer_bridge.model import BinaryPayload, EventType, Payload, check_regist
 from eventer_bridge.slices import Steps, at_once
 
 
-def check_count(n_events: int) -> None:
-    """Refuse more events than one request may have.
-
-    Raises:
-        LimitError: they are too many.
-    """
-    if n_events > limits.MAX_SESSION_EVENTS:
-        raise LimitError(
-            f"{n_events} events in one request, at most {limits.MAX_SESSION_EVENTS} are allowed"
-        )
+def too_many(n_events: int) -> LimitError:
+    """The error for a request with more than ``limits.MAX_SESSION_EVENTS`` events."""
+    return LimitError(
+        f"{n_events} events in one request, at most {limits.MAX_SESSION_EVENTS} are allowed"
+    )
 
 
 def check_type(event_type: EventType) -> None:
@@ -24,7 +19,7 @@ def check_type(event_type: EventType) -> None:
     Raises:
         InvalidEventError: it has wildcards, or is too long.
     """
-    # sizes first: what is said of it, and remembered, is bounded
+    # sizes first: they bound error texts and caches
     if len(event_type) > limits.MAX_TYPE_SEGMENTS:
         raise InvalidEventError(
             f"event type has {len(event_type)} segments, at most {limits.MAX_TYPE_SEGMENTS}"
@@ -36,9 +31,9 @@ def check_type(event_type: EventType) -> None:
 
 
 def check_length(event_type: EventType) -> None:
-    """Refuse a type that is too long, without looking at what it consists of.
+    """Refuse a type that is too long, without examining its segments.
 
-    To look it up in a dictionary takes 15 ms for each 16 MB of it.
+    Looking it up in a dictionary takes 15 ms per 16 MB.
 
     Raises:
         InvalidEventError: it is too long.
@@ -54,7 +49,7 @@ def _check_bytes(size_bytes: int) -> None:
 
 
 def check_payload(payload: Payload | None) -> None:
-    """Refuse a payload that breaks those who are told of it.
+    """Refuse a payload that subscribers could not decode.
 
     Args:
         payload: a JSON one is valid JSON.
@@ -66,7 +61,7 @@ def check_payload(payload: Payload | None) -> None:
 
 
 def check_payload_in_steps(payload: Payload | None) -> Steps[None]:
-    """As :func:`check_payload`, of one that may be large."""
+    """As :func:`check_payload`, of a payload that may be large."""
     if payload is None:
         return
     n_bytes = content_bytes(payload)
@@ -81,7 +76,7 @@ def check_payload_in_steps(payload: Payload | None) -> Steps[None]:
 
 
 def content_bytes(payload: Payload | None) -> int:
-    """Bytes of a payload, its label included."""
+    """Bytes of a payload, including its label."""
     if payload is None:
         return 0
     if isinstance(payload, BinaryPayload):

@@ -1,1 +1,1 @@
-"""The Eventer protocol (001): what Hat components and Event Servers speak to each other."""
+"""The Eventer protocol (001), between Hat components and Event Servers."""

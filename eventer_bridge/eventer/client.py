@@ -1,7 +1,7 @@
 """Eventer client: one connection to an Event Server (001).
 
-Any number of requests may be under way; each is a chatter conversation, whose answer
-resolves a future. It does not reconnect: see ``feed`` for what does.
+Any number of requests may be in progress; each is a chatter conversation, whose answer
+resolves a future. It does not reconnect; ``feed`` does.
 
 Everything runs on the event loop's thread.
 """
@@ -55,20 +55,21 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
 
 mlog = logging.getLogger(__name__)
 
 EventsCb: TypeAlias = Callable[[Sequence[Event]], "asyncio.Future[None] | None"]
-"""Called with the events of each notification. Where the server asks for an
-acknowledgement, it is sent when the returned future is done; at once for None."""
+"""Called with the events of each notification. If the server requests an acknowledgement, it is
+sent when the returned future is done; at once for None."""
 
 StatusCb: TypeAlias = Callable[[Status], None]
-"""Called when the server's status changed."""
+"""Called when the server's status changes."""
 
 
 class ConnectCb(Protocol):
-    """Connects to a certain server: :func:`connect` with some arguments given."""
+    """Connects to a certain server: :func:`connect` with some arguments bound."""
 
     def __call__(
         self,
@@ -102,27 +103,27 @@ async def connect(
     """Connect to an Event Server.
 
     Args:
-        address: where it listens.
+        address: of the server.
         client_name: by convention ``<type>/<name>``.
-        client_token: token, where the server wants one.
+        client_token: token, if the server requires one.
         subscriptions: query types of the events to be notified of; none: no notifications.
         server_id: be notified only of events of this server; None: of all.
         persisted: be notified of events that are durable; else as soon as they are registered.
-        keeps_bounds: leave out events with payloads that may not be registered here: for who
-            stores them, or tells others of them (``sifting``).
+        keeps_bounds: skip events with payloads that may not be registered here; for callers
+            that store or forward them (``sifting``).
         on_events: see :data:`EventsCb`; must not block or raise.
         on_status: see :data:`StatusCb`; must not block or raise.
-        tls: TLS context for an address that is ``ssl+sbs``; None: one that verifies the
-            server by the CAs that this system trusts.
+        tls: TLS context for an ``ssl+sbs`` address; None: one that verifies the server with the
+            CAs that this system trusts.
         dialect: of chatter.
-        connect_timeout_s: bound of everything until the server answered.
-        response_timeout_s: a request without answer for so long ends the connection.
+        connect_timeout_s: time limit for everything up to the server's first answer.
+        response_timeout_s: time limit for each answer; exceeding it ends the connection.
 
     Raises:
         ConnectError: no connection, or no answer in time.
         InitError: the server declined; the text is its reason.
-        ProtocolError: it does not speak Eventer.
-        ClosedError: it closed the connection.
+        ProtocolError: the server does not speak Eventer.
+        ClosedError: the server closed the connection.
     """
     request = MsgInitReq(
         client_name, client_token, tuple(map(tuple, subscriptions)), server_id, persisted
@@ -154,10 +155,10 @@ async def connect(
 
 
 class EventerClient(aio.Resource):
-    """See the module. Made by :func:`connect`.
+    """See the module. Created by :func:`connect`.
 
     Attributes:
-        persisted: as given to :func:`connect`.
+        persisted: as passed to :func:`connect`.
     """
 
     def __init__(
@@ -174,16 +175,16 @@ class EventerClient(aio.Resource):
 
     @property
     def status(self) -> Status:
-        """The server's status, as it told last."""
+        """The server's last known status."""
         return self._handler.status
 
     @property
     def refused_events(self) -> int:
-        """Times that the server told of an event that cannot be one here."""
+        """Number of received events that are not valid here."""
         return self._handler.refused_events
 
     def last_refused(self, server_id: int) -> EventId | None:
-        """The last event of a server that was left out of notifications and server queries."""
+        """The last skipped event of each server, in notifications and server queries."""
         return self._handler.last_refused.get(server_id)
 
     @property
@@ -200,13 +201,12 @@ class EventerClient(aio.Resource):
         """Register events as one session.
 
         Returns:
-            The created events, in the order given. Fails with
-            ``RegisterError`` where the server refuses, and with
-            ``OutcomeUnknownError`` where the connection is lost before it answered.
+            The created events, in the order given. Fails with ``RegisterError`` if the server
+            refuses, and with ``OutcomeUnknownError`` if the connection is lost before it answers.
 
         Raises:
             ClosedError: the connection is closed; nothing was sent.
-            LimitError: too many requests are under way.
+            LimitError: too many requests are in progress.
             InvalidEventError: an event cannot be encoded.
         """
         return self._handler.register(events)
@@ -218,21 +218,20 @@ class EventerClient(aio.Resource):
     async def query(self, params: QueryParams) -> QueryResult:
         """Query events.
 
-        Events that cannot be ones here are left out of the answer, and counted. An answer
-        that would consist of nothing else is skipped: who pages by the last event could not
-        ask for the next one.
+        Events that are not valid here are skipped, and counted. If that leaves an answer empty,
+        the next one is requested: a caller that pages by the last event could not.
 
         Raises:
             ClosedError: the connection is closed, or was lost meanwhile.
             InvalidEventError: the query has a condition that Eventer cannot express.
-            LimitError: too many requests are under way.
+            LimitError: too many requests are in progress.
             RemoteProtocolError: the server answers without end, and with no event.
         """
         for _ in range(limits.MAX_REFUSED_PAGES):
             try:
                 response = await self._handler.request(MsgQueryReq(params))
             except ClosedError as e:
-                # it may be the reason: hat-event closes at a query that fails
+                # the query may be the reason: hat-event closes at a query that fails
                 raise ClosedError(f"{e}, at a {_QUERY_NAMES[type(params)]} query") from e
             assert isinstance(response, MsgQueryRes)
             result, refused = response.result, response.refused
@@ -241,10 +240,10 @@ class EventerClient(aio.Resource):
             if not refused or result.events or not result.more_follows:
                 return result
             params = msgspec.structs.replace(params, last_event_id=refused[-1].id)
-        raise RemoteProtocolError("answers that lead nowhere")
+        raise RemoteProtocolError("answers without progress")
 
     async def first_event(self, server_id: int, session_id: int) -> Event | None:
-        """The first event of a server in or after a session, also one that is not durable.
+        """The first event of a server in or after a session, durable or not.
 
         Raises:
             EventerBridgeError: as :meth:`query`.
@@ -269,7 +268,7 @@ class EventerClient(aio.Resource):
         return await self._connection.ping()
 
     async def drain(self) -> None:
-        """Wait until the server has read enough of what was sent.
+        """Wait until the server has read enough.
 
         Raises:
             ClosedError: the connection is closed.
@@ -277,7 +276,7 @@ class EventerClient(aio.Resource):
         await self._connection.drain()
 
     def set_reading(self, is_reading: bool) -> None:
-        """Read on, or hold the server back."""
+        """Resume reading, or hold the server back."""
         if is_reading:
             self._connection.resume_reading(Pause.USER)
         else:
@@ -285,7 +284,7 @@ class EventerClient(aio.Resource):
 
 
 class _Handler(chatter.Handler):
-    """What comes over the connection."""
+    """Handles the messages of the connection."""
 
     def __init__(
         self,
@@ -300,8 +299,8 @@ class _Handler(chatter.Handler):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._requests: dict[asyncio.Future[Any], type[Message]] = {}  # with their answers
-        # a large message that is dealt with, and what came behind it; None: there is none
-        self._behind: deque[chatter.Message] | None = None
+        # a large message in progress and the messages behind it; None: there is none
+        self._queued: deque[chatter.Message] | None = None
         self.status = _NOT_INITIALISED
         self.refused_events = 0
         self.last_refused: dict[int, EventId] = {}
@@ -318,19 +317,19 @@ class _Handler(chatter.Handler):
         return self._expect(conversation, MsgRegisterRes, [event.type for event in events])
 
     def on_message(self, message: chatter.Message) -> None:
-        """A message came."""
-        if self._behind is not None:
-            self._behind.append(message)
+        """A message arrived."""
+        if self._queued is not None:
+            self._queued.append(message)
         elif _is_large(message):
-            self._behind = deque((message,))
+            self._queued = deque((message,))
             self._connection.pause_reading(Pause.LARGE_MESSAGE)
-            self._connection.async_group.spawn(self._take_in)
+            self._connection.async_group.spawn(self._process_large)
         else:
             self._handle(message, self._decode(message))
 
-    async def _take_in(self) -> None:
-        """Deal with a large message in slices, and with what came behind it."""
-        waiting = self._behind
+    async def _process_large(self) -> None:
+        """Handle a large message in slices, and then the messages behind it."""
+        waiting = self._queued
         assert waiting is not None
         try:
             while waiting and self._connection.close_reason is None:
@@ -342,11 +341,11 @@ class _Handler(chatter.Handler):
                 if self._connection.close_reason is None:
                     self._handle(message, decoded)
         except RemoteProtocolError as e:
-            self._connection.close("protocol error", detail=str(e), level=logging.WARNING)
+            self._connection.close(CloseReason.PROTOCOL_ERROR, detail=str(e), level=logging.WARNING)
         except Exception as e:
             mlog.exception("large message failed", extra={"peer": self._connection.peer})
-            self._connection.close("internal error", detail=str(e), level=logging.ERROR)
-        self._behind = None
+            self._connection.close(CloseReason.INTERNAL_ERROR, detail=str(e), level=logging.ERROR)
+        self._queued = None
         self._connection.resume_reading(Pause.LARGE_MESSAGE)
 
     def _decode(self, message: chatter.Message) -> object:
@@ -376,14 +375,14 @@ class _Handler(chatter.Handler):
             raise RemoteProtocolError(f"{message.type} is not expected now")
 
     def pass_over(self, refused: Sequence[RefusedEvent]) -> None:
-        """Note what was left out of the events of a server, as far as they are known."""
+        """Note the last skipped event of each server."""
         for event_id in {i.id.server: i.id for i in refused}.values():
             known = self.last_refused.get(event_id.server)
             if known is None and len(self.last_refused) >= limits.MAX_REMOTE_SERVERS:
                 continue
             self.last_refused[event_id.server] = max(known or event_id, event_id)
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """The connection is gone."""
         requests, self._requests = self._requests, {}
         text = f"{self._connection.peer}: {self._connection.close_text}"
@@ -395,7 +394,7 @@ class _Handler(chatter.Handler):
                     if is_unknown
                     else ClosedError(text)
                 )
-                future.exception()  # counts as looked at: nobody has to await it
+                future.exception()  # marks it as retrieved: no caller has to await it
 
     def _expect(
         self,
@@ -403,7 +402,7 @@ class _Handler(chatter.Handler):
         answer: type[Message],
         types: Sequence[EventType] = (),
     ) -> asyncio.Future[Any]:
-        """The answer to a request that was sent; ``types`` are those of its events."""
+        """Future of the answer to a request; ``types`` are those of its events."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._requests[future] = answer
         conversation.tag = answer, types, future
@@ -419,22 +418,22 @@ class _Handler(chatter.Handler):
             "id": msgspec.to_builtins(refused[0].id),
             "reason": refused[0].reason[: limits.MAX_LOG_CHARACTERS],
         }
-        mlog.error("events of a remote server are left out: they cannot be ones here", extra=extra)
+        mlog.error("events of a remote server are left out: they are not valid here", extra=extra)
 
     def _on_answer(self, message: chatter.Message, decoded: object) -> None:
         expected, types, future = message.conversation.tag
         if not isinstance(decoded, expected) or not message.is_last:
-            raise RemoteProtocolError(f"{message.type} is no answer to what was asked")
+            raise RemoteProtocolError(f"{message.type} does not answer the request")
         if isinstance(decoded, MsgRegisterRes) and decoded.events is not None:
-            # 001: each event is the one of the same place in the request
+            # 001: the events are in the order of the request
             if [event.type for event in decoded.events] != types:
-                raise RemoteProtocolError(f"{message.type} with other events than were asked for")
+                raise RemoteProtocolError(f"{message.type} with events other than those requested")
         elif isinstance(decoded, MsgQueryRes):
             self._note_refused(decoded.refused)
         self._requests.pop(future, None)
         if isinstance(decoded, MsgInitRes) and decoded.status is not None:
             self.status = decoded.status
-        if future.done():  # who asked does not wait any more
+        if future.done():  # the caller no longer waits
             return
         if not isinstance(decoded, MsgRegisterRes):
             future.set_result(decoded)
@@ -442,7 +441,7 @@ class _Handler(chatter.Handler):
             future.set_result(decoded.events)
         else:
             future.set_exception(RegisterError("the event server refused the registration"))
-            future.exception()  # counts as looked at: nobody has to await it
+            future.exception()  # marks it as retrieved: no caller has to await it
 
     def _acknowledge(
         self, conversation: chatter.Conversation, done: "asyncio.Future[None] | None"

@@ -1,24 +1,23 @@
 """Eventer messages as bytes, and back (001, "Chatter messages").
 
-A message is the data of a chatter message; its type is told beside it, as
+A message is the data of a chatter message, which carries its type, as
 ``HatEventer.MsgRegisterReq``. The schema is ``schemas/HatEventer.sbs``.
 
 hat-sbs is not used: for events, most of the traffic, our own functions are three times as fast
-(``tests/perf/test_eventer_codec.py``); what is received may be hostile (see ``sbs``); and importing
-hat-sbs took a third of the gateway's start. Tests compare both.
+(``tests/perf/test_eventer_codec.py``); received messages may be hostile (see ``sbs``); and
+importing hat-sbs took a third of the gateway's start. Tests compare both.
 
-There are two ways to be wrong:
+Errors are of two kinds:
 
 - **malformed** (``InvalidMessageError``: the connection is to be closed): an unknown type of
-  message, data that ends too early or goes on, a length or count of more than follows, an
-  unknown choice, text that is not UTF-8, an integer of more than 64 bits; and whatever else is
-  wrong in a message of a server;
+  message, data that ends too early or too late, a length or count beyond the end, an unknown
+  choice, text that is not UTF-8, an integer of more than 64 bits; and any other error in a
+  server's message;
 - **inadmissible** (``RefusedReq``: can be answered): a well-formed request with a timestamp out
   of range, a payload that is not JSON or exceeds ``payloads.exceeded``, too many events, query
-  types or segments (``limits``), a negative ``max_results``. What follows in such a
-  request is not looked at. Inadmissible events that a server tells of or answers with are
-  left out of the message, and named beside it (``RefusedEvent``): what it has stored
-  once would end every connection otherwise.
+  types or segments (``limits``), a negative ``max_results``. The rest of such a request is not
+  read. Inadmissible events in a server's message are skipped and listed beside it
+  (``RefusedEvent``): otherwise, one stored event would end every connection.
 
 Wildcards in registered types, and ``*`` in the middle of query types, are left to the engine.
 
@@ -80,11 +79,11 @@ def decode(name: str, data: bytes) -> Message | RefusedReq:
         data: the message, without chatter.
 
     Raises:
-        InvalidMessageError: it is malformed; see the module.
+        InvalidMessageError: the message is malformed; see the module.
     """
     message_type = _TYPES.get(name)
     if message_type is None:
-        raise InvalidMessageError(f"{name[:100]!r}: no message of the Eventer protocol")
+        raise InvalidMessageError(f"{name[:100]!r}: not a message of the Eventer protocol")
     try:
         message, end = _READERS[message_type](data, 0)
     except (InvalidEventError, InvalidMessageError, IndexError) as e:
@@ -258,18 +257,18 @@ def encode(message: Message) -> tuple[str, bytes]:
 
 
 def encode_events_notify(events: Sequence[bytes]) -> bytes:
-    """A ``MsgEventsNotify`` of events that are encoded already."""
+    """A ``MsgEventsNotify`` of encoded events."""
     return b"".join((sbs.encode_length(len(events)), *events))
 
 
 _SUCCESS: Final = bytes((sbs.FIRST,))
 _ERROR: Final = bytes((sbs.SECOND,))
 REGISTER_FAILURE: Final = bytes((sbs.SECOND,))
-"""A ``MsgRegisterRes`` that is a failure."""
+"""A ``MsgRegisterRes`` that reports a failure."""
 
 
 def encode_register_success(events: Sequence[bytes]) -> bytes:
-    """A ``MsgRegisterRes`` of events that are encoded already."""
+    """A ``MsgRegisterRes`` of encoded events."""
     return b"".join((_SUCCESS, sbs.encode_length(len(events)), *events))
 
 
@@ -301,11 +300,11 @@ def _encode_register_res(message: MsgRegisterRes) -> bytes:
 
 
 def encode_query_result(result: QueryResult) -> Steps[list[bytes]]:
-    """The parts of the data of a ``MsgQueryRes``, whose events are encoded in steps."""
+    """A ``MsgQueryRes`` in parts; its events are encoded in steps."""
     encoded = [sbs.encode_length(len(result.events))]
     end = sbs.TRUE if result.more_follows else sbs.FALSE
     waiting = yield from cut_in_steps(result.events)
-    del result  # each event is freed when it is encoded, and not all of them at a stretch
+    del result  # each event is freed once encoded, not all of them at once
     while waiting:
         encoded.append(b"".join(encode_events(waiting.popleft())))
         yield

@@ -1,4 +1,4 @@
-"""Sessions as Eventer messages: each event is encoded once, whoever is to hear of it (001).
+"""Sessions as Eventer messages (001): each event is encoded once for all receivers.
 
 Runs on the event loop's thread.
 """
@@ -19,7 +19,7 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
 
 
 def prepare(session: Session) -> Steps[None]:
-    """Encode a large session's events in steps; the functions here find them encoded then."""
+    """Encode a large session's events in steps, for the other functions here."""
     if "eventer" in session.encodings:
         return
     encoded: list[bytes] = Many()
@@ -30,18 +30,18 @@ def prepare(session: Session) -> Steps[None]:
 
 
 def is_answerable(session: Session) -> bool:
-    """Whether the answer to a large session that has ended can be made at once."""
+    """Whether the answer to a large session that has ended can be created at once."""
     return "eventer" in session.encodings or session.committed.exception() is not None
 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:
-    """The encoded events that were asked for: not what modules added."""
+    """The encoded events of the request, without those added by modules."""
     encoded = encoded_events(session)
     return encoded if len(encoded) == session.requested else encoded[: session.requested]
 
 
 def encoded_events(session: Session) -> Sequence[bytes]:
-    """The encoded events of a session, in order; encoded at the first call."""
+    """The encoded events of a session, in order; encoded on the first call."""
     encoded: Sequence[bytes] | None = session.encodings.get("eventer")
     if encoded is None:
         encoded = session.encodings["eventer"] = events.encode_events(session.events)

@@ -1,15 +1,14 @@
 """Events of Eventer messages as bytes, and back (001, "Chatter messages"): the hot path.
 
-What is alike in many events is encoded and decoded once: types and seconds are remembered by
-their bytes, ids and timestamps from one event to the next. No encoded value is the
-beginning of another one of its type, so bytes that were decoded once mean the same wherever they
-stand. That saves looking for the end of a type: it is guessed to be as long as the last one,
-and was guessed right if these bytes are known.
+Repeated values are encoded and decoded once: types and seconds are cached by their bytes, ids
+and timestamps from one event to the next. No encoded value is a prefix of another one of its
+type, so the same bytes mean the same everywhere. That saves searching for the end of a type:
+it is assumed to be as long as the last one, which holds if the cache has these bytes.
 
-A JSON payload is a String of JSON text, and stays as it is (``model.JsonPayload``).
+A JSON payload is a String of JSON text, and is kept as it is (``model.JsonPayload``).
 
-Functions that read are like those of ``sbs``. Besides, they raise ``InvalidEventError`` for
-what is well-formed, but no event: a timestamp out of range, a payload that is not JSON.
+Read functions are like those of ``sbs``. They also raise ``InvalidEventError`` for well-formed
+data that is no event: a timestamp out of range, a payload that is not JSON.
 
 Sans I/O; any thread.
 """
@@ -22,7 +21,7 @@ import msgspec
 
 from eventer_bridge import limits, payloads
 from eventer_bridge.chatter import sbs
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.eventer.messages import RefusedEvent
 from eventer_bridge.model import (
@@ -42,7 +41,7 @@ _MIN_REGISTER_EVENT_BYTES: Final = 3
 _MIN_STRING_BYTES: Final = 1
 
 _SECONDS_BYTES: Final = 5
-"""Of the seconds of a timestamp from 1974 to 2514; others are not remembered."""
+"""Of the seconds of a timestamp from 1974 to 2514; others are not cached."""
 
 _NONE: Final = bytes((sbs.FIRST,))
 _VALUE: Final = bytes((sbs.SECOND,))
@@ -52,19 +51,20 @@ _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
-_remembered_types: Final[Remembered[bytes, EventType]] = Remembered()
-_types: Final = _remembered_types.known
-_remembered_encodings: Final[Remembered[EventType, bytes]] = Remembered()
-_encoded_types: Final = _remembered_encodings.known
+_type_cache: Final[BoundedCache[bytes, EventType]] = BoundedCache()
+_types: Final = _type_cache.known
+_encoding_cache: Final[BoundedCache[EventType, bytes]] = BoundedCache()
+_encoded_types: Final = _encoding_cache.known
 _seconds: Final[dict[bytes, int]] = {}
 _encoded_seconds: Final[dict[int, bytes]] = {}
+_last_type_bytes = 0  # of the type that was read last: the next is guessed to be as long
 
 
 # --- writing ------------------------------------------------------------------------------
 
 
 def encode_events(events: Sequence[Event]) -> list[bytes]:
-    """Events of one session or answer, each by itself, to be joined to messages.
+    """Events of one session or answer, each on its own, for joining to messages.
 
     Raises:
         UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
@@ -107,9 +107,9 @@ def encode_register_events(events: Sequence[RegisterEvent]) -> bytes:
 def _encode_type(event_type: EventType) -> bytes:
     segments = [sbs.encode_string(i) for i in event_type]
     encoded = sbs.encode_length(len(segments)) + b"".join(segments)
-    if len(encoded) <= limits.MAX_REMEMBERED_BYTES:
+    if len(encoded) <= limits.MAX_CACHED_TYPE_BYTES:
         n_bytes = type_bytes(event_type) + sys.getsizeof(encoded)
-        _remembered_encodings.remember(event_type, encoded, n_bytes)
+        _encoding_cache.put(event_type, encoded, n_bytes)
     return encoded
 
 
@@ -117,7 +117,7 @@ def _encode_timestamp(timestamp: Timestamp) -> bytes:
     s = timestamp.s
     seconds = _encoded_seconds.get(s)
     if seconds is None:
-        if len(_encoded_seconds) >= limits.REMEMBERED_SECONDS:
+        if len(_encoded_seconds) >= limits.CACHED_SECONDS:
             _encoded_seconds.clear()
         seconds = _encoded_seconds[s] = sbs.encode_integer(s)
     us = timestamp.us
@@ -146,7 +146,7 @@ def _encode_content(
 
 
 def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], int]:
-    """An Array of RegisterEvent; their JSON payloads keep ``payloads.exceeded``."""
+    """An Array of RegisterEvent; JSON payloads are checked by ``payloads.exceeded``."""
     count, pos = _read_session_count(data, pos)
     events: list[RegisterEvent] = []
     return events, _read_more_register_events(data, pos, count, events)
@@ -173,14 +173,15 @@ def _read_more_register_events(
     data: bytes, pos: int, count: int, events: list[RegisterEvent]
 ) -> int:
     """Append ``count`` events; returns the position after them."""
-    type_bytes = 0
+    global _last_type_bytes  # noqa: PLW0603  # a guess: any thread may change it
+    type_bytes = _last_type_bytes
     try:
         for _ in range(count):
             end = pos + type_bytes
             event_type = _types.get(data[pos:end])
             if event_type is None:
                 event_type, end = read_type(data, pos)
-                type_bytes = end - pos
+                _last_type_bytes = type_bytes = end - pos
             source_timestamp, payload, pos = _read_content(data, end, is_registered=True)
             events.append(RegisterEvent(event_type, source_timestamp, payload))
     except InvalidEventError as e:
@@ -191,12 +192,12 @@ def _read_more_register_events(
 def read_events(
     data: bytes, pos: int, refused: list[RefusedEvent] | None = None
 ) -> tuple[list[Event], int]:
-    """An Array of Event. Of ``payloads.exceeded``, their payloads keep that for what is received.
+    """An Array of Event; payloads are checked by the bounds for received ones.
 
     Args:
         data: the message.
-        pos: where to read.
-        refused: gets what is no event, which is left out then; None: it is not accepted.
+        pos: position to read at.
+        refused: receives invalid events, which are skipped; None: these raise.
     """
     count, pos = _read_received_count(data, pos)
     events: list[Event] = []
@@ -264,7 +265,7 @@ def _read_more_events(
 
 def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
     """An EventType, which may have wildcards."""
-    # where it ends, if count and lengths have one byte each; else what is found is unknown
+    # its end, if count and lengths have one byte each; else the bytes found are not in the cache
     end, size = pos + 1, len(data)
     for _ in range(data[pos] - 0x80):
         if end >= size or data[end] < 0x80:
@@ -286,10 +287,10 @@ def read_type(data: bytes, pos: int) -> tuple[EventType, int]:
         segment, pos = sbs.read_string(data, pos)
         segments.append(segment)
     event_type = tuple(segments)
-    if pos - begin <= limits.MAX_REMEMBERED_BYTES:
+    if pos - begin <= limits.MAX_CACHED_TYPE_BYTES:
         encoded = data[begin:pos]
         n_bytes = sys.getsizeof(encoded) + type_bytes(event_type)
-        _remembered_types.remember(encoded, event_type, n_bytes)
+        _type_cache.put(encoded, event_type, n_bytes)
     return event_type, pos
 
 
@@ -300,7 +301,7 @@ def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
     if s is None:
         s, end = sbs.read_integer(data, pos)
         if end - pos == _SECONDS_BYTES:
-            if len(_seconds) >= limits.REMEMBERED_SECONDS:
+            if len(_seconds) >= limits.CACHED_SECONDS:
                 _seconds.clear()
             _seconds[data[pos:end]] = s
     # inlined for speed: an integer of three bytes
@@ -315,7 +316,7 @@ def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
 
 
 def _skip_event(data: bytes, pos: int) -> tuple[EventId, int]:
-    """An Event of which only the identifier is looked at."""
+    """Skip an Event, reading only its identifier."""
     server, pos = sbs.read_integer(data, pos)
     session, pos = sbs.read_integer(data, pos)
     instance, pos = sbs.read_integer(data, pos)
@@ -346,8 +347,8 @@ def _read_content(
 
     Args:
         data: the message.
-        pos: where to read.
-        is_registered: whether a JSON payload is to keep all of ``payloads.exceeded``.
+        pos: position to read at.
+        is_registered: whether all of ``payloads.exceeded`` applies to a JSON payload.
 
     Returns:
         Source timestamp, payload, position after them.
@@ -394,7 +395,7 @@ def _read_payload(data: bytes, pos: int, is_registered: bool) -> tuple[Payload |
 
 
 def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
-    """The payload that a String is, which ends at a position of a message."""
+    """The payload of a String that ends at a position of a message."""
     if not text.isascii():
         sbs.decode_utf8(text, end)  # msgspec does not look at what it leaves raw
     if len(text) > payloads.HARMLESS_BYTES and payloads.is_too_deep(text):

@@ -1,8 +1,8 @@
 """The nine messages of the Eventer protocol (001, "Chatter messages").
 
-Plain values, named as in 001; ``codec`` turns them into bytes and back. Events, register
-events and query parameters are those of ``eventer_bridge.model``. Which message answers
-which is told by the chatter conversation, not by the messages.
+Plain values, named as in 001; ``codec`` encodes and decodes them. Events, register events and
+query parameters are those of ``eventer_bridge.model``. The chatter conversation, not the
+message, relates an answer to its request.
 
 ===============  ===============  ========================================
 message          direction        answered by
@@ -36,7 +36,7 @@ from eventer_bridge.model import (
 
 
 class MsgInitReq(msgspec.Struct, frozen=True, gc=False):
-    """Once, first: who the client is and what it wants to hear of."""
+    """The first message, sent once: the client's identity and subscription."""
 
     client_name: str
     client_token: str | None
@@ -46,7 +46,7 @@ class MsgInitReq(msgspec.Struct, frozen=True, gc=False):
 
 
 class MsgInitRes(msgspec.Struct, frozen=True, gc=False):
-    """``status`` where it succeeded; else None, and ``error``."""
+    """``status`` on success; else None, and ``error``."""
 
     status: Status | None
     error: str = ""
@@ -59,12 +59,12 @@ class MsgStatusNotify(msgspec.Struct, frozen=True, gc=False):
 
 
 class RefusedEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event of a server that is well-formed, but cannot be one here: it is left out.
+    """A server's event that is well-formed but not valid here, and is skipped.
 
     Attributes:
         id: its identifier.
-        reason: what is wrong with it.
-        events_before: those that can be ones and stand before it in the message.
+        reason: the error.
+        events_before: number of valid events before it in the message.
     """
 
     id: EventId
@@ -73,7 +73,7 @@ class RefusedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class MsgEventsNotify(msgspec.Struct, frozen=True, gc=False):
-    """New events of one session; ``refused`` are those that were left out of them."""
+    """New events of one session; ``refused`` are those skipped."""
 
     events: Sequence[Event]
     refused: Sequence[RefusedEvent] = ()
@@ -102,9 +102,9 @@ class MsgQueryReq(msgspec.Struct, frozen=True, gc=False):
 
 
 class MsgQueryRes(msgspec.Struct, frozen=True, gc=False):
-    """Events that satisfy a query, and whether there are more.
+    """Events that match a query, and whether there are more.
 
-    ``refused`` are those that were left out of them.
+    ``refused`` are those skipped.
     """
 
     result: QueryResult
@@ -132,7 +132,7 @@ class RefusedReq(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         message_type: which of the three requests.
-        reason: what is wrong and what was expected.
+        reason: the error, and the expected value.
     """
 
     message_type: type[MsgInitReq | MsgRegisterReq | MsgQueryReq]

@@ -1,7 +1,7 @@
 """Queries of Eventer messages as SBS, and back (001, "Event querying").
 
-Functions that read are like those of ``sbs``. Besides, they raise ``InvalidEventError`` for
-what is well-formed, but inadmissible.
+Read functions are like those of ``sbs``. They also raise ``InvalidEventError`` for well-formed
+but inadmissible data.
 
 Sans I/O; any thread.
 """
@@ -124,7 +124,7 @@ def encode_query_params(params: QueryParams) -> bytes:
     """QueryParams.
 
     Raises:
-        InvalidEventError: it has a condition of 000 that 001 cannot express.
+        InvalidEventError: a condition of 000 cannot be expressed in 001.
         OverflowError: an integer has more than 64 bits.
         UnicodeEncodeError: a text has no UTF-8 form.
     """
@@ -136,7 +136,7 @@ def encode_query_params(params: QueryParams) -> bytes:
         case QueryTimeseriesParams():
             if params.ids is not None or params.payload is not None or params.unique_type:
                 raise InvalidEventError(
-                    "an Event Server cannot be asked by ids, payload or unique_type"
+                    "an Event Server cannot be queried by ids, payload or unique_type"
                 )
             conditions = (
                 _encode_types(params.event_types),

@@ -46,7 +46,7 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class _Client(chatter.Handler):
         """The connection is closed."""
         self._session.leave()
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """The connection is gone."""
         del self._session  # or else they would hold each other until garbage is collected
 
@@ -273,7 +273,7 @@ class _Client(chatter.Handler):
 
     def send_registered(self, request: chatter.Conversation | None, session: Session) -> None:
         """See ``ClientWire``."""
-        if request is not None and self._connection.close_reason is None:
+        if request is not None:
             response = codec.encode_register_success(encoded_requested(session))
             self._send(_REGISTER_RES, response, conversation=request)
 
@@ -284,7 +284,9 @@ class _Client(chatter.Handler):
         if is_outcome_unknown:
             if request is not None:
                 # an answer is either "registered" or "refused": no answer is what says it
-                self._connection.close("outcome unknown", detail=reason, level=logging.WARNING)
+                self._connection.close(
+                    CloseReason.OUTCOME_UNKNOWN, detail=reason, level=logging.WARNING
+                )
             return
         extra = {**self._connection.log_extra, "reason": reason}
         mlog.info("registration refused", extra=extra)
@@ -331,9 +333,15 @@ class _Client(chatter.Handler):
         conversation: chatter.Conversation | None,
     ) -> None:
         """Answer, if the client is still there and waits for it."""
-        is_open = self._connection.close_reason is None
-        if is_open and conversation is not None and conversation.may_send:
-            self._connection.send(msg_type, data, conversation=conversation)
+        connection = self._connection
+        if connection.close_reason is not None or conversation is None:
+            return
+        if not conversation.may_send:
+            return
+        if isinstance(data, bytes):
+            connection.answer(conversation, msg_type, data)
+        else:
+            connection.send(msg_type, data, conversation=conversation)
 
 
 def _request(message: chatter.Message) -> chatter.Conversation | None:

@@ -1,7 +1,7 @@
-"""What a server takes of the events that another server tells it of.
+"""Filtering of events that one server receives from another.
 
-A client reads whatever a server has stored. A server stores it again, or tells others of it:
-payloads that nobody may register with it (``validation``) it takes from no server either.
+A client accepts any event that a server has stored. A server that stores or forwards them
+refuses payloads that its own clients may not register either (``validation``).
 
 Sans I/O; any thread.
 """
@@ -34,7 +34,7 @@ def _sift(
     kept: list[Event] = []
     sifted: list[RefusedEvent] = []
     for part in parts(len(events)):
-        for place, event in enumerate(events[part], part.start):
+        for position, event in enumerate(events[part], part.start):
             payload = event.payload
             is_harmless = payload is None or (
                 type(payload) is JsonPayload and len(payload.data) <= payloads.HARMLESS_BYTES
@@ -43,11 +43,11 @@ def _sift(
                 try:
                     yield from check_payload_in_steps(payload)
                 except InvalidEventError as e:
-                    sifted.append(RefusedEvent(event.id, str(e), place))
+                    sifted.append(RefusedEvent(event.id, str(e), position))
                     continue
             kept.append(event)
         yield
     if not sifted:
         return events, refused
-    # in the order of the message: who pages goes on behind the last of them
+    # in the order of the message: paging continues after the last of them
     return kept, sorted([*refused, *sifted], key=lambda i: i.events_before)

@@ -1,19 +1,20 @@
 """Audit: who registered what.
 
-To each session that has events it looks at, it adds one event, stored together with them:
+To each session with events that match ``subscriptions``, it adds one event, stored with them:
 
 * type: ``event_type``;
 * payload: ``{"source_type": "CONNECTION", "MODULE" or "ENGINE", "source_id": …, "client": its
   name or null, "events": how many, "types": [{"type": […], "events": …}, …], "other_events":
-  how many are of types that are not listed}``.
+  how many have types that are not listed}``.
 
-It counts what was asked for, not what modules add to it; what modules register in sessions
-of their own is asked for by them. Source ids are unique for one execution of the server.
+It counts the events of the registration, not those that modules add to it; events that a module
+registers in a session of its own count as that module's. Source ids are unique for one execution of
+the server.
 
-The client's name is learned from the event that tells of the connection
-(``event/<server id>/eventer/<name>``, registered before anything that the client asks for)
-and forgotten when the connection ends. A client that may itself register such events could
-end its name early: do not give that right.
+The audit learns the client's name from the event of the connection
+(``event/<server id>/eventer/<name>``, registered before anything that the client registers) and
+forgets it when the connection ends. A client with the right to register such events could end its
+name early: do not grant it.
 
 Configuration::
 
@@ -55,11 +56,11 @@ json_schema: Final[dict[str, Any]] = {
         "module": {"const": "eventer_bridge.modules.audit"},
         "subscriptions": {
             **QUERY_TYPES,
-            "description": "query types of what is looked at; everything without",
+            "description": "query types of the events to audit; default, all",
         },
-        "event_type": {**EVENT_TYPE, "description": "type of its events; audit without"},
+        "event_type": {**EVENT_TYPE, "description": "type of the audit events; default, audit"},
         "max_types": {
-            "description": f"types that one of its events lists; {DEFAULT_MAX_TYPES} without",
+            "description": f"most types that an audit event lists; default, {DEFAULT_MAX_TYPES}",
             "type": "integer",
             "minimum": 1,
             "maximum": 1_000,
@@ -98,18 +99,18 @@ class Audit(Module):
 
     @property
     def subscription(self) -> Subscription:
-        """What is looked at, and what tells of connections."""
+        """The events to audit, and those of connections."""
         return self._subscription
 
     async def create_session(self) -> ModuleSession:
-        """A session that adds one event."""
+        """See :class:`Module`; it adds at most one event."""
         return _Session(self)
 
     def audit(self, events: Sequence[ProcessEvent]) -> ProcessEvent | None:
-        """The event that tells of others.
+        """The audit event of other events; None: none of them is to be audited.
 
         Args:
-            events: of the same source, whose connection they may begin or end.
+            events: of one source; they may begin or end its connection.
         """
         source = events[0].source
         states = self._connection_states(events)
@@ -125,7 +126,7 @@ class Audit(Module):
         return event.source != self._source and self._wanted.matches(event.type)
 
     def _connection_states(self, events: Sequence[ProcessEvent]) -> list[tuple[str, str]]:
-        """Names and states of clients that events of connections tell of."""
+        """Names and states of clients, from the events of connections."""
         return [
             (i.type[-1], state)
             for i in events
@@ -135,7 +136,7 @@ class Audit(Module):
         ]
 
     def _remember(self, connection: int, name: str) -> None:
-        self._clients.setdefault(connection, name)  # the first is the server's
+        self._clients.setdefault(connection, name)  # the first one is by the server
         if len(self._clients) > limits.MAX_AUDITED_CONNECTIONS:
             del self._clients[next(iter(self._clients))]
 

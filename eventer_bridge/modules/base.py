@@ -1,6 +1,6 @@
 """What a module is, and what it gets from the engine (000, "Module engine").
 
-Everything here is called on the event loop's thread; what blocks it blocks the server.
+Everything here is called on the event loop's thread: blocking it blocks the server.
 """
 
 import abc
@@ -20,7 +20,7 @@ from eventer_bridge.subscription import Subscription
 
 
 class ModuleEngine(abc.ABC):
-    """What a module may ask of the engine."""
+    """The engine, as far as a module may use it."""
 
     @property
     @abc.abstractmethod
@@ -29,29 +29,29 @@ class ModuleEngine(abc.ABC):
 
     @abc.abstractmethod
     def create_source(self) -> Source:
-        """A source identifier that nobody else has in this execution of the server."""
+        """A source identifier, unique in this execution of the server."""
 
     @abc.abstractmethod
     def create_process_event(self, source: Source, register_event: RegisterEvent) -> ProcessEvent:
-        """An event to be returned by ``ModuleSession.process`` or given to :meth:`register`.
+        """An event to return from ``ModuleSession.process`` or to pass to :meth:`register`.
 
         Args:
             source: of the module.
             register_event: type, source timestamp and payload.
 
         Raises:
-            TypeError: a field has a value of another type than ``RegisterEvent`` says.
+            TypeError: the value of a field has another type than ``RegisterEvent`` declares.
             InvalidEventError: the type cannot be registered, a text has no UTF-8 form, or a
-                payload is no JSON, too large, or nested too deeply.
+                payload is not JSON, too large, or nested too deeply.
             LimitError: there are too many types.
         """
 
     @abc.abstractmethod
     async def register(self, process_events: Sequence[ProcessEvent]) -> Sequence[Event]:
-        """Start a session of its own, and wait until it is durable.
+        """Register events in a session of their own, and wait until they are durable.
 
-        Not from ``create_session`` or a method of a module session: sessions are processed
-        one after the other, so that it would wait for itself. Return the events from
+        Do not call it from ``create_session`` or a method of a module session: sessions are
+        processed one after the other, so it would wait for itself. Return the events from
         ``process`` instead, or register from a task of the module's group.
 
         Returns:
@@ -60,11 +60,10 @@ class ModuleEngine(abc.ABC):
         Raises:
             NotOperationalError: the server is starting or stopping.
             ModuleError: called by a module session, or a module failed.
-            InvalidEventError: a condition does not hold, or an event could not have come from
-                a client.
+            InvalidEventError: a condition is not met, or no client could register the event.
             LimitError: a limit would be exceeded.
             StorageError: the store failed.
-            OutcomeUnknownError: it did, and nobody knows whether the events are stored.
+            OutcomeUnknownError: the store failed, and nobody knows whether it has the events.
             ClosedError: the store is closed.
         """
 
@@ -78,29 +77,28 @@ class ModuleSession(abc.ABC):
 
     @abc.abstractmethod
     async def process(self, events: Sequence[ProcessEvent]) -> Sequence[ProcessEvent]:
-        """Look at what joined the session since the last call, and add to it.
+        """Process the events that joined the session since the last call, and add to it.
 
-        Called one call after the other, with what matches the module's subscription, from
-        all sources, the module's own additions included. An exception fails the whole
-        registration.
+        One call ends before the next begins. The events are those that match the module's
+        subscription, from all sources, the module's own additions included. An exception fails
+        the whole registration.
 
         Args:
             events: at least one, in the order in which they joined.
 
         Returns:
-            New events, made by ``ModuleEngine.create_process_event``.
+            New events, created by ``ModuleEngine.create_process_event``.
         """
 
     async def async_close(self, is_committed: bool) -> None:
-        """The session ended; called once, always.
+        """Called exactly once, when the session has ended.
 
-        A session that fails while it is processed (a module, a condition, a limit) is
-        closed before the next one is processed, so that what a module noted of it can be
-        taken back in time. Sessions do not wait for the commits of those before: where the
-        store fails, later sessions may have been processed already, and fail as well or
-        are stored without it.
+        A session that fails while it is processed (a module, a condition, a limit) is closed
+        before the next one is processed, so that a module can take back in time what it noted.
+        Sessions do not wait for the commits of earlier ones: if the store fails, later sessions
+        may already be processed, and fail as well or are stored without this one.
 
-        Where a commit failed and its outcome is not known, it is called when it is, and no
+        If a commit fails and its outcome is unknown, this is called once it is known, and no
         session is processed meanwhile.
 
         Args:
@@ -111,26 +109,25 @@ class ModuleSession(abc.ABC):
 
 
 class Module(aio.Resource):
-    """A module; made by the ``create`` of its Python module.
+    """A module, created by ``create`` of its Python module.
 
-    One that closes by itself is left out of the sessions that follow, with an error in
-    the log.
+    A module that closes by itself takes no part in later sessions; the log has an error.
     """
 
     @property
     @abc.abstractmethod
     def subscription(self) -> Subscription:
-        """Which events its sessions are told of; asked for once, after ``create``."""
+        """The events that its sessions process; read once, after ``create``."""
 
     @abc.abstractmethod
     async def create_session(self) -> ModuleSession:
-        """A session began; also if none of its events will match."""
+        """Called when a session begins, even if none of its events will match."""
 
     async def before_stop(self) -> None:
-        """The server stops: register what is not registered yet.
+        """Called when the server stops: register what is not registered yet.
 
-        Called when all sessions have ended and nobody else can register any more. Until it
-        returns, ``ModuleEngine.register`` works; then STOPPED is stored and the module is closed.
-        It shares ``limits.STOP_TIMEOUT_S`` with the sessions before and the other modules.
+        All sessions have ended and nobody else can register any more. Until this returns,
+        ``ModuleEngine.register`` works; then STOPPED is stored and the module is closed.
+        ``limits.STOP_TIMEOUT_S`` covers the ending sessions and all modules together.
         """
         return

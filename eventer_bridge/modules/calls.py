@@ -1,4 +1,4 @@
-"""Calls of modules: which are under way, since when, and what becomes of what they raise.
+"""Calls of modules: which are under way, for how long, and how their exceptions are handled.
 
 Belongs to the event loop's thread.
 """
@@ -38,10 +38,10 @@ class Calls:
         return asyncio.current_task() in self._under_way
 
     def sweep(self) -> str | None:
-        """Look for a module that goes on although it was interrupted; None: there is none.
+        """Find a module that keeps running although it was interrupted; None: there is none.
 
-        To be called every ``limits.SWEEP_PERIOD_S``. It is the calls that are counted, not the
-        seconds: while the event loop stands still, nobody can be interrupted.
+        Call it every ``limits.SWEEP_PERIOD_S``. It counts its calls, not seconds: while the event
+        loop is blocked, nothing can be interrupted.
         """
         allowed_s = limits.MODULE_TIMEOUT_S + limits.INTERRUPTED_TIMEOUT_S
         for call in self._under_way.values():
@@ -55,11 +55,11 @@ class Calls:
 
         Args:
             name: of the module.
-            function: what is called.
+            function: the code.
             args: its arguments.
 
         Raises:
-            ModuleError: it raised, whatever that was.
+            ModuleError: it raised anything.
             asyncio.CancelledError: the task was cancelled.
         """
         task = asyncio.current_task()
@@ -75,19 +75,19 @@ class Calls:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Whether the current task ends with this because it was cancelled.
+    """Whether the current task ends with this error because it was cancelled.
 
-    Everything else that a module raises is a failure of it: also ``SystemExit``, what extension
-    modules derive from ``BaseException``, and that something of its own was cancelled.
+    Everything else that a module raises is its failure, including ``SystemExit``, exceptions that
+    extension modules derive from ``BaseException``, and the cancellation of a task of its own.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def failure(name: str, error: BaseException) -> ModuleError:
-    """What the registration fails with; the log says more."""
+    """The error that the registration fails with; the log has more."""
     mlog.error("module failed", extra={"module_name": name}, exc_info=error)
     reason = f"module {name} failed: {type(error).__name__}"
-    if isinstance(error, InvalidEventError):  # a reason of ours
+    if isinstance(error, InvalidEventError):  # our own text
         reason += f": {cut(str(error))}"
     return ModuleError(reason)

@@ -1,9 +1,9 @@
-"""Parts of JSON Schema that the configurations of modules have in common."""
+"""Parts of JSON Schema that the configurations of modules share."""
 
 from typing import Any, Final
 
 QUERY_TYPES: Final[dict[str, Any]] = {
-    "description": 'query types; "?" is any segment, "*" as the last any number of them',
+    "description": 'query types; "?" matches one segment, "*" at the end any number',
     "type": "array",
     "minItems": 1,
     "maxItems": 1_000,

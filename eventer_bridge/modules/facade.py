@@ -21,7 +21,7 @@ from eventer_bridge.modules.runner import ModuleRunner
 
 
 class _Engine(Protocol):
-    """What is needed of the engine, which imports this module (``core.engine``)."""
+    """The engine, as far as needed; ``core.engine`` imports this module."""
 
     @property
     def server_id(self) -> int:
@@ -45,7 +45,7 @@ class ModuleEngineAdapter(ModuleEngine):
 
     Args:
         engine: the engine.
-        runner: what runs its modules.
+        runner: runs its modules.
     """
 
     def __init__(self, engine: _Engine, runner: ModuleRunner) -> None:

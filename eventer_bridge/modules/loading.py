@@ -1,9 +1,9 @@
-"""Finds, checks and creates modules by their configuration.
+"""Finds, checks and creates modules from their configuration.
 
 A configuration names a Python module, which has
 
 * ``json_schema``: JSON Schema (draft 2020-12) of its configuration, ``module`` included;
-* ``create(conf, engine)``: coroutine function that makes the ``Module``.
+* ``create(conf, engine)``: coroutine function that creates the ``Module``.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ ModuleConf: TypeAlias = Mapping[str, Any]
 
 
 class ModuleInfo(NamedTuple):
-    """What a Python module says of itself; see the module."""
+    """The two names of a Python module; see the module."""
 
     json_schema: Mapping[str, Any]
     create: Callable[[ModuleConf, ModuleEngine], Awaitable[Module]]
@@ -41,27 +41,27 @@ def find(name: str) -> ModuleInfo:
     """Import a Python module.
 
     Raises:
-        ModuleError: it cannot be imported, or is not one of ours.
+        ModuleError: it cannot be imported, or is not an engine module.
     """
     try:
         found = importlib.import_module(name)
-    except BaseException as e:  # importing runs code that is not ours
+    except BaseException as e:  # importing runs foreign code
         raise ModuleError(f"cannot import {name!r}: {type(e).__name__}: {e}") from e
     try:
         info = ModuleInfo(found.json_schema, found.create)
     except AttributeError as e:
-        raise ModuleError(f"{name!r} is no module of an engine: it has no {e.name}") from e
+        raise ModuleError(f"{name!r} is not an engine module: it has no {e.name}") from e
     try:
         jsonschema.Draft202012Validator.check_schema(dict(info.json_schema))
     except SchemaError as e:
         raise ModuleError(f"{name!r} has no valid json_schema: {e.message}") from e
     except (TypeError, ValueError):
-        raise ModuleError(f"{name!r} has no valid json_schema: it is no mapping") from None
+        raise ModuleError(f"{name!r} has no valid json_schema: it is not a mapping") from None
     return info
 
 
 def errors(conf: ModuleConf) -> Iterator[ValidationError]:
-    """What is wrong with a configuration.
+    """The errors of a configuration.
 
     Raises:
         ModuleError: the Python module cannot be used.
@@ -75,7 +75,7 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
 
     Args:
         conf: its configuration.
-        engine: what it may use.
+        engine: passed to the module.
 
     Raises:
         ModuleError: it cannot be found, its configuration is wrong, or it failed.
@@ -91,7 +91,7 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
             raise
         raise _failure(name, e) from e
     if not isinstance(module, Module):
-        raise ModuleError(f"module {name} failed: create gave no Module")
+        raise ModuleError(f"module {name} failed: create returned no Module")
     try:
         subscription: Any = module.subscription
     except BaseException as e:
@@ -99,7 +99,7 @@ async def create_module(conf: ModuleConf, engine: ModuleEngine) -> NamedModule:
         raise _failure(name, e) from e
     if not isinstance(subscription, Subscription):
         await module.async_close()
-        raise ModuleError(f"module {name} failed: its subscription is no Subscription")
+        raise ModuleError(f"module {name} failed: its subscription is not a Subscription")
     mlog.info("module created", extra={"module_name": name})
     return NamedModule(name, module, subscription)
 

@@ -1,4 +1,4 @@
-"""Events that modules made: checked where they enter, as what clients send is when it is decoded.
+"""Checks events that modules created where they enter, as decoding does for those of clients.
 
 Pure functions, for any thread.
 """
@@ -23,11 +23,11 @@ _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def check_made(event: RegisterEvent | ProcessEvent) -> None:
-    """Refuse an event that could not have come from a client.
+    """Refuse an event that no client could register.
 
     Raises:
-        TypeError: a field has a value of another type than the model says.
-        InvalidEventError: a text has no UTF-8 form (a lone surrogate), or a payload is no JSON, is
+        TypeError: the value of a field has another type than the model declares.
+        InvalidEventError: a text has no UTF-8 form (a lone surrogate), or a payload is not JSON, is
             too large, or exceeds ``payloads.exceeded``.
     """
     _check_type(event.type)
@@ -47,7 +47,7 @@ def _check_type(event_type: EventType) -> None:
     if not isinstance(given, tuple) or not all(isinstance(i, str) for i in given):
         raise TypeError(f"type {given!r}: expected a tuple of str")
     if not all(map(_is_text, given)):
-        raise InvalidEventError(f"type {given!a} has a lone surrogate, which is no Unicode text")
+        raise InvalidEventError(f"type {given!a} has a lone surrogate, which is not Unicode text")
 
 
 def _check_timestamp(source_timestamp: Any) -> None:
@@ -63,14 +63,14 @@ def _check_json(data: Any) -> None:
     if not isinstance(data, msgspec.Raw):
         raise TypeError(
             f"data of a JsonPayload is {type(data).__name__}, expected msgspec.Raw:"
-            " JsonPayload.of makes it of a value"
+            " use JsonPayload.of(value)"
         )
     text = bytes(data)
     try:
         if payloads.is_too_deep(text):
             raise InvalidEventError("payload is nested too deeply")
         if not text.isascii():
-            text.decode()  # msgspec does not look at what it leaves raw
+            text.decode()  # msgspec does not check raw text
         _decode_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise InvalidEventError(f"payload is not JSON: {e}") from None

@@ -1,15 +1,15 @@
-"""Rounds: modules look at the events of a session and add to them, until none adds more.
+"""Rounds: modules process the events of a session and add to them, until none adds more.
 
-In each round every module session is offered what joined in the round before and matches
-its subscription. Sessions of different modules run concurrently within a round; what they
-return joins the session in the order of the modules in the configuration::
+In each round every module session gets the events that joined in the previous round and match its
+subscription. Sessions of different modules run concurrently within a round; what they return joins
+the session in the order of the modules in the configuration::
 
     round 1: the request's events ─▶ A, B, C ─▶ what A, B, C returned ─▶ round 2 …
 
-A module that raises (whatever it is: also SystemExit, and what extension modules derive from
-BaseException), returns something else, takes too long, or adds without end fails the
-registration, and only that. One that goes on although it was interrupted cannot be helped: it
-holds up everything, and ends the engine (``runner``).
+A module that raises anything (including SystemExit, and what extension modules derive from
+BaseException), returns something else, takes too long, or adds events without end fails the
+registration, and only that. A module that keeps running although it was interrupted blocks
+everything, and ends the engine (``runner``).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Args = TypeVarTuple("Args")
 
 
 class NamedModule(NamedTuple):
-    """A module, its name in the configuration, and what it is told of."""
+    """A module, its name in the configuration, and its subscription."""
 
     name: str
     module: Module
@@ -40,11 +40,11 @@ class NamedModule(NamedTuple):
 
 
 class ModuleSessions:
-    """The module sessions of one session; to be closed in any case.
+    """The module sessions of one session; close it in any case.
 
     Args:
         modules: of the engine, in their order.
-        calls: of module sessions, of all sessions.
+        calls: the calls of modules, shared by all sessions.
     """
 
     def __init__(self, modules: Sequence[NamedModule], calls: Calls) -> None:
@@ -57,7 +57,7 @@ class ModuleSessions:
     async def process(
         self, server: int, session: int, requested: Sequence[ProcessEvent]
     ) -> list[ProcessEvent]:
-        """Tell every module that a session began, and run the rounds.
+        """Begin a session of every module, and run the rounds.
 
         Args:
             server: server id.
@@ -89,18 +89,18 @@ class ModuleSessions:
             self._deadline = None
 
     def interrupt(self) -> None:
-        """Let the time for processing be over now."""
+        """End the time for processing now."""
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(0)
 
     async def close(self, is_committed: bool) -> None:
-        """Tell every module that the session ended."""
+        """Close the session of every module."""
         sessions, self._sessions = self._sessions, []
         remaining = iter(sessions)
         named: NamedModule | None = None
         while True:
             try:
-                async with asyncio.timeout(limits.MODULE_TIMEOUT_S):  # one for all, usually
+                async with asyncio.timeout(limits.MODULE_TIMEOUT_S):  # usually one for all of them
                     for named, session in remaining:
                         await self._close_one(named, session, is_committed)
                     return
@@ -114,7 +114,7 @@ class ModuleSessions:
         try:
             await self._call(named.name, session.async_close, is_committed)
         except ModuleError:
-            return  # it is in the log; the registration is not concerned any more
+            return  # logged; the registration is no longer affected
 
     async def _rounds(
         self, server: int, session: int, requested: Sequence[ProcessEvent]
@@ -131,7 +131,7 @@ class ModuleSessions:
             added = await self._round(new)
             if len(events) + len(added) > limits.MAX_SESSION_EVENTS:
                 raise LimitError(
-                    f"a session with what modules added has more than"
+                    f"a session with the events that modules added has more than"
                     f" {limits.MAX_SESSION_EVENTS} events"
                 )
             new = _with_ids(server, session, len(events) + 1, added)
@@ -147,7 +147,7 @@ class ModuleSessions:
                 calls.append(self._call(named.name, _process, session, offered))
         if len(calls) == 1:
             return await calls[0]
-        # all of them have to end before the next round, or before they are closed
+        # all of them must end before the next round, and before they are closed
         results = await asyncio.gather(*calls, return_exceptions=True)
         added: list[ProcessEvent] = []
         for result in results:
@@ -171,23 +171,25 @@ class ModuleSessions:
 
 
 async def _open(module: Module) -> ModuleSession | None:
-    """None: it is closed."""
+    """A session of a module; None: the module is closed."""
     if not module.is_open:
         return None
     session: Any = await module.create_session()
     if not isinstance(session, ModuleSession):
-        raise TypeError("create_session gave no ModuleSession")
+        raise TypeError("create_session returned no ModuleSession")
     return session
 
 
 async def _process(session: ModuleSession, events: list[ProcessEvent]) -> list[ProcessEvent]:
     returned: Any = await session.process(events)
     if not isinstance(returned, Sequence):
-        raise TypeError(f"process returned {type(returned).__name__}, no sequence of events")
+        raise TypeError(
+            f"process returned {type(returned).__name__}, expected a sequence of events"
+        )
     added = list(returned)
     for i in added:
         if not isinstance(i, ProcessEvent):
-            raise TypeError(f"process returned {type(i).__name__} in place of a ProcessEvent")
+            raise TypeError(f"process returned {type(i).__name__}, expected a ProcessEvent")
         check_made(i)
     return added
 

@@ -1,18 +1,17 @@
 """Rates: how many events of each type were stored, window by window.
 
-At the end of every window it registers, in a session of its own, an event for each type
-that had events in the window, and one with count 0 for each that had some in the window
-before and has none any more:
+At the end of every window it registers, in a session of its own, an event for each type that had
+events in the window, and one with count 0 for each that had events only in the window before:
 
-* type: ``prefix`` and the segments of the type that is counted;
+* type: ``prefix`` and the segments of the counted type;
 * source timestamp: the end of the window;
-* payload: ``{"count": …, "window_s": the window as it really was}``.
+* payload: ``{"count": …, "window_s": the actual length of the window}``.
 
-Only what is stored counts; its own events do not. Windows that end while the server is not
-OPERATIONAL are skipped. When it stops, the window that is open ends early, without zeros, and
-registers what it counted so far. A kill costs the counts of the open window; the events are
-stored, and can be counted by a query. Of two modules of this kind, neither should count the
-events of the other: they would count each other's counts.
+It counts only stored events, and not its own. Windows that end while the server is not OPERATIONAL
+are skipped. When the server stops, the open window ends early, without zeros, and its counts so far
+are registered. A kill costs the counts of the open window; the events are stored, and a query can
+count them. Two modules of this kind should not count each other's events: they would count each
+other's counts.
 
 Configuration::
 
@@ -52,21 +51,21 @@ json_schema: Final[dict[str, Any]] = {
         "module": {"const": "eventer_bridge.modules.rate"},
         "subscriptions": QUERY_TYPES,
         "window_s": {
-            "description": f"seconds from count to count; {DEFAULT_WINDOW_S} without",
+            "description": f"length of a window in seconds; default, {DEFAULT_WINDOW_S}",
             "type": "number",
             "minimum": 0.1,
             "maximum": 86_400,
         },
         "max_types": {
-            "description": "types that are counted in one window, those that come first;"
-            f" {DEFAULT_MAX_TYPES} without",
+            "description": "most types counted in one window, the first ones to occur;"
+            f" default, {DEFAULT_MAX_TYPES}",
             "type": "integer",
             "minimum": 1,
             "maximum": 10_000,
         },
         "prefix": {
             **EVENT_TYPE,
-            "description": "what the types of its events begin with; rate without",
+            "description": "prefix of the types of its events; default, rate",
         },
     },
 }
@@ -93,7 +92,7 @@ class Rate(Module):
         self.source: Final = engine.create_source()
         self._counts: Counter[EventType] = Counter()
         self._n_left_out = 0
-        self._silent: set[EventType] = set()  # had events in the window before
+        self._silent: set[EventType] = set()  # had events in the previous window
         self._begin = asyncio.get_running_loop().time()
         self._async_group = aio.Group()
         self._async_group.spawn(self._window_loop)
@@ -109,7 +108,7 @@ class Rate(Module):
         return self._subscription
 
     async def create_session(self) -> ModuleSession:
-        """A session that counts its own events."""
+        """See :class:`Module`; it counts the events of the session."""
         return _Session(self)
 
     def add(self, counts: Counter[EventType]) -> None:
@@ -121,8 +120,8 @@ class Rate(Module):
                 self._n_left_out += count
 
     async def before_stop(self) -> None:
-        """Register the window that is open."""
-        self._silent.clear()  # for which it was too short, perhaps
+        """Register the open window."""
+        self._silent.clear()  # the window may have been too short for them
         await self._end_window()
 
     async def _window_loop(self) -> None:
@@ -130,7 +129,7 @@ class Rate(Module):
         while True:
             begin = self._begin
             await asyncio.sleep(max(0, begin + self._window_s - loop.time()))
-            if begin == self._begin:  # else it ended before
+            if begin == self._begin:  # else it has already ended
                 await self._end_window()
 
     async def _end_window(self) -> None:
@@ -152,16 +151,16 @@ class Rate(Module):
         try:
             await self._engine.register(events)
         except NotOperationalError as e:
-            mlog.debug("window is skipped", extra={"reason": str(e)})
+            mlog.debug("window skipped", extra={"reason": str(e)})
         except EventerBridgeError as e:
-            mlog.warning("window is lost", extra={"reason": str(e)})
+            mlog.warning("window lost", extra={"reason": str(e)})
 
     def _event(self, event_type: EventType, count: int, elapsed_s: float) -> ProcessEvent | None:
         payload = JsonPayload.of({"count": count, "window_s": round(elapsed_s, 3)})
         event = RegisterEvent((*self._prefix, *event_type), Timestamp.now(), payload)
         try:
             return self._engine.create_process_event(self.source, event)
-        except EventerBridgeError as e:  # too long with the prefix, or one type too many
+        except EventerBridgeError as e:  # too long with the prefix, or too many types
             mlog.warning(
                 "rate cannot be registered",
                 extra={"event_type": "/".join(event_type), "reason": str(e)},

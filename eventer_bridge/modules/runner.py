@@ -6,13 +6,13 @@
                                                    │ failed
                                                    └─▶ close
 
-A session does not wait for the commit of the one before. Its module sessions are closed
-after its commit, in the order of the sessions; where a module takes long to close them,
-processing waits (``limits.MAX_UNCLOSED_SESSIONS``). Those of a session that fails before
-its commit are closed at once, before the next session.
+A session does not wait for the commit of the previous one. Its module sessions are closed after its
+commit, in the order of the sessions; if a module takes long to close them, processing waits
+(``limits.MAX_UNCLOSED_SESSIONS``). Those of a session that fails before its commit are closed at
+once, before the next session.
 
-Without one of its loops nothing would be answered any more: one that dies, and a module that does
-not let itself be interrupted, fail what is queued and end the engine.
+Without any one of its loops, registrations would never be answered: a loop that dies, and a module
+that cannot be interrupted, fail what is queued and end the engine.
 
 Belongs to the event loop's thread.
 """
@@ -36,24 +36,24 @@ from eventer_bridge.modules.processing import ModuleSessions, NamedModule
 mlog = logging.getLogger(__name__)
 
 CommitCb: TypeAlias = Callable[[Session, int, Sequence[ProcessEvent]], None]
-"""Called with a session, its id and its events, to be handed to the backend; may raise
-branches of ``EventerBridgeError``."""
+"""Passes a session, its id and its events to the backend; may raise branches of
+``EventerBridgeError``."""
 
 FailCb: TypeAlias = Callable[[Session, EventerBridgeError], None]
-"""Called with a session that failed, and why."""
+"""Called with a failed session, and why it failed."""
 
 
 class ModuleRunner(aio.Resource):
     """See the module.
 
-    Closing it closes the modules; what is queued has to be awaited before.
+    Closing it closes the modules; await the queued sessions first.
 
     Args:
         server_id: of the events.
-        next_session: gives session ids; may raise branches of ``EventerBridgeError``.
+        next_session: returns session ids; may raise branches of ``EventerBridgeError``.
         commit: see :data:`CommitCb`.
         fail: see :data:`FailCb`.
-        on_died: called when nothing can be processed any more, before what is queued fails.
+        on_died: called when nothing can be processed any more, before queued sessions fail.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ModuleRunner(aio.Resource):
         self._on_died = on_died
         self._modules: list[NamedModule] = []
         self._calls = Calls()
-        # what is processed now, until it is handed over or failed
+        # the session being processed, until it is committed or failed
         self._session: Session | None = None
         self._module_sessions: ModuleSessions | None = None
         self._is_abandoned = False
@@ -93,12 +93,12 @@ class ModuleRunner(aio.Resource):
 
     @property
     def is_calling(self) -> bool:
-        """Whether the current task is one in which a module session is called."""
+        """Whether the current task calls a module session."""
         return self._calls.is_in_one
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nothing more can be submitted: :meth:`abandon` was called, or it died."""
+        """Whether nothing more can be submitted: :meth:`abandon` was called, or a loop died."""
         return self._is_abandoned
 
     async def create_modules(self, confs: Iterable[ModuleConf], engine: ModuleEngine) -> None:
@@ -113,7 +113,7 @@ class ModuleRunner(aio.Resource):
             self._async_group.spawn(self._watch, named)
 
     def submit(self, session: Session, events: Sequence[RegisterEvent | ProcessEvent]) -> None:
-        """Process a session after those that were submitted before."""
+        """Process a session after those submitted before."""
         process_events = [
             i
             if isinstance(i, ProcessEvent)
@@ -123,9 +123,9 @@ class ModuleRunner(aio.Resource):
         self._queue.put_nowait((session, process_events))
 
     async def abandon(self) -> None:
-        """Fail the session that is processed now, and those that wait for it.
+        """Fail the session being processed, and those that wait for it.
 
-        The modules get a moment to be interrupted; what they do later is of no use any more.
+        The modules get a moment to be interrupted; what they do later is ignored.
         """
         self._is_abandoned = True
         self._fail_queued("the server stopped before modules processed the session")
@@ -136,9 +136,9 @@ class ModuleRunner(aio.Resource):
             self._fail_current("a module did not end when the server stopped")
 
     async def wait_ended(self) -> None:
-        """Wait until the modules were told of the end of every session so far, if they can be.
+        """Wait until the module sessions of every session so far are closed, if that is possible.
 
-        None is submitted any more. What only the store could find out is not waited for.
+        No more sessions are submitted. Does not wait for outcomes that only the store could decide.
         """
         if not self._stopping.done():
             self._stopping.set_result(None)
@@ -147,7 +147,7 @@ class ModuleRunner(aio.Resource):
             await self._ended.join()
 
     async def before_stop(self) -> None:
-        """Have modules register what they still have, one after the other."""
+        """Let modules register what they still have, one after the other."""
         for named in self._modules:
             await self._guard(named, "module failed before the stop", named.module.before_stop)
 
@@ -193,7 +193,7 @@ class ModuleRunner(aio.Resource):
             else:
                 await self._ended.put((sessions, session))
             self._queue.task_done()
-            if loop.time() >= slice_end:  # nothing above need have waited
+            if loop.time() >= slice_end:  # perhaps nothing above has waited
                 await asyncio.sleep(0)
                 slice_end = loop.time() + limits.MODULE_SLICE_S
 
@@ -209,7 +209,7 @@ class ModuleRunner(aio.Resource):
         except EventerBridgeError:
             raise
         except Exception as e:
-            # events that were not made by create_process_event; the loop has to go on
+            # events not created by create_process_event; the loop must go on
             mlog.exception("events of a session with modules cannot be stored")
             raise ModuleError(f"modules made events that cannot be stored: {e!r}") from e
         self._session = None
@@ -224,10 +224,10 @@ class ModuleRunner(aio.Resource):
         while True:
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
             if (name := self._calls.sweep()) is not None:
-                raise ModuleError(f"module {name} goes on although it was interrupted")
+                raise ModuleError(f"module {name} keeps running although it was interrupted")
 
     async def _is_committed(self, session: Session) -> bool:
-        """Wait until it is known, or the server stops."""
+        """Whether a session is committed; waits until it is known, or the server stops."""
         if not session.committed.done():
             await asyncio.wait([session.committed])
         error = session.committed.exception()

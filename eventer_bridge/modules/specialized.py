@@ -1,12 +1,11 @@
 """Specialised module engine: one module that hosts several of one kind (000, "Components").
 
-Towards the engine it is one module, with the union of the subscriptions of its
-sub-modules. A sub-module is a ``Module`` like any other, with a configuration of its own.
-It costs nothing where it has nothing to do: its session is created when the first event
-comes that it wants.
+To the engine it is one module, with the union of the subscriptions of its sub-modules. A sub-module
+is a ``Module`` like any other, with a configuration of its own. It costs nothing without work: its
+session is created when the first event matches its subscription.
 
-Sub-modules process one after the other, in their order. If one raises, the registration
-fails, and the traceback in the log has a note that says which.
+Sub-modules process one after the other, in their order. If one raises, the registration fails, and
+the traceback in the log has a note that names it.
 """
 
 import logging
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 
 from hat import aio
 
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.model import EventType, ProcessEvent
 from eventer_bridge.modules.base import Module, ModuleSession
 from eventer_bridge.modules.calls import is_cancellation
@@ -39,7 +38,7 @@ class SpecializedModule(Module):
         self._sub_modules = list(sub_modules)
         self._subscriptions = [i.subscription for i in sub_modules]
         self._subscription = NOTHING.union(*self._subscriptions)
-        self._wanted_by: Remembered[EventType, list[int]] = Remembered()
+        self._wanted_by: BoundedCache[EventType, list[int]] = BoundedCache()
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._close)
         for index, sub_module in enumerate(self._sub_modules):
@@ -52,15 +51,15 @@ class SpecializedModule(Module):
 
     @property
     def subscription(self) -> Subscription:
-        """What any of the sub-modules wants."""
+        """The union of the subscriptions of the sub-modules."""
         return self._subscription
 
     async def create_session(self) -> ModuleSession:
-        """A session of which no sub-module knows yet."""
+        """See :class:`Module`; the sub-modules join it when their first event comes."""
         return _Session(self)
 
     async def before_stop(self) -> None:
-        """Each sub-module registers what it still has."""
+        """Let each sub-module register what it still has."""
         for sub_module in self._sub_modules:
             await sub_module.before_stop()
 
@@ -78,7 +77,7 @@ class SpecializedModule(Module):
         if indices is None:
             indices = [i for i, j in enumerate(self._subscriptions) if j.matches(event_type)]
             n_bytes = type_bytes(event_type) + sys.getsizeof(indices)
-            self._wanted_by.remember(event_type, indices, n_bytes)
+            self._wanted_by.put(event_type, indices, n_bytes)
         return indices
 
     async def _watch(self, index: int, sub_module: Module) -> None:
@@ -117,7 +116,7 @@ class _Session(ModuleSession):
         for index, session in self._sessions.items():
             try:
                 await session.async_close(is_committed)
-            except BaseException as e:  # the others are to be closed as well
+            except BaseException as e:  # close the others as well
                 if is_cancellation(e):
                     raise
                 e.add_note(f"in {self._host.name_of(index)}")

@@ -1,19 +1,19 @@
 """Thresholds: a number in a JSON payload above a limit raises an alarm event.
 
-Each threshold looks at the number at ``path`` in the payloads of the events that it
-subscribes to, for each event type by itself. When the number is above ``limit``, it adds
-an event to the session, and another when it is at or below ``limit - hysteresis`` again:
+Each threshold checks the number at ``path`` in the payloads of the events that it subscribes to,
+each event type by itself. When the number is above ``limit``, it adds an event to the session, and
+another one when it is back at or below ``limit - hysteresis``:
 
-* type: ``alarm_prefix`` and the segments of the event that caused it;
+* type: ``alarm_prefix`` and the segments of the type of the event that caused it;
 * source timestamp: that of the cause;
 * payload: ``{"state": "RAISED" or "CLEARED", "value": …, "limit": …, "id": id of the cause}``.
 
 Numbers are compared as they are written, not as the nearest binary ones: with a limit of 0.3 and
-a hysteresis of 0.1, 0.2 clears. 1e999 is above any limit, and told as it was written.
+a hysteresis of 0.1, 0.2 clears. 1e999 is above any limit, and reported as it was written.
 
-The alarm is stored together with its cause, or neither is. The truth about an alarm is its
-latest event in the store: that is what is continued after a restart. Payloads that have no
-number there are ignored. Alarms of the module itself are not looked at.
+The alarm is stored together with its cause, or neither is. The state of an alarm is its latest
+event in the store, also after a restart. Payloads without a number there, and alarms of the module
+itself, are ignored.
 
 Configuration::
 
@@ -69,7 +69,7 @@ _EXACT: Final = Context(prec=1_000)
 """Any two floats as they are written differ by fewer digits."""
 
 _TINY: Final = "1E-999999999999999999"
-"""What is nearest to zero among decimals."""
+"""The decimal nearest to zero."""
 
 json_schema: Final[dict[str, Any]] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -92,20 +92,20 @@ json_schema: Final[dict[str, Any]] = {
                     "subscriptions": QUERY_TYPES,
                     "path": {
                         "description": "keys and indices that lead to the number in the"
-                        " payload; the payload is the number without",
+                        " payload; default, the payload is the number",
                         "type": "array",
                         "maxItems": 32,
                         "items": {"type": ["string", "integer"]},
                     },
-                    "limit": {"description": "above it is too much", "type": "number"},
+                    "limit": {"description": "numbers above it raise the alarm", "type": "number"},
                     "hysteresis": {
-                        "description": "how far below the limit the alarm is cleared; 0 without",
+                        "description": "how far below the limit the alarm is cleared; default, 0",
                         "type": "number",
                         "minimum": 0,
                     },
                     "alarm_prefix": {
                         **EVENT_TYPE,
-                        "description": "what the types of alarm events begin with; alarm without",
+                        "description": "prefix of the types of alarm events; default, alarm",
                     },
                 },
             },
@@ -129,7 +129,7 @@ async def create(conf: ModuleConf, engine: ModuleEngine) -> Module:
         if not first.alarm_types.isdisjoint(second.alarm_types):
             raise ModuleError(
                 f"thresholds[{i}] and thresholds[{j}] could raise the same alarm: expected"
-                " another alarm_prefix"
+                " different values of alarm_prefix"
             )
     await alarms.load_all(i.alarm_types for i in thresholds)
     return SpecializedModule("thresholds", thresholds)
@@ -140,7 +140,7 @@ class Threshold(Module):
 
     Args:
         conf: one of ``thresholds`` of the configuration.
-        engine: what the module may use.
+        engine: passed to the module.
         source: of the module, shared by its thresholds.
         alarms: of the module, shared by its thresholds.
     """
@@ -166,16 +166,16 @@ class Threshold(Module):
 
     @property
     def subscription(self) -> Subscription:
-        """Events that are looked at."""
+        """The events to check."""
         return self._subscription
 
     @property
     def alarm_types(self) -> Subscription:
-        """Types of the alarms that it could raise."""
+        """Types of the alarms that it can raise."""
         return Subscription([(*self._prefix, *i) for i in self._subscription.query_types])
 
     async def create_session(self) -> ModuleSession:
-        """A session that notes what it changed."""
+        """See :class:`Module`; it notes the alarms it changes."""
         return _Session(self)
 
     def alarm_type(self, event: ProcessEvent) -> EventType:
@@ -183,7 +183,7 @@ class Threshold(Module):
         return (*self._prefix, *event.type)
 
     def value(self, event: ProcessEvent) -> _Number | None:
-        """The number that an event brings; None: it brings none."""
+        """The number in the payload of an event; None: there is none."""
         if not isinstance(event.payload, JsonPayload):
             return None
         try:
@@ -205,7 +205,7 @@ class Threshold(Module):
         return _decimal(value) > (self._cleared_up_to if was_raised else self._raised_above)
 
     def alarm(self, cause: ProcessEvent, value: _Number, is_raised: bool) -> ProcessEvent:
-        """The event that tells of a new state."""
+        """The alarm event of a new state."""
         payload = {
             "state": "RAISED" if is_raised else "CLEARED",
             "value": msgspec.Raw(str(value)),
@@ -270,16 +270,16 @@ class _AlarmPayload(msgspec.Struct):
 
 
 class _Alarms:
-    """Which alarms are raised: what the store says, kept in memory as far as it fits.
+    """Which alarms are raised, according to the store; kept in memory as far as they fit.
 
     Changes are noted while their session is processed, so that the next session sees
-    them; if the session fails, they are forgotten, and the store is asked again.
+    them; if the session fails, they are forgotten, and read from the store again.
     """
 
     def __init__(self, engine: ModuleEngine) -> None:
         self._engine = engine
         self._states: dict[EventType, bool | None] = {}  # least recently used first
-        self._is_complete = False  # an alarm that is not in there was never raised
+        self._is_complete = False  # an alarm that is not in it was never raised
 
     async def load_all(self, alarm_types: Iterable[Subscription]) -> None:
         """Read the states of all alarms that match, if they fit."""
@@ -287,7 +287,7 @@ class _Alarms:
         await self._query([i for subscription in alarm_types for i in subscription.query_types])
 
     async def load(self, alarm_types: Iterable[EventType]) -> None:
-        """Make sure that states are known, until the next await."""
+        """Make sure that states are known until the next await."""
         unknown = []
         for alarm_type in alarm_types:
             if alarm_type in self._states:
@@ -314,7 +314,7 @@ class _Alarms:
             self._is_complete = False
 
     def forget(self, alarm_types: Iterable[EventType]) -> None:
-        """Let the store be asked for these states."""
+        """Forget these states: they are read from the store again."""
         for alarm_type in alarm_types:
             self.set(alarm_type, None)
 
@@ -341,7 +341,7 @@ def _says_raised(event: Event) -> bool:
         return msgspec.json.decode(event.payload.data, type=_AlarmPayload).state == "RAISED"
     except msgspec.DecodeError:
         mlog.warning(
-            "latest event of an alarm is none of ours",
+            "latest event of an alarm is not from this module",
             extra={"event_type": "/".join(event.type)},
         )
         return False

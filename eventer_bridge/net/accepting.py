@@ -1,8 +1,7 @@
 """Accepting connections, for all wires.
 
-Accepting is ours and not the loop's (``create_server``): only so a connection is counted, and
-refused, before anything is done for it. A listener that is out of descriptors waits a moment
-and goes on.
+The loop's own ``create_server`` is not used: a connection is to be counted, and perhaps
+refused, before it costs anything. A listener out of descriptors pauses briefly and continues.
 
 Runs on the event loop's thread.
 """
@@ -21,15 +20,15 @@ from typing import Any, Final, TypeAlias
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.net.admission import FOR_ANOTHER, Admission, Place, RefusedError
+from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.sockets import has_sent, watch_peer
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 
 mlog = logging.getLogger(__name__)
 
-FactoryCb: TypeAlias = Callable[[Place], asyncio.BaseProtocol]
-"""Makes the protocol of a connection. When the connection is lost, it is to release the place;
-from ``connection_made`` on, it is to close when its place is taken (``Place.when_taken``)."""
+FactoryCb: TypeAlias = Callable[[Slot], asyncio.BaseProtocol]
+"""Creates a connection's protocol, which must release the slot when the connection is lost and,
+from ``connection_made`` on, close when its slot is taken (``Slot.when_taken``)."""
 
 # `reason` of an SSLError in a handshake
 _HANDSHAKE_PROBLEMS: Final = {
@@ -60,13 +59,13 @@ async def listen(
         host: address or name to listen on; empty: all addresses.
         port: TCP port; 0 takes a free one (see :attr:`Acceptor.port`).
         make_protocol: see :data:`FactoryCb`.
-        admission: of the process; None: one of its own.
-        stats: what is counted.
+        admission: the process' slots; None: its own.
+        stats: counters.
         tls: TLS context for all connections; None for plain TCP.
-        handshake_timeout_s: what a peer gets for the TLS handshake.
+        handshake_timeout_s: time limit for the TLS handshake.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     acceptor = Acceptor(
         make_protocol,
@@ -84,10 +83,9 @@ async def listen(
 
 
 class Acceptor(aio.Resource):
-    """Accepts connections until it is closed. Made by :func:`listen`.
+    """Accepts connections until it is closed. Created by :func:`listen`.
 
-    Closing it ends the handshakes that are under way; established connections are their
-    owner's to close.
+    Closing it ends handshakes in progress; established connections belong to their owner.
     """
 
     def __init__(
@@ -121,11 +119,11 @@ class Acceptor(aio.Resource):
 
     @property
     def port(self) -> int:
-        """TCP port that is listened on."""
+        """TCP port in use."""
         return self._port
 
     def stop(self) -> None:
-        """Accept no more, at once, and close."""
+        """Stop accepting at once, and close."""
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
@@ -154,7 +152,7 @@ class Acceptor(aio.Resource):
                 try:
                     await self._accept_batch(listener)
                 except OSError as e:
-                    if e.errno != errno.ECONNABORTED:  # that one peer gave up
+                    if e.errno != errno.ECONNABORTED:  # only this peer gave up
                         self._log_failure(e)
                         await asyncio.sleep(limits.ACCEPT_PAUSE_S)
 
@@ -173,7 +171,7 @@ class Acceptor(aio.Resource):
             readable.set_result(None)
 
     async def _accept_batch(self, listener: socket.socket) -> None:
-        """Accept what is there, at most a turn of it, so that others get theirs."""
+        """Accept pending connections, at most one turn's worth: others get theirs."""
         for _ in range(limits.ACCEPT_TURN_CONNECTIONS):
             try:
                 tcp, address = listener.accept()
@@ -189,44 +187,43 @@ class Acceptor(aio.Resource):
 
     async def _admit(self, tcp: socket.socket, host: str, peer: str) -> None:
         try:
-            place = await self._admission.enter(host, peer, self._stats, partial(has_sent, tcp))
+            slot = await self._admission.enter(host, peer, self._stats, partial(has_sent, tcp))
         except RefusedError as e:
             tcp.close()
-            reason = str(e)
-            self._stats.refused[reason] += 1
-            mlog.warning("connection refused", extra={"peer": peer, "reason": reason})
+            self._stats.refused[e.reason] += 1
+            mlog.warning("connection refused", extra={"peer": peer, "reason": e.reason.value})
             return
-        self._async_group.spawn(self._open, tcp, place)
+        self._async_group.spawn(self._open, tcp, slot)
 
-    async def _open(self, tcp: socket.socket, place: Place) -> None:
-        """Take an accepted connection to where its protocol has it."""
+    async def _open(self, tcp: socket.socket, slot: Slot) -> None:
+        """Connect an accepted socket to its protocol, after TLS."""
         task = asyncio.current_task()
         assert task is not None
-        place.when_taken(task.cancel)
+        slot.when_taken(task.cancel)
         try:
             opening = self._loop.connect_accepted_socket(
-                lambda: self._make_protocol(place), tcp, **self._tls_arguments
+                lambda: self._make_protocol(slot), tcp, **self._tls_arguments
             )
             if self._tls_arguments:
                 await opening
             else:
-                # takes a turn of the loop. Cancelled in it, uvloop closes what the protocol
-                # was told of already, and never tells it
+                # takes one iteration of the loop. If cancelled meanwhile, uvloop closes a
+                # connection that the protocol knows, without calling connection_lost
                 await aio.uncancellable(opening, raise_cancel=False)
         except BaseException as e:
             tcp.close()
-            place.release()
-            if place.was_taken:
-                self._log_failed(place, FOR_ANOTHER)
+            slot.release()
+            if slot.was_taken:
+                self._log_failed(slot, CloseReason.SLOT_TAKEN.value)
             elif isinstance(e, OSError):
-                self._log_failed(place, self._handshake_problem(e))
+                self._log_failed(slot, self._handshake_problem(e))
             else:
                 raise
 
-    def _log_failed(self, place: Place, reason: str) -> None:
-        self._stats.closed["no handshake"] += 1
+    def _log_failed(self, slot: Slot, reason: str) -> None:
+        self._stats.closed[CloseReason.NO_HANDSHAKE] += 1
         what = "TLS handshake failed" if self._tls_arguments else "connection failed"
-        mlog.warning(what, extra={"peer": place.peer, "reason": reason})
+        mlog.warning(what, extra={"peer": slot.peer, "reason": reason})
 
     def _handshake_problem(self, error: OSError) -> str:
         match error:

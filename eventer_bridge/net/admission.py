@@ -1,20 +1,20 @@
-"""Who may be connected: places of a process, for new connections and for known ones.
+"""Admission: the connection slots of a process, for new and for known connections.
 
-A connection is new from ``accept`` on; where its wire has names, it is known when its ``init``
-succeeded. Of new ones there are few, so that their memory is bounded, and nobody owns a place
-among them. When all are taken, the next connection gets the place
+A connection is new from ``accept`` until its ``init`` succeeds (on wires that have one), known
+afterwards. Slots for new connections are few, which bounds their memory, and can be taken away.
+When all are in use, the next connection takes the slot
 
-* of one of its own address, if that address has its share already,
-* of one of the address that has most of them, if its own has fewer,
-* of one of the address that has most, or where none has two, of the oldest of all,
+* of a connection of its own address, if that address has used up its share,
+* of a connection of the address that has most, if its own address has fewer,
+* of a connection of the address that has most or, if no address has two, of the oldest.
 
-but only from one that had a moment for its handshake, except from an address with more than
-its own share. Of an address it is the oldest from which nothing came, or if there is none, the
-oldest: who connects says something at once, so that in the first case a silent one needs no
-moment more. If there is none: a connection from an address that has no place yet is to wait
-(in the kernel, with those behind it), any other is refused. So neither one peer nor many that
-stay silent keep others out, and a thousand honest ones that come at once (a network is back)
-do not drive out each other.
+Within an address, the oldest silent connection goes first, then the oldest. A connection may
+lose its slot only after a grace period for its handshake; the exceptions are a silent one of
+an address that used up its share (an honest peer sends at once), and one of an address with
+more than the newcomer's. If no connection may go, a newcomer whose address has no slot waits
+(in the kernel, with those behind it); any other is refused. Silent peers, one or many,
+therefore keep nobody out, and a thousand honest clients that reconnect at once do not evict
+each other.
 
 Runs on the event loop's thread.
 """
@@ -23,41 +23,35 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.net.backoff import LoginBackoff
 from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers
 from eventer_bridge.net.quota import Bounds, Quota, address_of
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import RefusedSlot, ServerStats
 from eventer_bridge.slices import Turns
-
-FOR_ANOTHER: Final = "place needed for another"
-"""Why a new connection was closed, for logs and metrics."""
-
-TOO_MUCH_BUFFERED: Final = "too much is buffered"
-"""Why the connection that held most for its peer was closed."""
-
-_ADDRESS_FULL: Final = "too many new connections of the address"
-_ALL_FULL: Final = "too many new connections"
 
 
 class RefusedError(Exception):
-    """A connection gets no place; the text is a reason for logs and metrics."""
+    """A connection gets no slot, for ``reason``."""
+
+    def __init__(self, reason: RefusedSlot) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
 
 
-class Place:
-    """A connection's place. Made by :meth:`Admission.enter`, given back by :meth:`release`.
+class Slot:
+    """A connection's slot. Created by :meth:`Admission.enter`, given back by :meth:`release`.
 
     Attributes:
         peer: the peer's address and port, as logs name it.
-        address: what it is counted by.
-        accepted_at: when the connection came, by ``time.monotonic()``.
-        has_sent: tells whether anything came from the peer.
-        was_taken: whether it had to go for another connection.
-        buffer: what it holds for its peer.
-        turns: where it waits when it sent much.
+        address: key for counting (``quota.address_of``).
+        accepted_at: time of ``accept``, by ``time.monotonic()``.
+        has_sent: returns whether the peer has sent anything.
+        was_taken: whether another connection took the slot.
+        buffer: bytes held for the peer.
+        turns: queue of connections that sent much.
     """
 
     __slots__ = (
@@ -101,19 +95,19 @@ class Place:
         self.turns = admission.turns
 
     def when_taken(self, close: Callable[[], object]) -> None:
-        """Have the connection closed by this if its place goes to another, or did already."""
+        """Call ``close`` when another connection takes the slot, or at once if one already has."""
         self._close = close
         if self.was_taken:
             close()
 
     def establish(self, quota: Quota | None = None) -> bool:
-        """It is known from now on.
+        """Make the connection a known one.
 
         Args:
             quota: of its wire, besides that of the process.
 
         Returns:
-            False if there are too many that are, or if it was closed meanwhile.
+            False if there are too many known connections, or this one was closed meanwhile.
         """
         if quota is not None and not quota.take(self.address):
             return False
@@ -123,15 +117,15 @@ class Place:
             return False
         self._is_known = True
         self._quota = quota
-        self._close = None  # its place is its own now
+        self._close = None  # the slot can no longer be taken
         return True
 
     def login_failed(self) -> float:
-        """It gave a wrong name or token.
+        """Note that the client gave a wrong name or token.
 
         Returns:
-            Seconds after which it may be told. Until then it has its place, even if it
-            leaves: to ask again on another connection is no quicker.
+            Seconds to wait before answering. The slot is held until then, even if the client
+            leaves: trying again on another connection is no quicker.
         """
         now = time.monotonic()
         delay_s = self._admission._backoff.failed(self.address, now)
@@ -139,7 +133,7 @@ class Place:
         return delay_s
 
     def release(self) -> None:
-        """The connection is gone; later calls do nothing."""
+        """Give the slot back; later calls do nothing."""
         if self._is_released:
             return
         self._is_released = True
@@ -157,9 +151,9 @@ class Place:
         else:
             self._admission._leave(self)
 
-    def _give_up(self) -> None:
+    def _evict(self) -> None:
         self.was_taken = True
-        self._stats.refused[FOR_ANOTHER] += 1
+        self._stats.refused[RefusedSlot.TAKEN] += 1
         if self._close is not None:
             self._close()
 
@@ -168,31 +162,31 @@ class Admission:
     """See the module. One for all listeners of a process.
 
     Args:
-        bounds: how many connections there may be.
+        bounds: limits on the number of connections.
     """
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = Bounds.usual() if bounds is None else bounds
         self.buffers = Buffers(limits.MAX_BUFFERED_BYTES)
         self.turns = Turns()
-        self._new: Newcomers[Place] = Newcomers(lambda place: place.has_sent())
+        self._new: Newcomers[Slot] = Newcomers(lambda slot: slot.has_sent())
         self._known = Quota(self.bounds.known, self.bounds.known_per_address)
         self._has_room = asyncio.Event()
         self._backoff = LoginBackoff()
 
     async def enter(
         self, host: str, peer: str, stats: ServerStats, has_sent: Callable[[], bool]
-    ) -> Place:
-        """A connection was accepted; wait until it has a place.
+    ) -> Slot:
+        """Wait for a slot for an accepted connection.
 
         Args:
-            host: of the peer, numeric.
-            peer: it as logs are to name it.
-            stats: of the listener; the connection is counted there.
-            has_sent: tells whether anything came from the peer.
+            host: the peer's numeric address.
+            peer: the peer's name for logs.
+            stats: the listener's counters.
+            has_sent: returns whether the peer has sent anything.
 
         Raises:
-            RefusedError: it is to be closed.
+            RefusedError: there is none; the connection is to be closed.
         """
         address = address_of(host)
         while wait_s := self._make_room(address):
@@ -200,44 +194,44 @@ class Admission:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._has_room.wait()
-        place = Place(self, peer, address, stats, has_sent)
-        self._new.add(place, address)
+        slot = Slot(self, peer, address, stats, has_sent)
+        self._new.add(slot, address)
         stats.connections += 1
-        return place
+        return slot
 
     def _make_room(self, address: str) -> float:
-        """Seconds until there is room; 0: there is."""
+        """Free a slot if necessary; returns the seconds to wait before that is possible, or 0."""
         new = self._new
         count = new.count(address)
         if count >= self.bounds.new_per_address:
-            victim = new.first_to_go(address)
+            victim = new.victim(address)
             if victim.has_sent() and self._grace_s(victim) > 0:
-                raise RefusedError(_ADDRESS_FULL)
+                raise RefusedError(RefusedSlot.ADDRESS_FULL)
         elif len(new) < self.bounds.new:
             return 0.0
         elif new.largest_count > count + 1:
-            victim = new.first_to_go_of_largest()
+            victim = new.victim_of_largest()
         else:
-            victim = new.oldest() if new.largest_count == 1 else new.first_to_go_of_largest()
+            victim = new.oldest() if new.largest_count == 1 else new.victim_of_largest()
             if (wait_s := self._grace_s(victim)) > 0:
                 if count:
-                    raise RefusedError(_ALL_FULL)
+                    raise RefusedError(RefusedSlot.ALL_FULL)
                 return wait_s
         new.remove(victim)
-        victim._give_up()
+        victim._evict()
         return 0.0
 
     @staticmethod
-    def _grace_s(place: Place) -> float:
-        return place.accepted_at + limits.NEW_CONNECTION_GRACE_S - time.monotonic()
+    def _grace_s(slot: Slot) -> float:
+        return slot.accepted_at + limits.NEW_CONNECTION_GRACE_S - time.monotonic()
 
-    def _establish(self, place: Place) -> bool:
-        if place not in self._new or not self._known.take(place.address):
+    def _establish(self, slot: Slot) -> bool:
+        if slot not in self._new or not self._known.take(slot.address):
             return False
-        self._leave(place)
+        self._leave(slot)
         return True
 
-    def _leave(self, place: Place) -> None:
-        if place in self._new:
-            self._new.remove(place)
+    def _leave(self, slot: Slot) -> None:
+        if slot in self._new:
+            self._new.remove(slot)
             self._has_room.set()

@@ -1,7 +1,7 @@
-"""What a wrong name or token costs: the answer comes the later, the more there were.
+"""Login backoff: answers to wrong names or tokens are delayed.
 
-Each address has a few mistakes free; after them, its answers keep a distance in time, however
-many connections it asks on. Whoever is right is answered at once, also from that address.
+Each address has a few free attempts; after them, its answers are spaced out in time, over all
+its connections. A correct login is answered at once, even from that address.
 """
 
 from collections import OrderedDict
@@ -10,10 +10,10 @@ from eventer_bridge import limits
 
 
 class LoginBackoff:
-    """Remembers, for the addresses that failed last, when the next answer is due."""
+    """When the next answer is due, for the addresses that failed most recently."""
 
     def __init__(self) -> None:
-        # when an address has nothing to make up for any more
+        # when the penalty of an address ends
         self._settled_at: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
@@ -23,17 +23,19 @@ class LoginBackoff:
         """A login failed.
 
         Args:
-            address: whose.
+            address: of the client.
             now: ``time.monotonic()``.
 
         Returns:
-            Seconds that the answer is to wait.
+            Seconds to delay the answer.
         """
         free_s = limits.FREE_LOGIN_FAILURES * limits.LOGIN_FAILURE_PERIOD_S
-        owed_s = max(0.0, self._settled_at.pop(address, now) - now) + limits.LOGIN_FAILURE_PERIOD_S
-        # who asks on and on need not wait for all of it once it stops
-        owed_s = min(owed_s, free_s + limits.MAX_LOGIN_DELAY_S)
-        self._settled_at[address] = now + owed_s
+        penalty_s = (
+            max(0.0, self._settled_at.pop(address, now) - now) + limits.LOGIN_FAILURE_PERIOD_S
+        )
+        # bounds the penalty that is left after many attempts
+        penalty_s = min(penalty_s, free_s + limits.MAX_LOGIN_DELAY_S)
+        self._settled_at[address] = now + penalty_s
         if len(self._settled_at) > limits.MAX_FAILED_ADDRESSES:
             self._settled_at.popitem(last=False)
-        return max(0.0, owed_s - free_s)
+        return max(0.0, penalty_s - free_s)

@@ -1,8 +1,8 @@
-"""What all connections of a process hold for their peers, bounded together.
+"""A common bound on the bytes that all connections of a process buffer.
 
-A connection holds the part of a frame that came, and what was sent and is not read. Each has
-bounds of its own, but thousands of them might use these bounds to the full. When all together
-hold too much, the one that holds most is closed: an honest peer hardly ever is that one.
+A connection buffers the received part of a frame, and sent bytes that the peer has not read.
+Each connection has bounds of its own, but thousands of them might use these bounds to the full.
+When all together buffer too much, the largest is closed, which is hardly ever an honest peer.
 
 Runs on the event loop's thread.
 """
@@ -13,22 +13,22 @@ from eventer_bridge import limits
 
 
 class Buffer:
-    """What one connection holds."""
+    """The bytes that one connection buffers."""
 
     __slots__ = ("_buffers", "_close", "is_closed", "n_bytes")
 
     def __init__(self, buffers: "Buffers") -> None:
         self._buffers = buffers
         self._close: Callable[[], object] | None = None
-        self.n_bytes = 0  # as far as it is counted
+        self.n_bytes = 0  # the counted part
         self.is_closed = False
 
     def when_too_large(self, close: Callable[[], object]) -> None:
-        """Have the connection closed by this if it holds most, and all hold too much."""
+        """Call ``close`` if this is the largest when all together hold too much."""
         self._close = close
 
     def set(self, n_bytes: int) -> None:
-        """It holds so many bytes now. Little is not counted: nobody has so many connections."""
+        """Set the bytes held now. Small amounts are not counted: no process has enough of them."""
         if n_bytes < limits.COUNTED_BUFFER_BYTES:
             if not self.n_bytes:
                 return
@@ -37,13 +37,13 @@ class Buffer:
             self._buffers.count(self, n_bytes)
 
     def close(self) -> None:
-        """The connection is gone, or is to go."""
+        """Stop counting: the connection is closed, or about to be."""
         self.set(0)
         self.is_closed = True
         self._close = None
 
     def overflow(self) -> None:
-        """It is the one that is to go."""
+        """Close the connection, as the largest one."""
         close = self._close
         self.close()
         if close is not None:
@@ -54,7 +54,7 @@ class Buffers:
     """See the module. One for all connections of a process.
 
     Args:
-        max_bytes: what they may hold together.
+        max_bytes: common bound.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -63,7 +63,7 @@ class Buffers:
         self._n_bytes = 0
 
     def count(self, buffer: Buffer, n_bytes: int) -> None:
-        """One holds so many bytes now."""
+        """Count the bytes that one connection holds now."""
         self._n_bytes += n_bytes - buffer.n_bytes
         buffer.n_bytes = n_bytes
         if n_bytes:

@@ -9,9 +9,9 @@ from eventer_bridge.net.quota import Bounds
 
 
 def raise_limit() -> None:
-    """Raise this process' limit of open files as far as it may."""
+    """Raise this process' limit of open files as far as permitted."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # refused where "unlimited" is more than the kernel allows: then it stays as it is
+    # refused where "unlimited" exceeds the kernel's limit: the limit stays as it is
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
@@ -19,11 +19,11 @@ def raise_limit() -> None:
 
 
 class Descriptors(NamedTuple):
-    """What the limit of open files allows.
+    """The limit of open files, and the connections it allows.
 
     Attributes:
-        limit: descriptors that this process may have.
-        bounds: connections that fit below it, with a reserve for the store.
+        limit: descriptors that this process may open.
+        bounds: connections that fit, with a reserve for the store.
     """
 
     limit: int
@@ -31,7 +31,7 @@ class Descriptors(NamedTuple):
 
     @property
     def are_enough(self) -> bool:
-        """Whether there may be as many connections as there usually may."""
+        """Whether the usual number of connections fits."""
         return self.bounds == Bounds.usual()
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Descriptors(NamedTuple):
 
 
 def find() -> Descriptors:
-    """Look at the limit of this process.
+    """Read the limit of this process.
 
     Raises:
         LimitError: it is too low for a store and a few connections.

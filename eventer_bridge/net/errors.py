@@ -1,4 +1,4 @@
-"""Why there is no connection, in plain words, from what the system and OpenSSL say."""
+"""Connection failures in plain words, from errors of the system and OpenSSL."""
 
 import os
 import socket
@@ -34,12 +34,12 @@ _TLS_PROBLEMS: Final = {
     "TLSV1_ALERT_PROTOCOL_VERSION": "server and client share no version of TLS",
     "WRONG_VERSION_NUMBER": "the server does not speak TLS",
     "RECORD_LAYER_FAILURE": "the server does not speak TLS",
-    "UNEXPECTED_EOF_WHILE_READING": "the server cut the connection without TLS's farewell",
+    "UNEXPECTED_EOF_WHILE_READING": "the server cut the connection without closing TLS",
 }
 
 
 def refused(error: OSError, server_name: str | None) -> str:
-    """Why connecting failed.
+    """The reason why connecting failed.
 
     Args:
         error: what ``create_connection`` raised.
@@ -64,7 +64,7 @@ def refused(error: OSError, server_name: str | None) -> str:
 
 
 def lost(error: Exception | None) -> str:
-    """Why an established connection was lost; ``error`` as ``connection_lost`` got it."""
+    """The reason why a connection was lost; ``error`` as passed to ``connection_lost``."""
     if error is None:
         return "the server closed the connection"
     if isinstance(error, ssl.SSLError):
@@ -79,5 +79,5 @@ def _tls_problem(error: ssl.SSLError) -> str:
 
 
 def _os_problem(error: OSError) -> str:
-    # several addresses failed in several ways: no errno, the text tells all of them
+    # several addresses failed in several ways: no errno, the text lists all of them
     return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -1,7 +1,7 @@
 """Framing of 002 and 003: a header byte m, m bytes of length k, k bytes of message.
 
-Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A message has at
-least one byte, and so has its length.
+Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A message and its
+length have at least one byte each.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from eventer_bridge.errors import FrameError
 
 
 def encode_frame(message: bytes) -> bytes:
-    """A message with its header, of the shortest form.
+    """A message with the shortest header.
 
     Args:
         message: at least one byte.
@@ -24,7 +24,9 @@ def encode_frame(message: bytes) -> bytes:
 
 
 def frame_parts(parts: Sequence[bytes]) -> list[bytes]:
-    """As :func:`encode_frame`, of a large message whose parts are not to be joined."""
+    """As :func:`encode_frame`, of a message in parts, which may be large and are not joined."""
+    if len(parts) == 1 and len(parts[0]) < 0x1_0000:
+        return [encode_frame(parts[0])]
     return [_header(sum(map(len, parts))), *parts]
 
 
@@ -36,17 +38,18 @@ def _header(length: int) -> bytes:
 class FrameDecoder:
     """Cuts a stream of bytes into messages.
 
-    What is fed is kept until it is taken by :meth:`next_frame`; a frame that announces more
-    than is allowed is refused as soon as its header is there. Each byte is copied a bounded
-    number of times, however the stream is cut.
+    Bytes are buffered until :meth:`next_frame` takes them; a frame that announces too many is
+    refused as soon as its header is complete. Each byte is copied a bounded number of times,
+    however the stream is cut.
 
     Args:
-        max_frame_bytes: the largest message that is accepted, in bytes.
-        content: what a message is, for the text of errors ("a JSON message").
-        max_length_bytes: the largest m that is accepted: 8 (002) or 255 (003), at least 2.
+        max_frame_bytes: the largest message accepted.
+        content: description of a message, for the text of errors ("a JSON message").
+        max_length_bytes: the largest m accepted: 8 (002) or 255 (003), at least 2.
 
     Attributes:
         max_frame_bytes: may be changed at any time.
+        buffered_bytes: bytes fed and not taken yet.
     """
 
     __slots__ = (
@@ -56,6 +59,7 @@ class FrameDecoder:
         "_frame_end",
         "_max_length_bytes",
         "_position",
+        "buffered_bytes",
         "max_frame_bytes",
     )
 
@@ -64,21 +68,17 @@ class FrameDecoder:
         self._content = content
         self._max_length_bytes = max_length_bytes
         self._buffer = bytearray()
-        self._position = 0  # up to here the buffer was taken
-        self._frame_begin = 0  # of the message that is waited for
-        self._frame_end = 0  # 0 while its header is not known
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes that were fed and not taken."""
-        return len(self._buffer) - self._position
+        self._position = 0  # the buffer is taken up to here
+        self._frame_begin = 0  # of the next message
+        self._frame_end = 0  # 0 until its header is complete
+        self.buffered_bytes = 0
 
     def missing(self) -> tuple[int, int] | None:
-        """What the next message lacks.
+        """Progress of an incomplete message.
 
         Returns:
-            Its size and the bytes of it that are here, both in bytes; (0, n) if only n bytes
-            of a header are here; None if nothing or all of it is here.
+            Its size and the bytes received of it; (0, n) if only n bytes of a header were
+            received; None if nothing or all of it was received.
 
         Raises:
             FrameError: as :meth:`next_frame`.
@@ -92,18 +92,19 @@ class FrameDecoder:
     def feed(self, data: bytes) -> None:
         """Take in bytes of the stream."""
         if self._position:
-            # what was taken is dropped here, once per feed and not once per frame
+            # taken bytes are dropped here, once per feed and not once per frame
             del self._buffer[: self._position]
             if self._frame_end:
                 self._frame_begin -= self._position
                 self._frame_end -= self._position
             self._position = 0
         self._buffer += data
+        self.buffered_bytes = len(self._buffer)
 
     def discard(self) -> None:
-        """Drop what was fed and not taken, which the decoder would hold as long as it exists."""
+        """Drop buffered bytes, which the decoder would hold as long as it exists."""
         self._buffer.clear()
-        self._position = self._frame_end = 0
+        self._position = self._frame_end = self.buffered_bytes = 0
 
     def next_frame(self) -> bytes | None:
         """The next message; None if more bytes are needed for it.
@@ -119,8 +120,9 @@ class FrameDecoder:
             return None
         message = bytes(memoryview(buffer)[self._frame_begin : end])
         self._frame_end = 0
-        if len(buffer) == end:
-            buffer.clear()  # an idle connection keeps nothing of its largest message
+        self.buffered_bytes = len(buffer) - end
+        if not self.buffered_bytes:
+            buffer.clear()  # an idle connection keeps no buffer of its largest message
             self._position = 0
         else:
             self._position = end

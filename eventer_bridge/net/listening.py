@@ -1,4 +1,4 @@
-"""A listener and the connections that it accepted, for all wires.
+"""A listener and its accepted connections, for all wires.
 
 Runs on the event loop's thread.
 """
@@ -14,8 +14,8 @@ from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.net.accepting import Acceptor, listen
-from eventer_bridge.net.admission import Admission, Place
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.admission import Admission, Slot
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
 
 StreamT = TypeVar("StreamT", bound=Stream[Any])
@@ -24,7 +24,7 @@ StreamT = TypeVar("StreamT", bound=Stream[Any])
 async def listen_for_streams(
     host: str,
     port: int,
-    make_stream: Callable[[set[StreamT], Place], StreamT],
+    make_stream: Callable[[set[StreamT], Slot], StreamT],
     *,
     admission: Admission | None = None,
     stats: ServerStats | None = None,
@@ -36,14 +36,14 @@ async def listen_for_streams(
     Args:
         host: address or name to listen on; empty: all addresses.
         port: TCP port; 0 takes a free one (see :attr:`StreamListener.port`).
-        make_stream: makes a connection of the listener's others and its place.
-        admission: of the process; None: one of its own.
-        stats: what is counted.
+        make_stream: creates a connection, from the set of the listener's connections and a slot.
+        admission: the process' slots; None: its own.
+        stats: counters.
         tls: TLS context for all connections; None for plain TCP.
-        handshake_timeout_s: what a peer gets for the TLS handshake.
+        handshake_timeout_s: time limit for the TLS handshake.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     streams: set[StreamT] = set()
     acceptor = await listen(
@@ -59,9 +59,9 @@ async def listen_for_streams(
 
 
 class StreamListener(aio.Resource, Generic[StreamT]):
-    """Accepts connections. Made by :func:`listen_for_streams`.
+    """Accepts connections. Created by :func:`listen_for_streams`.
 
-    Closing it stops accepting and closes the connections, which is bounded in time.
+    Closing it stops accepting and closes the connections, in bounded time.
     """
 
     def __init__(self, acceptor: Acceptor, streams: set[StreamT]) -> None:
@@ -78,16 +78,16 @@ class StreamListener(aio.Resource, Generic[StreamT]):
 
     @property
     def port(self) -> int:
-        """TCP port that is listened on."""
+        """TCP port in use."""
         return self._acceptor.port
 
     @property
     def streams(self) -> frozenset[StreamT]:
-        """Connections that are not gone yet."""
+        """Connections that still exist."""
         return frozenset(self._streams)
 
     async def stop_accepting(self) -> None:
-        """Accept no new connections; those that there are go on."""
+        """Accept no new connections; existing ones continue."""
         self._acceptor.stop()
         await self._acceptor.async_close()  # no more connections come from here on
 
@@ -102,5 +102,5 @@ class StreamListener(aio.Resource, Generic[StreamT]):
         await self.stop_accepting()
         streams = tuple(self._streams)
         for stream in streams:
-            stream.guard(stream.close, "server closing")
+            stream.guard(stream.close, CloseReason.SERVER_CLOSING)
         await asyncio.gather(*(stream.wait_lost() for stream in streams))

@@ -1,6 +1,6 @@
-"""Ping service (003): when a peer is to be pinged, and when it is taken for dead.
+"""Ping service (003): when to ping a peer, and when to consider it dead.
 
-Everything that is heard of a peer is a sign of life, not only the answer to a ping.
+Anything received from a peer is a sign of life, not only the answer to a ping.
 """
 
 import enum
@@ -8,7 +8,7 @@ import math
 
 
 class Verdict(enum.Enum):
-    """What is to be done about a peer."""
+    """The state of a peer."""
 
     ALIVE = "nothing"
     SILENT = "it is to be pinged"
@@ -16,15 +16,15 @@ class Verdict(enum.Enum):
 
 
 class Liveness:
-    """When a peer was last heard.
+    """Tracks the silence of a peer.
 
     Args:
-        ping_delay_s: silence after which it is to be pinged; None: never.
-        ping_timeout_s: silence after that ping after which it is dead.
-        is_postponed_by_sending: what it is sent puts off the ping as well.
+        ping_delay_s: silence before a ping; None: never ping.
+        ping_timeout_s: silence after that ping before the peer is dead.
+        is_postponed_by_sending: whether sending to the peer postpones the ping as well.
 
     Attributes:
-        has_heard: set it when something came; cheaper than to ask for the time.
+        has_heard: set when bytes arrive; cheaper than reading the clock.
     """
 
     __slots__ = (
@@ -53,11 +53,11 @@ class Liveness:
         self.has_heard = True
 
     def check(self, now: float, sent_bytes: int = 0) -> Verdict:
-        """To be called once in a while.
+        """Check the peer; call it periodically.
 
         Args:
             now: monotonic seconds.
-            sent_bytes: all that it was sent so far.
+            sent_bytes: total bytes sent to the peer.
         """
         has_sent = self._is_postponed_by_sending and sent_bytes != self._sent_bytes
         self._sent_bytes = sent_bytes

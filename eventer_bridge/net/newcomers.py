@@ -1,6 +1,6 @@
-"""Connections that have not said yet who they are: by age, by address, and by crowd.
+"""New connections (no ``init`` yet): by age, by address, and by entries of an address.
 
-Everything here takes constant time: it is asked most when there are most of them.
+Every operation takes constant time: they are most frequent when there are most entries.
 """
 
 from collections import OrderedDict, defaultdict
@@ -14,14 +14,14 @@ class Newcomers(Generic[T]):
     """Entries in the order they were added; each belongs to an address.
 
     Args:
-        has_sent: whether anything came from an entry's peer; asked only when it matters.
+        has_sent: returns whether an entry's peer has sent anything; called only when needed.
     """
 
     def __init__(self, has_sent: Callable[[T], bool]) -> None:
         self._has_sent = has_sent
         self._all: OrderedDict[T, str] = OrderedDict()
         self._by_address: dict[str, _OfAddress[T]] = {}
-        # addresses by the number of their entries, of which the largest is known
+        # addresses by the number of their entries; the largest number is known
         self._by_count: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._largest_count = 0
 
@@ -32,36 +32,36 @@ class Newcomers(Generic[T]):
         return entry in self._all
 
     def count(self, address: str) -> int:
-        """Entries of an address."""
+        """Number of entries of an address."""
         entries = self._by_address.get(address)
         return 0 if entries is None else len(entries)
 
     @property
     def largest_count(self) -> int:
-        """Entries of the address that has most."""
+        """Number of entries of the address that has most."""
         return self._largest_count
 
     def oldest(self) -> T:
         """The oldest entry of all."""
         return next(iter(self._all))
 
-    def first_to_go(self, address: str) -> T:
-        """Of an address that has one: the oldest silent entry, or the oldest if none is silent."""
-        return self._by_address[address].first_to_go(self._has_sent)
+    def victim(self, address: str) -> T:
+        """The oldest silent entry of an address, or the oldest if none is silent."""
+        return self._by_address[address].victim(self._has_sent)
 
-    def first_to_go_of_largest(self) -> T:
-        """The same of the address that has most, or of one of them."""
-        return self.first_to_go(next(iter(self._by_count[self._largest_count])))
+    def victim_of_largest(self) -> T:
+        """As :meth:`victim`, of an address that has most."""
+        return self.victim(next(iter(self._by_count[self._largest_count])))
 
     def add(self, entry: T, address: str) -> None:
-        """Add an entry, as the youngest."""
+        """Add an entry, the youngest."""
         self._all[entry] = address
         entries = self._by_address.setdefault(address, _OfAddress())
         entries.add(entry)
         self._recount(address, len(entries) - 1, len(entries))
 
     def remove(self, entry: T) -> None:
-        """Remove an entry that is there."""
+        """Remove an existing entry."""
         address = self._all.pop(entry)
         entries = self._by_address[address]
         entries.remove(entry)
@@ -100,11 +100,11 @@ class _OfAddress(Generic[T]):
         of_kind = self._sent if entry in self._sent else self._maybe_silent
         del of_kind[entry]
 
-    def first_to_go(self, has_sent: Callable[[T], bool]) -> T:
+    def victim(self, has_sent: Callable[[T], bool]) -> T:
         while self._maybe_silent:
             entry = next(iter(self._maybe_silent))
             if not has_sent(entry):
                 return entry
-            # each one moves once
+            # each entry moves once
             self._sent[entry] = self._maybe_silent.pop(entry)
         return next(iter(self._sent))

@@ -1,7 +1,7 @@
-"""How many connections there may be: of one address, and of all.
+"""Limits on the number of connections: per address, and in total.
 
-An address is what one peer can easily have only one of: an IPv4 address, or a network of
-IPv6 (/64), of which every host has all 2**64 addresses.
+An address is a unit that a peer cannot easily multiply: an IPv4 address, or an IPv6 network
+(/64), since each host can use all its 2**64 addresses.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ def address_of(host: str) -> str:
     """The address that connections from this host are counted by.
 
     Args:
-        host: numeric, as ``socket.accept`` tells it.
+        host: numeric, as ``socket.accept`` returns it.
     """
     ip = ipaddress.ip_address(host)
     if ip.version == 4:
@@ -25,7 +25,7 @@ def address_of(host: str) -> str:
 
 
 class Bounds(NamedTuple):
-    """Connections of a process: new ones (before ``init``) and known ones."""
+    """Limits on a process' new connections (before ``init``) and known ones."""
 
     new: int
     new_per_address: int
@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
 
     @classmethod
     def usual(cls) -> "Bounds":
-        """Those of ``limits``."""
+        """The bounds in ``limits``."""
         return cls(
             limits.MAX_NEW_CONNECTIONS,
             limits.MAX_NEW_CONNECTIONS_PER_ADDRESS,
@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
         )
 
     def fitting(self, connections: int) -> "Bounds":
-        """The same if there may be so many connections together, else less of everything."""
+        """These bounds if their sum fits, else all of them scaled down."""
         if connections >= self.new + self.known:
             return self
         new = min(self.new, connections // 4)
@@ -57,11 +57,11 @@ class Bounds(NamedTuple):
 
 
 class Quota:
-    """Counts connections against a bound of all and a bound of each address.
+    """Counts connections against a total and a bound per address.
 
     Args:
-        max_connections: of all addresses together.
-        max_per_address: of one address.
+        max_connections: total.
+        max_per_address: bound of each address.
     """
 
     def __init__(self, max_connections: int, max_per_address: int) -> None:
@@ -71,7 +71,7 @@ class Quota:
         self._count = 0
 
     def take(self, address: str) -> bool:
-        """Count one more; False if there are too many already."""
+        """Count one more; False if the bound is reached."""
         count = self._by_address.get(address, 0)
         if self._count >= self._max_connections or count >= self._max_per_address:
             return False

@@ -1,8 +1,8 @@
-"""Coming back to a peer that is away: the one policy for it.
+"""The retry policy for unreachable peers.
 
-An attempt that fails is followed by another one, after a random wait that grows to ten seconds,
-so that thousands who lost the same server do not come back at the same moment. The log tells each
-reason once.
+Each failed attempt is followed by another after a random wait that grows to ten seconds, so
+that thousands of clients of one server do not reconnect at the same moment. Each reason is
+logged once.
 """
 
 import logging
@@ -24,18 +24,18 @@ async def keep_trying(
     text: str,
     extra: Mapping[str, object],
 ) -> T:
-    """Try until it succeeds, or raises something unexpected.
+    """Retry until success or an unexpected error.
 
     Args:
-        attempt: is tried.
-        errors: what may be otherwise the next time.
-        log: where failures are told.
-        text: what is told there, as "feed is not connected".
-        extra: what is told besides the reason.
+        attempt: the operation.
+        errors: errors worth a retry.
+        log: logger of failures.
+        text: message of failures, as "feed is not connected".
+        extra: logged in addition to the reason.
     """
     last_reason: str | None = None
 
-    def tell(state: tenacity.RetryCallState) -> None:
+    def log_failure(state: tenacity.RetryCallState) -> None:
         nonlocal last_reason
         assert state.outcome is not None
         error = state.outcome.exception()
@@ -51,6 +51,6 @@ async def keep_trying(
         wait=tenacity.wait_random_exponential(
             multiplier=limits.RECONNECT_MIN_S, max=limits.RECONNECT_MAX_S
         ),
-        before_sleep=tell,
+        before_sleep=log_failure,
     )
     return await attempts(attempt)

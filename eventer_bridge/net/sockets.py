@@ -1,4 +1,4 @@
-"""Options of sockets and writing to them, the same for all connections, accepted or made."""
+"""Socket options and writes, the same for accepted and outgoing connections."""
 
 import asyncio
 import socket
@@ -13,10 +13,10 @@ _TCP_INFO: Final = struct.Struct("=128xQ")
 
 
 def watch_peer(tcp: Any) -> None:
-    """Let the kernel give up on a peer whose kernel no longer answers.
+    """Have the kernel give up on a peer whose kernel no longer answers.
 
     Args:
-        tcp: ``socket.socket``, or what a transport has in its place.
+        tcp: ``socket.socket``, or a transport's substitute for it.
     """
     milliseconds = int(limits.TCP_USER_TIMEOUT_S * 1000)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -24,7 +24,7 @@ def watch_peer(tcp: Any) -> None:
 
 
 def has_sent(tcp: socket.socket) -> bool:
-    """Whether anything came from the peer, read or not; true also where that is not known."""
+    """Whether the peer has sent anything, read or not; true if unknown."""
     try:
         info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:  # closed
@@ -33,7 +33,7 @@ def has_sent(tcp: socket.socket) -> bool:
 
 
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> None:
-    """Write what is sent together; joined, unless its parts are large."""
+    """Write parts; joined, unless they are large."""
     if sum(map(len, parts)) < limits.JOINED_BYTES * len(parts):
         transport.write(b"".join(parts))
     else:
@@ -41,6 +41,6 @@ def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes]) -> No
 
 
 def keep_alive(tcp: Any) -> None:
-    """Let the kernel probe a silent peer, where the wire has no pings."""
+    """Have the kernel probe a silent peer; for wires without pings."""
     tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_DELAY_S)

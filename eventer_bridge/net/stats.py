@@ -1,24 +1,57 @@
-"""Counts of what a server did, plain integers on the hot path, read by the metrics."""
+"""A server's counters: plain integers on the hot path, read by the metrics."""
 
+import enum
 from collections import Counter
+
+
+class CloseReason(enum.StrEnum):
+    """Reasons for closing a connection, for logs and metrics."""
+
+    CLOSED = "closed by this side"
+    SERVER_CLOSING = "server closing"
+    PEER_CLOSED = "peer closed"
+    LOST = "connection lost"
+    PROTOCOL_ERROR = "protocol error"
+    INTERNAL_ERROR = "internal error"
+    DECLINED = "declined"
+    TOO_MANY_CONNECTIONS = "too many connections"
+    SLOT_TAKEN = "place needed for another"
+    TOO_MUCH_BUFFERED = "too much is buffered"
+    SLOW_CONSUMER = "slow consumer"
+    WRITE_STALLED = "write stalled"
+    NO_HANDSHAKE = "no handshake"
+    NO_FIRST_MESSAGE = "no first message"
+    UNFINISHED_MESSAGE = "unfinished message"
+    PING_TIMEOUT = "ping timeout"
+    QUERY_FAILED = "query failed"
+    OUTCOME_UNKNOWN = "outcome unknown"
+    ANOTHER_HISTORY = "another history"
+
+
+class RefusedSlot(enum.StrEnum):
+    """Reasons for refusing a slot, or taking it away before init, for logs and metrics."""
+
+    ADDRESS_FULL = "too many new connections of the address"
+    ALL_FULL = "too many new connections"
+    TAKEN = CloseReason.SLOT_TAKEN.value
 
 
 class ServerStats:
     """Counts since the start. Written and read on the event loop's thread.
 
     Attributes:
-        connections: connections that are open now (from ``accept`` on, with or without init).
-        clients: connections that are initialised now.
+        connections: open connections (from ``accept`` on, with or without init).
+        clients: initialised connections.
         accepted: connections accepted.
         frames_in, frames_out: messages received and sent.
         bytes_in, bytes_out: their bytes, with framing.
-        events_registered: events that clients registered; not those that modules added.
+        events_registered: events registered by clients; not those added by modules.
         events_notified: events sent in notifications, counted per receiver.
         declined: connections whose init was declined.
         rejected: refused registrations by reason.
-        outcome_unknown: registrations of which it is not known whether they are stored.
-        refused: connections that got no place, or lost it before their init, by reason.
-        closed: closed connections by reason.
+        outcome_unknown: registrations that may or may not be stored.
+        refused: connections without a slot, by :class:`RefusedSlot`.
+        closed: closed connections, by :class:`CloseReason`.
     """
 
     def __init__(self) -> None:

@@ -1,26 +1,25 @@
-"""One connection, whatever protocol is spoken on it: what all wires do, once.
+"""One connection: everything that all wires have in common.
 
-A wire gives its protocol state without I/O (:class:`SansIo`) and says what its messages mean
+A wire provides its protocol state without I/O (:class:`SansIo`) and handles its messages
 (:meth:`Stream.on_message`)::
 
     socket ─▶ data_received ─▶ protocol.receive_data
                                protocol.next_message ─▶ on_message ─▶ send ─┐
     socket ◀──────────────────────────────── flush, once per turn ◀─────────┘
 
-Nothing here grows without bound. A connection is not read from while there is a reason not to
-(:class:`Pause`): its wire says so, it sent so many messages at once that others are to have
-their turn first, or it was accepted and does not read what it was sent. Who connected goes on
-reading then: if both stopped, neither would ever go on. A peer that is sent more than it reads
-is closed, and so is the connection that holds most when all together hold too much
+Nothing here grows without bound. Reading is paused while there is a reason (:class:`Pause`):
+the wire asks for it, the peer sent so many messages at once that other connections get their
+turn first, or the peer of an accepted connection does not read. An outgoing connection keeps
+reading in that case: if both ends stopped, neither would ever resume. A peer that reads too
+slowly is closed, and so is the connection that buffers most when all together buffer too much
 (``buffers``).
 
-Everything that depends on time is looked at by :meth:`Stream.sweep`, once a second: the first
-message, a message that began and does not end, writing that stalls, a peer that is gone, and
-the end of closing.
+:meth:`Stream.sweep` checks all deadlines, once a second: the first message, unfinished
+messages, stalled writing, lost peers, and the end of closing.
 
-A connection that was accepted closes in two steps where it can: it sends its end, and drops
-what still comes until the peer ends too, for a while. If it closed at once with bytes unread,
-the system would reset the connection, and the peer lose what it was sent last.
+An accepted connection closes in two steps if possible: it sends its end, and then drops
+incoming bytes until the peer ends too, for a while. If it closed at once with bytes unread, the
+system would reset the connection, and the peer would lose the last bytes sent.
 
 Runs on the event loop's thread.
 """
@@ -37,10 +36,10 @@ from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, 
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
-from eventer_bridge.net.admission import FOR_ANOTHER, TOO_MUCH_BUFFERED, Place
+from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.liveness import Liveness, Verdict
 from eventer_bridge.net.sockets import watch_peer, write_parts
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 
 P = ParamSpec("P")
@@ -49,15 +48,15 @@ MessageT_co = TypeVar("MessageT_co", covariant=True)
 
 
 class Pause(enum.StrEnum):
-    """Why a connection is not read from."""
+    """Reasons for not reading from a connection."""
 
     CORE_FULL = "the core is full"
-    REGISTRATIONS_FULL = "too many of its registrations are under way"
+    REGISTRATIONS_FULL = "too many of its registrations are in progress"
     QUERIES_FULL = "too many of its queries wait"
-    CONVERSATIONS_FULL = "too many of its conversations wait for an answer"
+    CONVERSATIONS_FULL = "too many of its conversations await an answer"
     WRITE_BLOCKED = "it does not read"
-    TURN_OVER = "others have their turn"
-    LARGE_MESSAGE = "a large message of it is dealt with"
+    TURN_OVER = "others get their turn"
+    LARGE_MESSAGE = "a large message of it is being handled"
     DECLINED = "it is to be declined after a while"
     USER = "its user takes no more"
     CLOSING = "it is closing"
@@ -74,8 +73,8 @@ _BACK_PRESSURE: Final = frozenset(
         Pause.USER,
     }
 )
-"""Reasons that hold a peer back. They do not hold back what it sent before its end: there is
-not much of that, and it may be gone for good any moment."""
+"""Reasons that hold a peer back. Messages sent before its end are processed nevertheless: they
+are few, and the connection may be lost any moment."""
 
 
 class SansIo(Protocol[MessageT_co]):
@@ -83,16 +82,16 @@ class SansIo(Protocol[MessageT_co]):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of messages that are not whole, or were not taken."""
+        """Bytes of messages that are incomplete or not taken yet."""
 
     def receive_data(self, data: bytes, /) -> None:
-        """Take in bytes of the peer."""
+        """Buffer bytes from the peer."""
 
     def receive_eof(self) -> None:
         """The peer sends no more.
 
         Raises:
-            RemoteProtocolError: it ended within a message.
+            RemoteProtocolError: the stream ended within a message.
         """
 
     def next_message(self) -> MessageT_co | None:
@@ -103,7 +102,7 @@ class SansIo(Protocol[MessageT_co]):
         """
 
     def discard(self) -> None:
-        """Drop what came and was not taken: the connection is gone."""
+        """Drop buffered bytes: the connection is gone."""
 
 
 class Stream(asyncio.Protocol, Generic[MessageT]):
@@ -111,85 +110,91 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     Args:
         protocol: of the wire.
-        stats: where it is counted.
-        liveness: when the peer is to be pinged.
-        place: among the connections of the process, where it was accepted; None where we
-            connected.
-        streams: the connections that it is one of, as long as there is a connection.
+        stats: counters.
+        liveness: decides when to ping the peer.
+        slot: of an accepted connection; None for an outgoing one.
+        streams: the set that holds the connection while it exists.
 
     Attributes:
-        client: name of the peer, where it is known, as logs give it.
+        client: the peer's name for logs, if known.
+        pauses: reasons for not reading; empty while it is read from.
+        has_ended: whether the peer sends no more.
+        is_write_blocked: whether senders are to wait, see :meth:`drain`.
+        close_reason: None while the connection is open.
         lost: done when the connection is gone.
     """
 
     __slots__ = (
         "_close_deadline",
         "_close_detail",
-        "_close_reason",
+        "_close_text",
         "_drained",
         "_dropped_bytes",
         "_first_message_deadline",
-        "_has_ended",
         "_is_buffering",
         "_is_leaving",
         "_is_processing",
-        "_is_write_blocked",
         "_last_left_bytes",
         "_liveness",
         "_loop",
         "_message_deadline",
         "_n_messages",
         "_n_messages_seen",
-        "_pauses",
         "_peer",
-        "_place",
         "_sans_io",
+        "_slot",
         "_stall_deadline",
         "_stats",
         "_streams",
         "_transport",
+        "_turn_end_cb",
         "_unsent",
         "_unsent_bytes",
         "_was_paused",
         "_written_bytes",
         "client",
+        "close_reason",
+        "has_ended",
+        "is_write_blocked",
         "lost",
+        "pauses",
     )
 
     mlog: ClassVar[logging.Logger]
     """Logger of the wire."""
 
     ends_first: ClassVar[bool] = False
-    """Whether who connected sends its end and waits for the server's, before it closes."""
+    """Whether an outgoing connection sends its end and waits for the server's before closing."""
 
     reads_while_blocked: ClassVar[bool] = False
-    """Whether a peer that was accepted is read from, although it does not read what it is sent."""
+    """Whether an accepted peer is read from although it does not read."""
 
     def __init__(
         self,
         protocol: SansIo[MessageT],
         stats: ServerStats,
         liveness: Liveness,
-        place: Place | None = None,
+        slot: Slot | None = None,
         streams: "set[Any] | None" = None,
     ) -> None:
         self._sans_io = protocol
         self._stats = stats
         self._liveness = liveness
-        self._place = place
+        self._slot = slot
         self._streams = streams
         self._loop = asyncio.get_running_loop()
-        self._peer = "unknown" if place is None else place.peer
+        self._peer = "unknown" if slot is None else slot.peer
         self.client: str | None = None
-        self._pauses: frozenset[Pause] = frozenset()  # most often it is empty, and takes nothing
+        self.pauses: frozenset[Pause] = frozenset()  # usually empty
         self._was_paused = False
         self._is_processing = False
-        self._has_ended = False
+        self._turn_end_cb: Callable[[], None] | None = None
+        self.has_ended = False
         self._is_buffering = False
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_leaving = False
-        self._is_write_blocked = False
+        self.is_write_blocked = False
         self._written_bytes = 0
         self._last_left_bytes = 0
         self._stall_deadline = 0.0
@@ -198,13 +203,14 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._n_messages_seen = 0
         self._message_deadline = math.inf
         self._first_message_deadline = math.inf
-        self._close_reason: str | None = None
+        self.close_reason: CloseReason | None = None
         self._close_detail: str | None = None
-        self._close_deadline = 0.0
+        self._close_text: str | None = None
+        self._close_deadline = 0.0  # while it is open
         self._dropped_bytes = 0
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
-    # --- what a wire says -----------------------------------------------------------------
+    # --- implemented by wires -------------------------------------------------------------
 
     def on_open(self) -> None:
         """There is a connection (over TLS: the handshake is done)."""
@@ -219,27 +225,30 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
         """The peer broke the protocol."""
-        self.close("protocol error", detail=str(error), level=logging.WARNING)
+        self.close(CloseReason.PROTOCOL_ERROR, detail=str(error), level=logging.WARNING)
 
-    def lost_reason(self, error: Exception | None) -> str:
-        """Why it is closed, if the peer ended (None), or it was lost."""
-        return "peer closed" if error is None else "connection lost"
+    def on_lost(self, error: Exception | None) -> None:
+        """The peer has ended (None) or the connection is lost: close it."""
+        if error is None:
+            self.close(CloseReason.PEER_CLOSED)
+        else:
+            self.close(CloseReason.LOST, detail=str(error))
 
     def on_closing(self) -> None:
-        """It is closed, here or by the peer: nothing is sent or received any more."""
+        """The connection is closed, here or by the peer: no more sending or receiving."""
 
-    def on_closed(self, reason: str) -> None:
-        """The connection is gone; called once, as the last."""
+    def on_closed(self, reason: CloseReason) -> None:
+        """The connection is gone; the last call, made once."""
 
     def on_sweep(self) -> None:
-        """Look at what else depends on time; once a second, if it was read from since the last."""
+        """Check further deadlines; once a second, unless reading was paused since the last call."""
 
     def probe(self) -> None:
-        """Send something that the peer is to answer, if the wire has that."""
+        """Send a message that the peer must answer, if the wire has one."""
 
     @property
     def first_message_timeout_s(self) -> float:
-        """What a peer gets from ``accept`` to its first message (:meth:`has_begun`)."""
+        """Time limit from ``accept`` to the first message (:meth:`clear_first_deadline`)."""
         return limits.FIRST_MESSAGE_TIMEOUT_S
 
     @property
@@ -249,12 +258,12 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     @property
     def log_extra(self) -> dict[str, object]:
-        """What lines of the log tell of the connection."""
+        """Fields of the connection for log records."""
         if self.client is None:
             return {"peer": self._peer}
         return {"peer": self._peer, "client": self.client}
 
-    # --- what its user calls --------------------------------------------------------------
+    # --- called by users ------------------------------------------------------------------
 
     @property
     def peer(self) -> str:
@@ -262,10 +271,10 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         return self._peer
 
     @property
-    def place(self) -> Place:
-        """Its place among the connections of the process, where it was accepted."""
-        assert self._place is not None
-        return self._place
+    def slot(self) -> Slot:
+        """Slot of an accepted connection."""
+        assert self._slot is not None
+        return self._slot
 
     @property
     def ssl_object(self) -> ssl.SSLObject | None:
@@ -273,59 +282,50 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         return cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
 
     @property
-    def close_reason(self) -> str | None:
-        """Why it is closed; None while it is open."""
-        return self._close_reason
-
-    @property
     def close_text(self) -> str | None:
-        """The same with what is known besides, for people."""
+        """The close reason with its details, for people."""
+        if self._close_text is not None or self.close_reason is None:
+            return self._close_text
         if self._close_detail is None:
-            return self._close_reason
-        return f"{self._close_reason}: {self._close_detail}"
-
-    @property
-    def is_write_blocked(self) -> bool:
-        """Whether senders are to wait, see :meth:`drain`."""
-        return self._is_write_blocked
+            return self.close_reason.value
+        return f"{self.close_reason.value}: {self._close_detail}"
 
     def write(self, frame: bytes, n_frames: int = 1) -> None:
         """Send a frame, or several that are joined.
 
-        It leaves when the messages that came are dealt with, or with what else is sent in this
-        turn of the loop. A peer that reads so slowly that too much waits is closed. Nothing is
-        sent if the connection is closed.
+        It leaves at the end of this turn, together with other frames. A peer that reads so
+        slowly that too much waits is closed. Nothing is sent if the connection is closed.
         """
-        if self._close_reason is not None or (self._is_write_blocked and self._is_too_slow()):
+        if self.close_reason is not None or (self.is_write_blocked and self._close_if_too_slow()):
             return
         self._unsent.append(frame)
         self._unsent_bytes += len(frame)
         self._stats.frames_out += n_frames
         if not self._is_leaving or self._unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
-            self._leave()
+            self._schedule_flush()
 
     def write_parts(self, parts: Sequence[bytes], n_frames: int = 1) -> None:
-        """As :meth:`write`, of a large frame whose parts are not to be joined."""
-        if self._close_reason is None and not (self._is_write_blocked and self._is_too_slow()):
-            self.write_anyway(parts, n_frames)
+        """As :meth:`write`, of a large frame in parts, which are not joined."""
+        if self.close_reason is None and not (self.is_write_blocked and self._close_if_too_slow()):
+            self.write_unbounded(parts, n_frames)
 
-    def write_anyway(self, parts: Sequence[bytes], n_frames: int = 1) -> None:
-        """As :meth:`write_parts`, however much waits: what is bounded in another way."""
-        if self._close_reason is not None:
+    def write_unbounded(self, parts: Sequence[bytes], n_frames: int = 1) -> None:
+        """As :meth:`write_parts`, however much waits: for senders with bounds of their own."""
+        if self.close_reason is not None:
             return
         self._unsent += parts
         self._unsent_bytes += sum(map(len, parts))
         self._stats.frames_out += n_frames
-        self._leave()
+        self._schedule_flush()
 
     async def drain(self) -> None:
-        """Wait until the peer has read enough of what was sent.
+        """Wait until the peer has read enough.
 
         Raises:
             ClosedError: the connection is closed.
         """
         self.flush()
-        while self._is_write_blocked and self._close_reason is None:
+        while self.is_write_blocked and self.close_reason is None:
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -333,84 +333,98 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def check_open(self) -> None:
         """Raise ``ClosedError`` if the connection is closed."""
-        if self._close_reason is not None:
+        if self.close_reason is not None:
             raise ClosedError(f"{self._peer}: {self.close_text}")
 
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, when the messages of this turn are taken.
+
+        For handlers of messages; replaces an earlier callback of this turn.
+        """
+        assert self._is_processing
+        self._turn_end_cb = callback
+
     def pause_reading(self, reason: Pause) -> None:
-        """Read no more, so that the peer is held back; messages stop coming at once.
+        """Stop reading, which holds the peer back; message callbacks stop at once.
 
         Args:
-            reason: what :meth:`resume_reading` is to be called with. It is read again when
-                there is no reason left.
+            reason: to be passed to :meth:`resume_reading`. Reading resumes when no reason is
+                left.
         """
-        if not self._pauses and self._is_readable():
+        if not self.pauses and self._is_readable():
             self._transport.pause_reading()
         self._was_paused = self._was_paused or reason is not Pause.TURN_OVER
-        self._pauses |= {reason}
+        self.pauses |= {reason}
 
     def resume_reading(self, reason: Pause) -> None:
-        """Take back a reason of :meth:`pause_reading`."""
-        if reason not in self._pauses:
+        """Withdraw a reason of :meth:`pause_reading`."""
+        if reason not in self.pauses:
             return
-        self._pauses -= {reason}
-        if not self._pauses and self._close_reason is None:
+        self.pauses -= {reason}
+        if not self.pauses and self.close_reason is None:
             if self._is_readable():
                 self._transport.resume_reading()
             self._process()
             if self._is_buffering:
                 self._count_buffered()
-        elif self._has_ended and self._close_reason is None:
+        elif self.has_ended and self.close_reason is None:
             self._process()
 
     def close(
         self,
-        reason: str = "closed by this side",
+        reason: CloseReason = CloseReason.CLOSED,
         *,
         detail: str | None = None,
+        text: str | None = None,
         level: int = logging.DEBUG,
         linger_s: float = 0.0,
     ) -> None:
-        """Close after what was sent has left, or was given time to.
+        """Close after pending bytes have left, or were given time to leave.
 
         Args:
-            reason: what :meth:`on_closed` and the log get; the first one holds.
-            detail: more of it, for the log.
+            reason: for :meth:`on_closed` and the log; the first one counts.
+            detail: more about the reason, for the log.
+            text: replaces the reason in :attr:`close_text` and the log.
             level: of the log record.
-            linger_s: give the peer so long to close first.
+            linger_s: time for the peer to close first.
         """
-        if self._close_reason is not None:
+        if self.close_reason is not None:
             return
         self.flush()
-        if self.close_reason is not None:  # by what was written
+        if self._close_deadline:  # closed by flushing
             return
-        self._close_reason = reason
+        self.close_reason = reason
         self._stats.closed[reason] += 1
-        extra = {**self.log_extra, "reason": reason}
+        self._close_text = text
+        reason_text = (text or reason.value)[: limits.MAX_LOG_CHARACTERS]
+        extra = {**self.log_extra, "reason": reason_text}
         if detail is not None:
             extra["detail"] = self._close_detail = detail[: limits.MAX_LOG_CHARACTERS]
         self.mlog.log(level, "closing connection", extra=extra)
-        self._pauses |= {Pause.CLOSING}
+        self.pauses |= {Pause.CLOSING}
         self._close_deadline = time.monotonic() + limits.CLOSE_TIMEOUT_S
         self._wake_drained()
         self.on_closing()
         transport = self._transport
-        # who was sent nothing has nothing to lose
-        is_waiting = self.ends_first if self._place is None else self._written_bytes > 0
-        if transport.is_closing() or self._has_ended or not is_waiting:
+        # a peer that was sent nothing can lose nothing
+        is_waiting = self.ends_first if self._slot is None else self._written_bytes > 0
+        if transport.is_closing() or self.has_ended or not is_waiting:
             transport.close()
         elif linger_s:
-            transport.resume_reading()  # only so is it noticed that the peer closes
-            self._loop.call_later(linger_s, self._end)
+            transport.resume_reading()  # else the peer's closing would go unnoticed
+            self._loop.call_later(linger_s, self._send_end)
         else:
-            self._end()
+            self._send_end()
 
-    def abort(self, reason: str, *, detail: str | None = None) -> None:
-        """Close at once; what has not left yet is dropped."""
-        self.close(reason, detail=detail, level=logging.WARNING)
+    def abort(
+        self, reason: CloseReason, *, detail: str | None = None, text: str | None = None
+    ) -> None:
+        """Close at once, dropping pending bytes."""
+        self.close(reason, detail=detail, text=text, level=logging.WARNING)
         self._transport.abort()
 
     async def wait_lost(self) -> None:
-        """After :meth:`close`: wait until it is gone; see that this is soon."""
+        """After :meth:`close`: wait until the connection is gone, and see that this is soon."""
         await asyncio.wait([self.lost], timeout=limits.LINGER_S)
         if not self.lost.done() and not self._transport.get_write_buffer_size():
             self._transport.close()
@@ -426,78 +440,78 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         # uvloop's transports are no subclasses of asyncio.Transport
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=limits.SEND_HIGH_WATER_BYTES)
-        if self._place is None:
+        if self._slot is None:
             if name := transport.get_extra_info("peername"):
                 self._peer = f"{name[0]}:{name[1]}"
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
-            self._first_message_deadline = self._place.accepted_at + self.first_message_timeout_s
-            self._place.when_taken(lambda: self.abort(FOR_ANOTHER))
-            self._place.buffer.when_too_large(lambda: self.abort(TOO_MUCH_BUFFERED))
+            self._first_message_deadline = self._slot.accepted_at + self.first_message_timeout_s
+            self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
+            self._slot.buffer.when_too_large(lambda: self.abort(CloseReason.TOO_MUCH_BUFFERED))
         if self._streams is not None:
             self._streams.add(self)
-        if self._close_reason is None:  # its place may be taken already
+        if self.close_reason is None:  # its slot may have been taken
             self.guard(self.on_open)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
-        if self._close_reason is not None:
+        """Bytes arrived."""
+        if self.close_reason is not None:
             self._drop(len(data))
             return
         self._stats.bytes_in += len(data)
         self._liveness.has_heard = True
         self._sans_io.receive_data(data)
-        if not self._pauses:
-            self._process()
-        # where we connected, a server that closes may reset what is not read at once
-        if len(data) >= limits.FULL_READ_BYTES and self._place is not None:
-            self.let_others()
+        if not self.pauses and not self._is_processing:
+            self._run_turn()
+        # not on outgoing connections: a server that closes may reset bytes not read at once
+        if len(data) >= limits.FULL_READ_BYTES and self._slot is not None:
+            self.yield_turn()
         if self._sans_io.buffered_bytes or self._is_buffering:
             self._count_buffered()
 
     def eof_received(self) -> bool:
-        """The peer sends no more. What it sent before is heard, and answered if possible."""
-        self._has_ended = True
-        if self._close_reason is not None:
-            return False  # it closed, too
+        """The peer sends no more. Earlier messages are processed, and answered if possible."""
+        self.has_ended = True
+        if self.close_reason is not None:
+            return False  # closed by both
         self.guard(self._sans_io.receive_eof)
         self._process()
-        # TLS has no connections that are closed one way only, and no server waits for more
-        if self.ssl_object is not None or self._place is None:
-            self.close(self.lost_reason(None))
-        if self._close_reason is None:
+        # TLS connections cannot be half-closed, and servers wait for nothing more
+        if self.ssl_object is not None or self._slot is None:
+            self.on_lost(None)
+        if self.close_reason is None:
             self.probe()
-        return self._close_reason is None
+        return self.close_reason is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
-        if self._close_reason is None:
-            if self._place is None:  # what came before, and was held back, is still its user's
-                self._has_ended = True
+        if self.close_reason is None:
+            if self._slot is None:  # held-back messages are still delivered
+                self.has_ended = True
                 self._run_turn()
-            self.close(self.lost_reason(exc), detail=str(exc) if exc else None)
-        assert self._close_reason is not None
+            self.on_lost(exc)
+        assert self.close_reason is not None
         if self._streams is not None:
             self._streams.discard(self)
         self._sans_io.discard()  # the connection itself may stay until garbage is collected
-        if self._place is not None:
-            self._place.release()
+        if self._slot is not None:
+            self._slot.release()
         self.lost.set_result(None)
-        self.guard(self.on_closed, self._close_reason)
+        self.guard(self.on_closed, self.close_reason)
 
     def pause_writing(self) -> None:
-        """The peer does not read as fast as it is sent to."""
-        self._is_write_blocked = True
+        """The peer reads too slowly."""
+        self.is_write_blocked = True
         self._count_buffered()
         self._last_left_bytes = self._left_bytes()
         self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
-        if self._place is not None and not self.reads_while_blocked:
+        if self._slot is not None and not self.reads_while_blocked:
             self.pause_reading(Pause.WRITE_BLOCKED)
 
     def resume_writing(self) -> None:
-        """What waited has left."""
-        self._is_write_blocked = False
+        """Pending bytes have left."""
+        self.is_write_blocked = False
         self._count_buffered()
         self._wake_drained()
         self.resume_reading(Pause.WRITE_BLOCKED)
@@ -505,7 +519,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     # --- receiving ------------------------------------------------------------------------
 
     def guard(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call what may raise because of the peer, or because of our user."""
+        """Call a function that may raise because of the peer or of our user."""
         try:
             function(*args, **kwargs)
         except RemoteProtocolError as e:
@@ -514,96 +528,96 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self.on_failed(e)
 
     def on_failed(self, error: Exception) -> None:
-        """What was to be done with a message, or sent, raised: a mistake of ours."""
-        # what it was about to send is of no use any more
-        if not (isinstance(error, ClosedError) and self._close_reason is not None):
+        """Handling or sending a message raised: a bug of ours."""
+        # a send after closing is no bug
+        if not (isinstance(error, ClosedError) and self.close_reason is not None):
             self.mlog.error("handler failed", exc_info=error, extra=self.log_extra)
-            self.close("internal error", detail=str(error), level=logging.ERROR)
+            self.close(CloseReason.INTERNAL_ERROR, detail=str(error), level=logging.ERROR)
 
     def _process(self) -> None:
-        # also called by what a message leads to: then the loop that called it goes on
+        # also called while a message is handled: then the calling loop continues
         if self._is_processing:
             return
         self._run_turn()
-        if self._has_ended:
-            self.has_answered()
+        if self.has_ended:
+            self.close_if_answered()
 
     def _run_turn(self) -> None:
         self._is_processing = self._is_leaving = True
         try:
-            self.take_turn()
+            try:
+                self.take_turn()
+            finally:
+                if self._turn_end_cb is not None:
+                    callback, self._turn_end_cb = self._turn_end_cb, None
+                    callback()
         except RemoteProtocolError as e:
             self.on_protocol_error(e)
         except Exception as e:
             self.on_failed(e)
         finally:
             self._is_processing = self._is_leaving = False
-        if self._unsent:
-            self.flush()
+        self.flush()
 
     def take_turn(self) -> None:
-        """Deal with what came, until others are to have their turn."""
+        """Handle buffered messages until the turn is over."""
         sans_io, now_s = self._sans_io, time.perf_counter
         next_message, on_message = sans_io.next_message, self.on_message
         n_messages = 0
         end_s = now_s() + limits.TURN_S
         try:
-            while not self._pauses or self.may_take:
+            while not self.pauses or self.may_take:
                 message = next_message()
                 if message is None:
                     break
                 n_messages += 1
                 on_message(message)
                 if n_messages == 1 and not sans_io.buffered_bytes:
-                    break  # most often there is one
+                    break  # usually there is one
                 if n_messages >= limits.TURN_MESSAGES or now_s() >= end_s:
-                    if self._has_ended:
+                    if self.has_ended:
                         continue
                     if sans_io.buffered_bytes:
-                        self.let_others()
+                        self.yield_turn()
                     break
         finally:
-            self.count_messages(n_messages)
-
-    def count_messages(self, n_messages: int) -> None:
-        """So many messages were taken."""
-        self._n_messages += n_messages
-        self._stats.frames_in += n_messages
+            self._n_messages += n_messages
+            self._stats.frames_in += n_messages
 
     @property
     def may_take(self) -> bool:
         """Whether the next message may be taken now."""
-        return not self._pauses or (self._has_ended and self._pauses <= _BACK_PRESSURE)
+        return not self.pauses or (self.has_ended and self.pauses <= _BACK_PRESSURE)
 
-    def let_others(self) -> None:
-        """Go on when others had their turn."""
-        if not self._pauses:
+    def yield_turn(self) -> None:
+        """Continue after other connections had their turn."""
+        if not self.pauses:
             self.pause_reading(Pause.TURN_OVER)
-            wait = self._loop.call_soon if self._place is None else self._place.turns.wait
+            wait = self._loop.call_soon if self._slot is None else self._slot.turns.wait
             wait(functools.partial(self.resume_reading, Pause.TURN_OVER))
 
     def _is_readable(self) -> bool:
-        is_open = self._close_reason is None and not self._transport.is_closing()
-        return is_open and not self._has_ended
+        is_open = self.close_reason is None and not self._transport.is_closing()
+        return is_open and not self.has_ended
 
-    def has_answered(self) -> None:
-        """Close the connection if its peer sends no more, and waits for nothing any more."""
-        if not self._has_ended or self._close_reason is not None or self._is_processing:
+    def close_if_answered(self) -> None:
+        """Close the connection if its peer sends no more and awaits nothing."""
+        if not self.has_ended or self.close_reason is not None or self._is_processing:
             return
-        # what is answered and not read yet is bounded by _check_stalled
-        if not self._is_write_blocked and not self.is_answering and self._pauses <= _BACK_PRESSURE:
-            self.close(self.lost_reason(None))
+        # answers not read yet are bounded by _check_stalled
+        if not self.is_write_blocked and not self.is_answering and self.pauses <= _BACK_PRESSURE:
+            self.on_lost(None)
 
     def _drop(self, n_bytes: int) -> None:
-        """What comes after the end is of no use."""
+        """Drop bytes that arrive after closing."""
         self._dropped_bytes += n_bytes
         if self._dropped_bytes > limits.MAX_DROPPED_BYTES:
             self._transport.close()
 
     # --- writing and closing --------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """Have what was sent leave, soon."""
+    def _schedule_flush(self) -> None:
+        """Write pending bytes soon."""
         if self._unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
             self.flush()
         elif not self._is_leaving:
@@ -611,7 +625,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Have what was sent leave now."""
+        """Write pending bytes now."""
         self._is_leaving = self._is_processing
         if not self._unsent:
             return
@@ -620,29 +634,29 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         if not self._transport.is_closing():
             self._written_bytes += n_bytes
             self._stats.bytes_out += n_bytes
-            if len(unsent) == 1:  # most often there is one
+            if len(unsent) == 1:  # usually there is one
                 self._transport.write(unsent[0])
             else:
                 write_parts(self._transport, unsent)
-            if self._is_write_blocked:
+            if self.is_write_blocked:
                 self._count_buffered()
 
     def _unread_bytes(self) -> int:
         return self._transport.get_write_buffer_size() + self._unsent_bytes
 
     def _count_buffered(self) -> None:
-        if self._place is not None:
-            self._place.buffer.set(self._sans_io.buffered_bytes + self._unread_bytes())
-            self._is_buffering = self._place.buffer.n_bytes > 0
+        if self._slot is not None:
+            self._slot.buffer.set(self._sans_io.buffered_bytes + self._unread_bytes())
+            self._is_buffering = self._slot.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
         return self._written_bytes - self._transport.get_write_buffer_size()
 
-    def _is_too_slow(self) -> bool:
-        """Close a peer that is sent yet another message, and has not read so much."""
+    def _close_if_too_slow(self) -> bool:
+        """Close a peer that has too many bytes unread; returns whether it was closed."""
         if self._unread_bytes() <= limits.MAX_SEND_BUFFER_BYTES:
             return False
-        self.abort("slow consumer", detail=f"{self._unread_bytes()} bytes are not read")
+        self.abort(CloseReason.SLOW_CONSUMER, detail=f"{self._unread_bytes()} bytes are not read")
         return True
 
     def _wake_drained(self) -> None:
@@ -650,37 +664,37 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._drained.set_result(None)
             self._drained = None
 
-    def _end(self) -> None:
-        """Send our end, and wait for the peer's; over TLS, which cannot do that, close."""
+    def _send_end(self) -> None:
+        """Send our end and wait for the peer's; over TLS, which cannot half-close, close."""
         transport = self._transport
         if transport.is_closing() or not transport.can_write_eof():
             transport.close()
             return
         try:
             transport.write_eof()
-        except OSError:  # the peer has gone, and asyncio's transport did not notice yet
+        except OSError:  # the peer is gone, unnoticed by asyncio's transport
             transport.abort()
             return
-        transport.resume_reading()  # only so is it noticed that the peer ends
+        transport.resume_reading()  # else the peer's end would go unnoticed
 
-    # --- what depends on time -------------------------------------------------------------
+    # --- deadlines ------------------------------------------------------------------------
 
     async def sweep_alone(self) -> None:
-        """Look once a second at what depends on time, where no listener does."""
+        """Sweep once a second; for connections without a listener."""
         while not self.lost.done():
             await asyncio.sleep(limits.SWEEP_PERIOD_S)
             self.sweep(time.monotonic())
 
-    def has_begun(self) -> None:
+    def clear_first_deadline(self) -> None:
         """The peer's first message came."""
         self._first_message_deadline = math.inf
 
     def sweep(self, now: float) -> None:
-        """Look at everything that depends on time; ``now`` is ``time.monotonic()``."""
-        if self._close_reason is not None:
+        """Check all deadlines; ``now`` is ``time.monotonic()``."""
+        if self.close_reason is not None:
             self._sweep_closing(now)
             return
-        self._count_buffered()  # what is below the high-water mark is told of by nobody
+        self._count_buffered()  # no callback reports changes below the high-water mark
         was_paused = self._was_paused
         for check in (
             self._check_stalled,
@@ -690,9 +704,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._check_alive,
         ):
             check(now)
-            if self.close_reason is not None:
+            if self._close_deadline:  # closed by it
                 return
-        if not was_paused:  # who is not read from is not late
+        if not was_paused:  # a peer that is not read from is not late
             self.on_sweep()
 
     def _sweep_closing(self, now: float) -> None:
@@ -705,35 +719,37 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._transport.close()
 
     def _check_stalled(self, now: float) -> None:
-        if not self._is_write_blocked:
+        if not self.is_write_blocked:
             return
         if self._left_bytes() > self._last_left_bytes:
             self._stall_deadline = now + limits.WRITE_STALL_TIMEOUT_S
             self._last_left_bytes = self._left_bytes()
         elif now > self._stall_deadline:
-            self.abort("write stalled", detail=f"{self._unread_bytes()} bytes are not read")
+            self.abort(
+                CloseReason.WRITE_STALLED, detail=f"{self._unread_bytes()} bytes are not read"
+            )
 
     def _check_gone(self, now: float) -> None:
-        """A peer that is not read from while it waits for answers: is it still there?"""
-        if not (self._pauses or self._has_ended) or not self.is_answering:
+        """Find out whether a peer that is not read from still waits for its answers."""
+        if not (self.pauses or self.has_ended) or not self.is_answering:
             return
         state = tcp_state(self._transport)
         if state is TcpState.RESET:
-            self.close("connection lost")
+            self.close(CloseReason.LOST)
             self._transport.abort()
         elif state is TcpState.ENDED:
             self.probe()
 
     def _check_late(self, now: float) -> None:
-        if self._was_paused:  # who is not read from is not late
-            self._was_paused = bool(self._pauses - {Pause.TURN_OVER})
+        if self._was_paused:  # a peer that is not read from is not late
+            self._was_paused = bool(self.pauses - {Pause.TURN_OVER})
             self._liveness.has_heard = True
         elif now > self._first_message_deadline:
-            self.close("no first message", level=logging.WARNING)
+            self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
 
     def _check_unfinished(self, now: float) -> None:
         if (
-            self._place is None
+            self._slot is None
             or self._was_paused
             or not self._sans_io.buffered_bytes
             or self._n_messages != self._n_messages_seen
@@ -742,7 +758,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._message_deadline = now + limits.MESSAGE_TIMEOUT_S
         elif now > self._message_deadline:
             self.close(
-                "unfinished message",
+                CloseReason.UNFINISHED_MESSAGE,
                 detail=f"{self._sans_io.buffered_bytes} bytes of it came within"
                 f" {limits.MESSAGE_TIMEOUT_S:g} s",
                 level=logging.WARNING,
@@ -751,6 +767,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def _check_alive(self, now: float) -> None:
         verdict = self._liveness.check(now, self._written_bytes)
         if verdict is Verdict.DEAD:
-            self.close("ping timeout", level=logging.WARNING)
+            self.close(CloseReason.PING_TIMEOUT, level=logging.WARNING)
         elif verdict is Verdict.SILENT:
             self.probe()

@@ -1,4 +1,4 @@
-"""What the kernel knows of a TCP connection, also of one that is not read from."""
+"""The kernel's state of a TCP connection, even of one that is not read from."""
 
 import asyncio
 import enum
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class TcpState(enum.Enum):
-    """What became of the peer."""
+    """State of the peer."""
 
     OPEN = "it may send more"
     ENDED = "it sends no more; it still waits for answers, or is gone"
@@ -20,9 +20,9 @@ _STATES: Final = {7: TcpState.RESET, 8: TcpState.ENDED}  # TCP_CLOSE, TCP_CLOSE_
 def tcp_state(transport: asyncio.Transport) -> TcpState:
     """State of a connection.
 
-    A peer that is gone and one that only sends no more are the same, until something is
-    sent: then the kernel of the first resets the connection. Who does not read, or has read
-    to the end, notices neither without asking here.
+    A peer that is gone looks like one that only stopped sending, until something is sent to
+    it: then its kernel resets the connection. A reader that is paused, or has read to the
+    end, notices neither without this.
     """
     tcp = transport.get_extra_info("socket")
     try:

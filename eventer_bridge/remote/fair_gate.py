@@ -1,4 +1,4 @@
-"""Letting in some at a time; of those who wait, one of each client in turn.
+"""Runs a few pieces of work at a time; those that wait are served client by client, in turn.
 
 Belongs to the event loop's thread.
 """
@@ -17,7 +17,7 @@ class FairGate:
     """See the module.
 
     Args:
-        n_places: how many are let in.
+        n_places: how many may run at a time.
     """
 
     def __init__(self, n_places: int) -> None:
@@ -25,11 +25,10 @@ class FairGate:
         self._waiting: QueryLine[asyncio.Future[None]] = QueryLine()
 
     async def run(self, client: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do work of a client when there is a place for it.
+        """Run work of a client when there is a place for it.
 
-        Who gives up waiting for a place never begins. Work that began goes on, and keeps its
-        place, even if nobody waits for it any more: whoever does it is not to be asked for
-        more meanwhile.
+        Work cancelled before it has a place never begins. Work that began goes on, and keeps its
+        place, even if its caller is cancelled: it still occupies the server.
         """
         if self._n_free:
             self._n_free -= 1
@@ -46,7 +45,7 @@ class FairGate:
             await place
         except asyncio.CancelledError:
             if place.cancelled():
-                with contextlib.suppress(KeyError, ValueError):  # it was passed over already
+                with contextlib.suppress(KeyError, ValueError):  # passed over already
                     self._waiting.remove(client, place)
             else:
                 self._leave()
@@ -54,12 +53,12 @@ class FairGate:
 
     def _on_done(self, task: asyncio.Future[T]) -> None:
         if not task.cancelled():
-            task.exception()  # counts as looked at: maybe nobody waits
+            task.exception()  # mark it as retrieved: maybe nobody waits
         self._leave()
 
     def _leave(self) -> None:
-        while self._waiting:
-            place = self._waiting.pop(next(self._waiting.clients))
+        while self._waiting.clients:
+            place = self._waiting.pop()
             if not place.done():
                 place.set_result(None)
                 return

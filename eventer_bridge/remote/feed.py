@@ -1,23 +1,23 @@
 """A feed of a remote Event Server's events: every one, once, in order (001, "server" query).
 
-A feed connects, and connects again whenever the connection is lost. Each time it first
-catches up: with ``server`` queries from the last event that it delivered of each server it
-knows, while live notifications wait; then it goes on with those. What is delivered are whole
-sessions, of each server in the order of their ids::
+A feed connects, and reconnects whenever the connection is lost. Each time it first catches up,
+with ``server`` queries from the last event that it delivered of each known server, while live
+notifications wait; then it continues with those. It delivers whole sessions, those of a server in
+the order of their ids::
 
     connect ─▶ queries from the last known id ─▶ notifications that came meanwhile ─▶ live
        ▲                                                                               │
        └───────────────────────────── connection lost ─────────────────────────────────┘
 
-A session that could not be delivered ends the connection, and nothing after it is delivered
-before it was: the next connection begins when everything that is under way has ended, and
-where :data:`KnownCb` then says.
+A session that cannot be delivered ends the connection, and nothing is delivered after it until it
+is: the next connection begins when all deliveries under way have ended, where :data:`KnownCb` then
+says.
 
-Notifications are acknowledged when they are delivered; while it catches up, at once: some
+Notifications are acknowledged when they are delivered, or at once while the feed catches up: some
 servers (hat-event) write nothing to disk while they wait for that.
 
-Catching up is done in slices, and gives way between them. Of a session that is too large to be told
-of in one message (``limits.MAX_SESSION_BYTES``), the first events are delivered.
+Catching up runs in slices, and gives way between them. Of a session that is too large for one
+message (``limits.MAX_SESSION_BYTES``), the first events are delivered.
 
 Belongs to the event loop's thread.
 """
@@ -44,15 +44,15 @@ from eventer_bridge.slices import Steps
 mlog = logging.getLogger(__name__)
 
 ConnectCb: TypeAlias = Callable[[EventsCb], Awaitable[EventerClient]]
-"""Connects; notifications are to be given to the callback."""
+"""Connects; the client passes notifications to the callback."""
 
 DeliverCb: TypeAlias = Callable[[Sequence[Event]], asyncio.Future[None]]
-"""Takes the events of a session; done when it has them for good. Where it fails, the feed
-connects again, and delivers the session again. The future is never cancelled."""
+"""Takes the events of a session; done when it has them for good. If it fails, the feed
+reconnects, and delivers the session again. The future is never cancelled."""
 
 KnownCb: TypeAlias = Callable[[EventerClient], Awaitable[Mapping[int, EventId | None]]]
 """The servers to catch up with, and the last event that was delivered of each; None: none
-was. Called after each connection; what live notifications tell of other servers is added."""
+was. Called after each connection; servers that only live notifications name are added."""
 
 
 class FeedState(enum.Enum):
@@ -73,8 +73,7 @@ class Feed(aio.Resource):
         deliver: see :data:`DeliverCb`.
         server_id: the only server whose events are accepted; None: events of all.
         on_client: called with each new connection, and with None when it is lost.
-        on_state: called with the state and, when SYNCED, the number of events that were
-            caught up with.
+        on_state: called with the state and, when SYNCED, the number of events caught up with.
         give_way: awaited now and then while it catches up; see ``slices.run``.
     """
 
@@ -103,7 +102,7 @@ class Feed(aio.Resource):
         self._positions: dict[int, EventId | None] = {}
         self._backlog: deque[Sequence[Event]] | None = None
         self._backlog_events = 0
-        self._dropped: dict[int, EventId] = {}  # positions before what was told and not kept
+        self._dropped: dict[int, EventId] = {}  # positions before dropped events
         self._failure: BaseException | None = None  # why a session was not delivered
         self._undelivered: dict[asyncio.Future[None], int] = {}  # with their events
         self._undelivered_events = 0
@@ -125,22 +124,22 @@ class Feed(aio.Resource):
 
     @property
     def n_received(self) -> int:
-        """Events that were taken of the server, so far."""
+        """Events received from the server so far."""
         return self._n_received
 
     @property
     def pending_events(self) -> int:
-        """Events that came and are not delivered yet, those that wait for that included."""
+        """Events received and not delivered yet, those that wait for delivery included."""
         return self._undelivered_events + self._backlog_events
 
     def last_received(self, server_id: int) -> EventId | None:
-        """The last event of a server that came, one that was left out included."""
+        """The last event received of a server, including those left out."""
         last = self._positions.get(server_id)
         refused = None if self._client is None else self._client.last_refused(server_id)
         return max([i for i in (last, refused) if i is not None], default=None)
 
     async def wait_delivered(self) -> None:
-        """Wait until what has come is delivered."""
+        """Wait until everything received is delivered."""
         if self._undelivered:
             await asyncio.wait(tuple(self._undelivered))
 
@@ -153,9 +152,9 @@ class Feed(aio.Resource):
             await keep_trying(self._follow, Exception, mlog, "feed is not connected", extra)
 
     async def _follow(self) -> None:
-        """One connection, until it is lost.
+        """Follow over one connection, until it is lost.
 
-        Returns where it was of use; an attempt that broke off soon raises why.
+        Returns if the connection was stable; raises the reason if it ended soon.
         """
         self._backlog, self._backlog_events, self._dropped = deque(), 0, {}
         self._failure = None
@@ -167,7 +166,7 @@ class Feed(aio.Resource):
             self._on_client(client)
             self._on_state(FeedState.CONNECTED, None)
             count = await self._catch_up(client)
-            if not client.is_open:  # it was lost just now, so that nothing can be begun with it
+            if not client.is_open:  # lost just now: nothing can begin on it
                 raise ClosedError(f"connection lost: {client.close_reason}")
             mlog.info("feed is live", extra={"server": self._name, "events": count})
             self._on_state(FeedState.SYNCED, count)
@@ -177,7 +176,7 @@ class Feed(aio.Resource):
         except EventerBridgeError as e:
             if self._loop.time() - connected_at < limits.STABLE_CONNECTION_S:
                 raise
-            mlog.warning("feed broke off", extra={"server": self._name, "reason": str(e)})
+            mlog.warning("feed interrupted", extra={"server": self._name, "reason": str(e)})
         finally:
             self._refused_events += client.refused_events
             self._client = None
@@ -204,10 +203,10 @@ class Feed(aio.Resource):
                 return count
 
     async def _pull(self, client: EventerClient, server_id: int, *, is_first: bool) -> int:
-        """Deliver what is stored of a server behind its position."""
+        """Deliver the stored events of a server behind its position."""
         count = 0
         last = self._positions[server_id]
-        begun: list[Event] = []  # the last session of a page, which may go on with the next one
+        begun: list[Event] = []  # the last session of a page, which may continue on the next one
         while True:
             params = QueryServerParams(server_id, persisted=client.persisted, last_event_id=last)
             result = await client.query(params)
@@ -230,7 +229,7 @@ class Feed(aio.Resource):
                 self._raise_failure()
                 return count
             if len(begun) > limits.MAX_RECEIVED_EVENTS or not result.events:
-                raise RemoteProtocolError("answers that lead nowhere")
+                raise RemoteProtocolError("answers without progress")
 
     def _deliver_page(
         self, page: deque[Event], server_id: int, last: EventId | None, begun: list[Event]
@@ -238,13 +237,13 @@ class Feed(aio.Resource):
         """Deliver sessions of a page, until enough are under way.
 
         Args:
-            page: its events; those that are left are to be delivered later.
-            server_id: whose they have to be.
-            last: the event that they have to be behind.
-            begun: events of the same session that came before them.
+            page: its events; those that remain are for later.
+            server_id: the server that they must be of.
+            last: the event that they must follow.
+            begun: earlier events of the same session.
 
         Returns:
-            Events of the last session, of which there may be more.
+            Events of the last session, which may have more.
         """
         while page and self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS:
             event = page.popleft()
@@ -261,7 +260,7 @@ class Feed(aio.Resource):
         return begun
 
     def _deliver_backlog(self) -> Steps[None]:
-        """Deliver what came while it caught up, until enough is under way."""
+        """Deliver notifications that came while catching up, until enough is under way."""
         while (
             self._backlog
             and not self._dropped
@@ -275,7 +274,7 @@ class Feed(aio.Resource):
     # --- live -----------------------------------------------------------------------------
 
     def _on_events(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
-        """A notification came; done when it was delivered."""
+        """Take a notification; done when it is delivered."""
         if self._backlog is None:
             return self._deliver_new(events)
         self._backlog.append(events)
@@ -285,7 +284,7 @@ class Feed(aio.Resource):
         return None
 
     def _drop_backlog(self) -> None:
-        """Keep no more of it than where to query it from."""
+        """Keep only the positions from which to query it again."""
         assert self._backlog is not None
         for event in itertools.chain.from_iterable(self._backlog):
             server_id, session_id = _session_of(event)
@@ -296,13 +295,13 @@ class Feed(aio.Resource):
         self._backlog_events = 0
 
     def _deliver_new(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
-        """Deliver what was not delivered yet; done when the last of it was, None: nothing."""
+        """Deliver what was not delivered yet; done when all of it is, None: there is nothing."""
         delivery = None
         for (server_id, session_id), group in groupby(events, _session_of):
             session = list(group)
             self._check_server(server_id, self._positions)
             if any(later.id <= event.id for event, later in pairwise(session)):
-                raise RemoteProtocolError(f"events of session {session_id} in no order")
+                raise RemoteProtocolError(f"events of session {session_id} out of order")
             last = self._positions.get(server_id)
             if last is not None and session[-1].id <= last:
                 continue
@@ -314,7 +313,7 @@ class Feed(aio.Resource):
         done: asyncio.Future[None] = self._loop.create_future()
 
         def on_delivered(_: object) -> None:
-            # sessions are delivered in order: so were those before it
+            # sessions are delivered in order: earlier ones are, too
             if self._failure is None and not done.done():
                 done.set_result(None)
 
@@ -333,7 +332,7 @@ class Feed(aio.Resource):
 
     def _deliver_session(self, session: Sequence[Event]) -> asyncio.Future[None]:
         if self._failure is not None:
-            return self._loop.create_future()  # after what failed, nothing is delivered
+            return self._loop.create_future()  # nothing is delivered after a failure
         self._positions[session[-1].id.server] = session[-1].id
         self._n_received += len(session)
         session = self._within_bounds(session)
@@ -350,7 +349,7 @@ class Feed(aio.Resource):
         return delivery
 
     def _within_bounds(self, session: Sequence[Event]) -> Sequence[Event]:
-        """A session without what is too much for those who are told of it in one message."""
+        """A session without the events that exceed one message to clients."""
         if _most_bytes(session) <= limits.MAX_SESSION_BYTES:
             return session
         left_bytes = limits.MAX_SESSION_BYTES
@@ -389,7 +388,7 @@ class Feed(aio.Resource):
             self._client.set_reading(self._undelivered_events <= limits.MAX_FOLLOWED_EVENTS)
 
     async def _settle(self, max_events: int = 0) -> None:
-        """Wait until so few events are under way."""
+        """Wait until at most this many events are under way."""
         while self._undelivered_events > max_events:
             await asyncio.wait(tuple(self._undelivered), return_when=asyncio.FIRST_COMPLETED)
 
@@ -403,8 +402,8 @@ def _session_of(event: Event) -> tuple[int, int]:
 
 
 def _most_bytes(session: Sequence[Event]) -> int:
-    """What the payloads of a session have at the most; quicker than to encode their labels."""
+    """Upper bound of the bytes of a session's payloads; faster than encoding their labels."""
     payloads = [event.payload for event in session if event.payload is not None]
     labels = [i.data_type for i in payloads if type(i) is BinaryPayload]
-    # a character has four bytes at the most
+    # a character has at most four bytes
     return sum([len(i.data) for i in payloads]) + 4 * sum(map(len, labels))

@@ -1,8 +1,8 @@
-"""Whether a remote server's events go on where those end that are kept here.
+"""Whether a remote server continues the events that are kept here.
 
-It tells of its history (``history``), and so do the events that are kept. Where they do not tell,
-or tell of the same, the events are compared, as far as that is possible: a store can be set back
-by other means than ``mariner restore``, a copy of its directory for example.
+The server publishes its history (``history``), and the kept events have one as well. If they do
+not, or have the same, the events are compared as far as possible: a store can be set back by other
+means than ``mariner restore``, such as a copy of its directory.
 
 Belongs to the event loop's thread.
 """
@@ -31,8 +31,8 @@ class Following:
     """See the module.
 
     Args:
-        engine: where events are kept.
-        remote_id: whose events they are.
+        engine: keeps the events.
+        remote_id: the server whose events they are.
     """
 
     def __init__(self, engine: Engine, remote_id: int) -> None:
@@ -45,18 +45,18 @@ class Following:
     async def begin(
         self, client: EventerClient, session_id: int, timestamp: Timestamp | None
     ) -> str | None:
-        """Compare, at the beginning of a connection.
+        """Compare when a connection begins.
 
         Args:
             client: a connection to the remote server.
-            session_id: the last session that is kept.
-            timestamp: of that session; None: none is kept.
+            session_id: the last session kept here.
+            timestamp: of that session; None: no session is kept.
 
         Returns:
             Why the server cannot be followed; None: it can.
 
         Raises:
-            EventerBridgeError: the remote server was lost, or the store here failed.
+            EventerBridgeError: the connection was lost, or the store here failed.
         """
         latest = (await client.query(QueryLatestParams([self._type]))).events
         self._history = history.read_all(latest).get(self._remote_id)
@@ -64,27 +64,28 @@ class Following:
         if timestamp is None:
             return None
         kept = await self._engine.known_history(self._remote_id)
-        held = None if kept is None else kept.id
+        followed = None if kept is None else kept.id
         if self._history is not None:
-            reason = history.refusal(held, self._history, session_id)
+            reason = history.refusal(followed, self._history, session_id)
         else:
-            reason = None if held is None else f"it tells of no history, and {held} was followed"
+            reason = None if followed is None else f"it has no history, but {followed} was followed"
         if reason is None and not await self._has_events(client, session_id, timestamp):
-            reason = f"session {session_id}, which is the last one here, is another one there"
+            reason = f"session {session_id}, the last one here, is a different one there"
         return reason
 
     def goes_on(self, session: Sequence[Event]) -> str | None:
-        """Look at a session that the server told of.
+        """Compare a session that the server sent.
 
-        Who only hands on the events of a server may come to another history of it at any time.
+        A server that only passes on the events of another may switch to another history of it at
+        any time.
 
         Returns:
-            Why it cannot be kept, nor any later one; None: it can.
+            Why neither it nor any later one can be kept; None: it can.
         """
         found = history.of_session(session)
         if found is not None and (self._history is None or found.id not in self._history.ids):
-            held = None if self._history is None else self._history.id
-            if reason := history.refusal(held, found, self._session):
+            followed = None if self._history is None else self._history.id
+            if reason := history.refusal(followed, found, self._session):
                 return reason
             self._history = found
         self._session = session[0].id.session
@@ -93,23 +94,23 @@ class Following:
     async def _has_events(
         self, client: EventerClient, session_id: int, timestamp: Timestamp
     ) -> bool:
-        """Whether what the server has goes with the last session of it that is kept here."""
+        """Whether the server's events are consistent with the last session kept here."""
         event = await client.first_event(self._remote_id, session_id)
         if event is not None:
             if event.id.session == session_id:
                 return event.timestamp == timestamp
-            # that session was deleted there, or never was
+            # that session was deleted there, or never existed
             return event.timestamp >= timestamp and await self._has_latest(client, session_id)
-        # Nothing so new is there: also that can be deleted, where other servers' events of its
-        # types are newer. But not the last one of this type; each start registers one.
+        # Nothing so new is there. It may have been deleted, if other servers' events of its types
+        # are newer; but not the last event of this type, of which each start registers one.
         engine = ("event", str(self._remote_id), "engine")
         started = (await client.query(QueryLatestParams([engine]))).events
         return bool(started) and started[0].timestamp <= timestamp
 
     async def _has_latest(self, client: EventerClient, session_id: int) -> bool:
-        """Whether of no type an event is kept here which is later than all that are there.
+        """Whether no type has an event here that is later than all of its events there.
 
-        The latest event of a type is never deleted. Looked at are types of the last sessions.
+        The latest event of a type is never deleted. Checks the types of the last sessions.
         """
         first = max(session_id - limits.COMPARED_SESSIONS, 0)
         params = QueryServerParams(
@@ -124,7 +125,7 @@ class Following:
         found = query_all(client.query, QueryLatestParams(types))
         latest = {event.type: event async for event in found}
         return all(
-            # others than ours may keep no latest events of some types
+            # servers other than ours may not keep the latest event of every type
             self._history is None if i not in latest else not _is_before(latest[i], kept[i])
             for i in types
         )

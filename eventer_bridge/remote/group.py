@@ -1,9 +1,9 @@
-"""The other servers of a group, as the Monitor Server tells of them.
+"""The other servers of a group, as the Monitor Server lists them.
 
-Their events are kept here: each is replicated, as long as it is told of or connected. Those
-that the configuration lists for replication already, with a token or TLS of their own, are
-left to that. A server that loses its own connection to the Monitor Server is told of no
-longer while it may still be at work; that is why its status is looked at as well.
+Their events are kept here: each is replicated while it is listed or connected, except for those
+that the configuration already replicates, with a token or TLS of their own. A server that loses
+its own connection to the Monitor Server is no longer listed, but may still be active; so its
+status counts as well.
 
 Belongs to the event loop's thread.
 """
@@ -34,13 +34,13 @@ class _EventerServer(msgspec.Struct):
 
 
 class ServerData(msgspec.Struct):
-    """What a server has the Monitor Server tell of it (as hat-event's servers do).
+    """What a server publishes through the Monitor Server (as hat-event's servers do).
 
     Attributes:
         server_id: identifier of the server.
-        eventer_server: where Eventer clients connect to; None where that takes TLS, of which
-            Hat's components know nothing.
-        server_token: what clients have to give, if they have to give anything.
+        eventer_server: address for Eventer clients; None if it requires TLS, which Hat's
+            components do not know.
+        server_token: the token that clients must send; None: none.
     """
 
     server_id: Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -50,8 +50,8 @@ class ServerData(msgspec.Struct):
 
 def server_data(server_id: int, address: chatter.Address, token: str | None) -> dict[str, Any]:
     """:class:`ServerData` of this server, as JSON."""
-    told = None if address.is_tls else _EventerServer(address.host, address.port)
-    data: dict[str, Any] = msgspec.to_builtins(ServerData(server_id, told, token))
+    server = None if address.is_tls else _EventerServer(address.host, address.port)
+    data: dict[str, Any] = msgspec.to_builtins(ServerData(server_id, server, token))
     return data
 
 
@@ -64,8 +64,8 @@ class ServerGroup(aio.Resource):
     """See the module.
 
     Args:
-        engine: where events are kept.
-        token: of this server, which those that are found have to have, too.
+        engine: keeps the events.
+        token: of this server; the others must have the same.
         replications: those of the configuration.
     """
 
@@ -75,7 +75,7 @@ class ServerGroup(aio.Resource):
         self._engine = engine
         self._token = token
         self._configured = {i.remote_id: i for i in replications}
-        self._members: dict[int, Replication] = {}  # of the configured ones, those of the group
+        self._members: dict[int, Replication] = {}  # configured ones that belong to the group
         self._servers: dict[int, chatter.Address] = {}
         self._found: dict[int, _Found] = {}
         self._reasons: set[str] = set()
@@ -91,7 +91,7 @@ class ServerGroup(aio.Resource):
 
     @property
     def replications(self) -> list[Replication]:
-        """Those of servers that were found, without those of the configuration."""
+        """Replications of the servers found, without those of the configuration."""
         return [found.replication for found in self._found.values()]
 
     @property
@@ -107,39 +107,41 @@ class ServerGroup(aio.Resource):
             await self._status_changed.wait()
 
     def update(self, servers: Iterable[Any]) -> None:
-        """Take what the Monitor Server tells.
+        """Take the current list of the Monitor Server.
 
         Args:
             servers: JSON data of each other component of the group.
         """
-        told: dict[int, chatter.Address] = {}
+        listed: dict[int, chatter.Address] = {}
         reasons: set[str] = set()
         for data in servers:
             try:
-                self._take(data, told)
+                self._take(data, listed)
             except msgspec.ValidationError as e:
                 reasons.add(str(e))
         for reason in reasons - self._reasons:
             mlog.warning("a server of the group is not replicated", extra={"reason": reason})
         self._reasons = reasons
-        self._servers = told
+        self._servers = listed
         self._servers_changed.set()
 
-    def _take(self, data: Any, told: dict[int, chatter.Address]) -> None:
+    def _take(self, data: Any, listed: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
         server_id = server.server_id
         if server_id == self._engine.server_id:
-            raise msgspec.ValidationError(f"server_id {server_id} is the one of this server")
+            raise msgspec.ValidationError(f"server_id {server_id} is that of this server")
         if server_id in self._configured:
             self._add_member(self._configured[server_id])
             return
         if server.eventer_server is None:
-            raise msgspec.ValidationError(f"server {server_id} wants TLS: list it in replication")
+            raise msgspec.ValidationError(
+                f"server {server_id} requires TLS: list it in replication"
+            )
         if self._token is not None and server.server_token != self._token:
             raise msgspec.ValidationError(f"server {server_id} has another token")
-        if len(told) >= limits.MAX_GROUP_SERVERS:
+        if len(listed) >= limits.MAX_GROUP_SERVERS:
             raise msgspec.ValidationError(f"more than {limits.MAX_GROUP_SERVERS} servers")
-        told[server_id] = chatter.Address(server.eventer_server.host, server.eventer_server.port)
+        listed[server_id] = chatter.Address(server.eventer_server.host, server.eventer_server.port)
 
     def _add_member(self, member: Replication) -> None:
         if member.remote_id not in self._members:
@@ -148,7 +150,7 @@ class ServerGroup(aio.Resource):
 
     def _on_remote_status(self) -> None:
         self._status_changed.set()
-        self._servers_changed.set()  # who is not told of and was connected may be so no longer
+        self._servers_changed.set()  # one that is not listed may have disconnected
 
     async def _replicate_loop(self) -> None:
         try:
@@ -162,8 +164,8 @@ class ServerGroup(aio.Resource):
 
     async def _replicate(self) -> None:
         for server_id, found in tuple(self._found.items()):
-            is_told = self._servers.get(server_id) == found.address
-            if not is_told and found.replication.remote_status is None:
+            is_listed = self._servers.get(server_id) == found.address
+            if not is_listed and found.replication.remote_status is None:
                 await found.replication.async_close()
                 del self._found[server_id]
         for server_id, address in self._servers.items():

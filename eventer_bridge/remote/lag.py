@@ -1,17 +1,17 @@
 """How far a replication is behind: what *synced* means.
 
-It asks the remote server, every ``limits.LAG_PERIOD_S``, for what is durable there behind the
-last event that came. Where nothing is, and all that came is durable here, all that the server
-had when it was asked is kept. Two figures follow:
+Every ``limits.LAG_PERIOD_S`` it queries the remote server for durable events behind the last one
+received. If there are none, and everything received is durable here, all that the server had at
+the time of the query is kept. Two figures follow:
 
-- **seconds**: since when that is so. What was stored there longer ago is kept here, or was left
-  out for good (``Replication.refused_events``).
-- **events**: those that came between the last question and its answer, and so were on their way,
-  and those that are not durable here yet. There may be more while it catches up: how many the
-  remote server has, nobody knows before they come.
+- **seconds**: since the last time that was so. Events stored there longer ago are kept here, or
+  were left out for good (``Replication.refused_events``).
+- **events**: those that came between the last query and its answer, and so were on their way, and
+  those that are not durable here yet. There may be more while it catches up: nobody knows how many
+  the remote server has before they come.
 
-It is synced when it has caught up, and as long as both are within ``limits.MAX_SYNCED_LAG_S``
-and ``MAX_SYNCED_LAG_EVENTS``; it is so again at half of them.
+It is synced once it has caught up, while both are within ``limits.MAX_SYNCED_LAG_S`` and
+``MAX_SYNCED_LAG_EVENTS``; after that, it is synced again at half of them.
 
 Belongs to the event loop's thread.
 """
@@ -29,9 +29,9 @@ class Lag:
     """See the module.
 
     Args:
-        feed: what follows the server.
+        feed: follows the server.
         server_id: its identifier.
-        on_looked: called after each look at it.
+        on_looked: called after each query.
     """
 
     def __init__(self, feed: Feed, server_id: int, on_looked: Callable[[], None]) -> None:
@@ -44,7 +44,7 @@ class Lag:
 
     @property
     def seconds(self) -> float:
-        """See the module; since it was created, where nothing is known."""
+        """See the module; since its creation, if nothing is known yet."""
         return self._loop.time() - self._complete_at_s
 
     @property
@@ -60,12 +60,12 @@ class Lag:
         )
 
     def note_complete(self) -> None:
-        """All that the server has is kept."""
+        """Note that all events of the server are kept."""
         self._complete_at_s = self._loop.time()
         self._n_under_way = 0
 
     async def watch(self, client: EventerClient) -> None:
-        """Ask the server, again and again.
+        """Query the server, again and again.
 
         Raises:
             EventerBridgeError: it does not answer, or the connection is lost.

@@ -1,16 +1,17 @@
 """Active and standby: the engine works while the Monitor Server says so (package hat-monitor).
 
-The Monitor Server knows the components of a group; by its algorithm BLESS_ONE it blesses one
-of them at a time, the ready one with the lowest rank, and another one only after the one
-before has told that it ended. Whoever is blessed starts its engine, the others are STANDBY::
+The Monitor Server knows the components of a group. By its algorithm BLESS_ONE it blesses one of
+them at a time, the ready one with the lowest rank, and another one only after the previous one has
+reported that it ended. The blessed one starts its engine, the others are STANDBY::
 
     connect ─▶ ready ─▶ blessed ─▶ others are STANDBY ─▶ engine.start()
        ▲         ▲         │                                  │
-       │         └─────────┴── blessing withdrawn ◀───────────┤ engine.stop(), told
+       │         └─────────┴── blessing withdrawn ◀───────────┤ engine.stop(), reported
        └────────────────────── connection lost ◀──────────────┘ engine.stop()
 
-What it tells of this server to all of its components is what hat-event's servers have told:
-``hat.event.component`` finds the active one by it, and the servers of a group each other.
+It passes the data of this server to all of its components, the same data as hat-event's servers
+publish: ``hat.event.component`` finds the active server by it, and the servers of a group find each
+other.
 
 Belongs to the event loop's thread.
 """
@@ -36,13 +37,13 @@ mlog = logging.getLogger(__name__)
 
 
 class Member(NamedTuple):
-    """This server, as the Monitor Server tells of it.
+    """This server, as the Monitor Server lists it.
 
     Attributes:
         name: of the component, for operators.
         group: name of the group of servers, one of which is active.
-        address: where Eventer clients connect to.
-        token: what they have to give; all servers of the group have the same.
+        address: where Eventer clients connect.
+        token: which they must send; all servers of the group have the same.
     """
 
     name: str
@@ -57,14 +58,14 @@ def create(
     member: Member,
     replications: Iterable[Replication] = (),
 ) -> "Monitor":
-    """Become a member of a group; connects, and connects again, in the background.
+    """Become a member of a group; connects, and reconnects, in the background.
 
     Args:
-        engine: is started and stopped; stays the caller's to close, afterwards.
+        engine: is started and stopped; the caller closes it afterwards.
         monitor: where the Monitor Server listens for components.
         member: this server.
-        replications: those that there are already; other servers of the group that are not
-            among them are replicated by the returned monitor.
+        replications: existing ones; the returned monitor replicates the other servers of the
+            group.
     """
     return Monitor(engine, monitor, member, replications)
 
@@ -72,7 +73,7 @@ def create(
 class Monitor(aio.Resource):
     """See the module. Made by :func:`create`.
 
-    Closing it stops the engine, before the Monitor Server is told. It closes by itself if
+    Closing it stops the engine, and then notifies the Monitor Server. It closes by itself if
     the engine cannot be started.
     """
 
@@ -99,7 +100,7 @@ class Monitor(aio.Resource):
 
     @property
     def replications(self) -> list[Replication]:
-        """Those of servers that the Monitor Server told of."""
+        """Replications of the servers that the Monitor Server listed."""
         return self._group.replications
 
     async def _run(self) -> None:
@@ -112,7 +113,10 @@ class Monitor(aio.Resource):
                     "monitor server is not reachable",
                     {"address": str(self._address)},
                 )
-                mlog.warning("monitor server is gone", extra={"address": str(self._address)})
+                mlog.warning(
+                    "connection to the monitor server is lost",
+                    extra={"address": str(self._address)},
+                )
                 await asyncio.sleep(limits.RECONNECT_MIN_S)
         finally:
             self.close()
@@ -122,7 +126,7 @@ class Monitor(aio.Resource):
         """Be a component of the Monitor Server until the connection is lost.
 
         Raises:
-            OSError: there is no connection, or it was closed without a word.
+            OSError: there is no connection, or it was closed without an answer.
         """
         self._is_known = False
         async with asyncio.timeout(limits.CONNECT_TIMEOUT_S):
@@ -139,9 +143,9 @@ class Monitor(aio.Resource):
             await component.set_ready(True)
             await component.wait_closing()
             if not self._is_known:
-                raise ConnectionError("closed without a word, is it a monitor server?")
+                raise ConnectionError("closed without an answer: is it a monitor server?")
         finally:
-            # before the connection: nobody else is to be blessed while this one is at work
+            # before the connection ends: no other may be blessed while this one is active
             await aio.uncancellable(self._end_activity())
             await aio.uncancellable(component.async_close())
 
@@ -158,7 +162,7 @@ class Monitor(aio.Resource):
         return self._activity
 
     async def _on_close_request(self, component: Component) -> None:
-        # the Monitor Server ends, and waits for us a while
+        # the Monitor Server is ending, and waits a while for us
         await self._end_activity()
 
     async def _end_activity(self) -> None:
@@ -190,9 +194,9 @@ class _Activity(aio.Resource):
     async def _run(self) -> None:
         try:
             if self._group.is_other_active:
-                mlog.warning("another server of the group is active: waiting until it is not")
+                mlog.warning("another server of the group is active: waiting for it to stop")
             await self._group.wait_others_standby()
-            # whole: what was begun is ended by stop(), in the store as well
+            # not cancelled half-way: stop() ends what start() began, in the store as well
             await aio.uncancellable(self._engine.start())
             await self._engine.wait_closing()
         except EventerBridgeError as e:

@@ -1,17 +1,16 @@
 """A core that is elsewhere: registrations, queries and notifications of a remote Event Server.
 
-Mariner clients are served as by the embedded engine; nothing is acknowledged to them that
-the remote server did not acknowledge. While it is away, the status is STANDBY and
-registrations are refused; of those that it did not answer before it was lost, the outcome is
-unknown. Notifications that were missed are caught up with (see ``feed``). If it comes back with
-another history of a server (``history``), clients are disconnected: none hears of both.
+Clients are served as by the embedded engine; the relay acknowledges only what the remote server
+acknowledged. While there is no connection, the status is STANDBY and registrations are refused;
+the outcome of those without an answer when the connection was lost is unknown. Missed
+notifications are caught up with (see ``feed``). If the remote server comes back with another
+history of a server (``history``), clients are disconnected: none sees both.
 
-The gateway is one client of the remote server, with three connections. Two are feeds:
-clients that ask for persisted events hear of other moments than the rest. The third is for
-queries: a server may answer what comes over a connection one after the other (hat-event
-does), so that registrations would wait for slow queries. It is asked for a few at a time, of
-one client after the other. What clients may see and register
-is the gateway's to decide.
+The gateway is one client of the remote server, with three connections. Two are feeds: clients
+that subscribe to persisted events are notified at other times than the rest. The third is for
+queries: a server may process the messages of a connection one after the other (hat-event does),
+so that registrations would wait for slow queries. It gets a few queries at a time, from one
+client after the other. The gateway decides what clients may see and register.
 
 Belongs to the event loop's thread.
 """
@@ -34,7 +33,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.paging import QueryCb
 from eventer_bridge.core.session import REMOTE_SOURCE, Session, payload_bytes
 from eventer_bridge.core.stalls import Work
-from eventer_bridge.core.validation import check_count, check_type
+from eventer_bridge.core.validation import check_type, too_many
 from eventer_bridge.errors import (
     ClosedError,
     LimitError,
@@ -64,7 +63,7 @@ mlog = logging.getLogger(__name__)
 
 
 def create(name: str, connect: ConnectCb) -> "RelayCore":
-    """Create a core that connects, and connects again, in the background.
+    """Create a core that connects, and reconnects, in the background.
 
     Args:
         name: what to call the remote server in errors and in the log.
@@ -89,7 +88,9 @@ class RelayCore(EventCore):
         self._baseline: Mapping[int, RelayPosition] | None = None
         self._finding_baseline = asyncio.Lock()
         self._positions: list[dict[int, RelayPosition]] = []  # of each feed
-        self._histories: dict[int, History] = {}  # by server, what clients were told of
+        self._histories: dict[
+            int, History
+        ] = {}  # by server, of the events that clients were notified of
         self._async_group = aio.Group()
         self._feeds = [self._create_feed(persisted) for persisted in (False, True)]
         self._async_group.spawn(aio.call_on_cancel, self._stop)
@@ -116,15 +117,14 @@ class RelayCore(EventCore):
 
     @property
     def refused_events(self) -> int:
-        """Times that the remote server told of an event that cannot be one here."""
+        """Events that the remote server sent and that cannot be kept, counted each time."""
         return sum(feed.refused_events for feed in self._feeds)
 
     def announce(self, source: Source, client_name: str, *, is_connected: bool) -> None:
-        """Nothing: the remote server announces who is connected to it."""
+        """Nothing: the remote server announces its own clients."""
 
     def _work(self) -> Iterable[Work]:
-        pending = self._pending
-        yield Work(f"events wait for {self._name}", pending.events, pending.n_ended)
+        yield Work(f"events wait for {self._name}", self.pending_events, self._n_ended)
         n_asked = self._n_asked - self._n_answered
         yield Work(f"queries wait for {self._name}", n_asked, self._n_answered)
 
@@ -134,20 +134,22 @@ class RelayCore(EventCore):
         register_events: Sequence[RegisterEvent],
         quota: TypeQuota | None = None,
     ) -> Session:
-        """See :class:`EventCore`. Types are the remote server's to count.
+        """See :class:`EventCore`. The remote server counts event types.
 
         Raises:
-            NotOperationalError: the remote server is not OPERATIONAL, or away: nothing was sent.
-            OutcomeUnknownError: it was lost before it answered (fails ``committed``).
+            NotOperationalError: the remote server is not OPERATIONAL or not connected: nothing was
+                sent.
+            OutcomeUnknownError: the connection was lost before the answer (fails ``committed``).
             InvalidEventError: a type cannot be registered.
-            LimitError: more than can be sent.
+            LimitError: it is more than can be sent.
         """
         client = self._client
         if client is None:
             raise NotOperationalError(f"event server {self._name} is not connected")
         if client.status is not Status.OPERATIONAL:
             raise NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
-        check_count(len(register_events))
+        if len(register_events) > limits.MAX_SESSION_EVENTS:
+            raise too_many(len(register_events))
         for event_type in {event.type for event in register_events}:
             check_type(event_type)
         committed: asyncio.Future[None] = self._loop.create_future()
@@ -155,16 +157,16 @@ class RelayCore(EventCore):
             committed.set_result(None)
             return Session(source, 0, 0, committed)
         n_bytes = payload_bytes(register_events)
-        if self._pending.n_bytes and (
-            self._pending.n_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES
-        ):
+        if self._pending_bytes and self._pending_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES:
             raise LimitError(f"event server {self._name} is too slow for that many bytes")
         session = Session(source, len(register_events), n_bytes, committed)
         try:
             response = client.register(register_events)
         except ClosedError as e:
-            raise NotOperationalError(f"event server {self._name} was lost: {e}") from e
-        self._pending.add(session.requested, n_bytes)
+            raise NotOperationalError(
+                f"connection to event server {self._name} is lost: {e}"
+            ) from e
+        self._add_pending(session.requested, n_bytes)
         response.add_done_callback(functools.partial(self._on_response, session))
         return session
 
@@ -176,13 +178,13 @@ class RelayCore(EventCore):
         after: Collection[asyncio.Future[None]] = (),
         holding: ExitStack | None = None,
     ) -> QueryResult:
-        """See :class:`EventCore`; what is found is up to the remote server.
+        """See :class:`EventCore`; the remote server decides what it finds.
 
-        What the Eventer protocol cannot ask (ids, payload, unique type) is picked out of
-        the answer to a wider query here, which costs as much as that.
+        Conditions that the Eventer protocol cannot express (ids, payload, unique type) are applied
+        here to the answer of a wider query, which costs as much as that.
 
         Raises:
-            ClosedError: the remote server is away, or was lost meanwhile.
+            ClosedError: there is no connection, or it was lost meanwhile.
             LimitError: it took too long.
             EventerBridgeError: it cannot be answered.
         """
@@ -207,24 +209,24 @@ class RelayCore(EventCore):
             ) from None
 
     async def _connect_for_queries(self) -> EventerClient:
-        """The connection for queries: made with the first one, and again if it was lost."""
+        """The connection for queries: created by the first query, and again if it was lost."""
         async with self._connecting_query_client:
             client = self._client
             if client is None:
                 raise ClosedError(f"event server {self._name} is not connected")
             if self._query_client is None or not self._query_client.is_open:
-                # one query that is too slow is no reason to end those of others
+                # one query that is too slow must not end those of others
                 connected = await self._connect(
                     response_timeout_s=limits.RELAYED_RESPONSE_TIMEOUT_S
                 )
                 if self._client is not client:
                     await aio.uncancellable(connected.async_close())
-                    raise ClosedError(f"event server {self._name} was lost meanwhile")
+                    raise ClosedError(f"connection to event server {self._name} was lost meanwhile")
                 self._query_client = connected
             return self._query_client
 
     def _create_feed(self, persisted: bool) -> Feed:
-        """A feed of what is registered there; the one that is not persisted is the main one."""
+        """A feed of the remote events; the one that is not persisted is the main one."""
 
         def connect_feed(on_events: EventsCb) -> Awaitable[EventerClient]:
             return self._connect(
@@ -235,10 +237,10 @@ class RelayCore(EventCore):
             )
 
         async def known(client: EventerClient) -> Mapping[int, EventId | None]:
-            told = await relay_positions.histories(client)
-            if reason := relay_positions.refusal(positions, self._histories, told):
+            current = await relay_positions.histories(client)
+            if reason := relay_positions.refusal(positions, self._histories, current):
                 self._begin_anew(reason)
-            self._histories.update(told)
+            self._histories.update(current)
             for server_id, position in (await self._find_baseline(client)).items():
                 positions.setdefault(server_id, position)
             return await relay_positions.resume(client, positions)
@@ -266,27 +268,28 @@ class RelayCore(EventCore):
     def _other_history(
         self, session: Sequence[Event], positions: Mapping[int, RelayPosition]
     ) -> str | None:
-        """Whether a session tells that its server went another way than what was told of.
+        """Why a session does not continue the history that clients were notified of; None: it does.
 
-        Who only hands on the events of a server may come to another history of it at any time.
+        A server that only passes on the events of another may switch to another history of it at
+        any time.
         """
-        told = history.of_session(session)
-        if told is None:
+        current = history.of_session(session)
+        if current is None:
             return None
         server_id = session[0].id.server
-        held = self._histories.get(server_id)
-        if held is not None and told.id in held.ids:
+        followed = self._histories.get(server_id)
+        if followed is not None and current.id in followed.ids:
             return None
-        reason = relay_positions.refusal(positions, self._histories, {server_id: told})
+        reason = relay_positions.refusal(positions, self._histories, {server_id: current})
         if reason is None:
-            self._histories[server_id] = told
+            self._histories[server_id] = current
         return reason
 
     def _begin_anew(self, reason: str) -> None:
-        """Tell nobody of another history who was told of the one before."""
+        """Disconnect the clients that know the earlier history."""
         mlog.error(
-            "event server does not go on where it was: clients are disconnected, and those that"
-            " connect anew hear of its events from now on",
+            "event server does not continue its history: clients are disconnected, and get its"
+            " events from now on when they reconnect",
             extra={"server": self._name, "reason": reason},
         )
         self._baseline = None
@@ -296,7 +299,7 @@ class RelayCore(EventCore):
         self._notify_other_history()
 
     async def _find_baseline(self, client: EventerClient) -> Mapping[int, RelayPosition]:
-        """What is too old to be told as new: the same for both feeds."""
+        """The events that are too old to be new: the same for both feeds."""
         async with self._finding_baseline:
             if self._baseline is None:
                 self._baseline = await relay_positions.baseline(client)
@@ -312,12 +315,12 @@ class RelayCore(EventCore):
         self._notify_status()
 
     def _on_response(self, session: Session, response: asyncio.Future[Sequence[Event]]) -> None:
-        self._pending.remove(session.requested, session.payload_bytes)
+        self._end_pending(1, session.requested, session.payload_bytes)
         error = response.exception()
         if error is None:
             session.events = response.result()
         session.resolve(error)
-        self._pending.notify_drained()
+        self._notify_drained()
 
     async def _stop(self) -> None:
         for feed in self._feeds:
@@ -330,36 +333,36 @@ async def _query(
     ask: QueryCb, params: QueryParams, subscription: Subscription | None
 ) -> QueryResult:
     visible = visible_types(params, subscription)
-    if visible is not None and visible.is_empty:
+    if visible.is_empty:
         return QueryResult([], False)
     if isinstance(params, QueryServerParams):
         return await _query_server(ask, params, visible)
-    types = None if visible is None else visible.query_types
+    types = None if visible.is_everything else visible.query_types
     params = msgspec.structs.replace(params, event_types=types)
     if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
         result = await query_conditional(ask, params)
     else:
         result = await ask(params)
-    if visible is None:
+    if visible.is_everything:
         return result
-    # the rights are the gateway's to keep, whatever the remote server answers
+    # the gateway enforces the rights, whatever the remote server answers
     events = [event for event in result.events if visible.matches(event.type)]
     return QueryResult(events, result.more_follows)
 
 
 async def _query_server(
-    ask: QueryCb, params: QueryServerParams, visible: Subscription | None
+    ask: QueryCb, params: QueryServerParams, visible: Subscription
 ) -> QueryResult:
     while True:
         result = await ask(params)
-        if visible is None:
+        if visible.is_everything:
             return result
         events = [event for event in result.events if visible.matches(event.type)]
         if events or not result.more_follows or not result.events:
             return QueryResult(events, result.more_follows)
         if params.last_event_id is not None and result.events[-1].id <= params.last_event_id:
-            raise RemoteProtocolError("answers that lead nowhere")
-        # none of this page may be seen: who asked could not ask for the next one
+            raise RemoteProtocolError("answers without progress")
+        # the client may see none of this page, and so could not query the next one
         params = msgspec.structs.replace(params, last_event_id=result.events[-1].id)
 
 

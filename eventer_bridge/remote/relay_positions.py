@@ -1,14 +1,14 @@
-"""Where a relay begins, and goes on, in the events of a remote Event Server.
+"""Where a relay begins, and continues, in the events of a remote Event Server.
 
-It tells its clients of what is registered from its first connection on: that moment is the
-baseline, which holds the last event of each server whose events are there. The protocol has
-no question for that. But every server registers ``event/<server id>/engine`` when it
-starts; the events after that one are found by halving the range of session ids.
+It notifies its clients of events registered after its first connection: that moment is the
+baseline, the last event of each server whose events are there. The protocol has no query for
+that. But every server registers ``event/<server id>/engine`` when it starts; the events after
+that one are found by bisecting the range of session ids.
 
-A server that was killed may have lost its last events, also those that it has told of, and
-gives their ids again (hat-event does). One whose store is in memory, or was deleted, begins
-with its ids anew. Therefore :func:`resume` looks whether the last event that clients were told
-of is still there; if not, it goes back to the last one that is, or to the beginning.
+A server that was killed may have lost its last events, even some it has sent, and reuses their
+ids (hat-event does). A server whose store is in memory, or was deleted, begins with its ids
+anew. So :func:`resume` checks whether the last event that clients were notified of is still
+there; if not, it goes back to the last one that is, or to the beginning.
 
 Belongs to the event loop's thread.
 """
@@ -40,14 +40,14 @@ _ENGINES: Final = ("event", "?", "engine")
 
 
 class RelayPosition(NamedTuple):
-    """The last event of a server that clients were told of, or that is too old for that."""
+    """The last event of a server that clients were notified of, or the last of the baseline."""
 
     id: EventId
     timestamp: Timestamp
 
     @classmethod
     def of(cls, event: Event) -> "RelayPosition":
-        """That event."""
+        """The position of that event."""
         return cls(event.id, event.timestamp)
 
 
@@ -55,7 +55,7 @@ async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
     """The last event of each server at this moment.
 
     Raises:
-        EventerBridgeError: the remote server was lost, or answers what it must not.
+        EventerBridgeError: the connection was lost, or an answer breaks the protocol.
     """
     positions = {}
     newest = QueryTimeseriesParams(order=Order.DESCENDING, max_results=1)
@@ -68,7 +68,7 @@ async def baseline(client: EventerClient) -> dict[int, RelayPosition]:
 
 
 async def histories(client: EventerClient) -> dict[int, History]:
-    """What servers tell of their histories, whose events are there.
+    """The histories of the servers whose events are there, by server.
 
     Raises:
         EventerBridgeError: as :func:`baseline`.
@@ -77,19 +77,21 @@ async def histories(client: EventerClient) -> dict[int, History]:
 
 
 def refusal(
-    positions: Mapping[int, RelayPosition], held: Mapping[int, History], told: Mapping[int, History]
+    positions: Mapping[int, RelayPosition],
+    followed: Mapping[int, History],
+    current: Mapping[int, History],
 ) -> str | None:
-    """Why what servers tell does not go on from what clients were told of; None: it does.
+    """Why servers do not continue the events that clients were notified of; None: they do.
 
     Args:
-        positions: what they were told of.
-        held: histories of these events, as far as they are known.
-        told: histories of the events that are there.
+        positions: the last of these events.
+        followed: histories of these events, as far as they are known.
+        current: histories of the events that are there.
     """
-    for server_id in positions.keys() & told.keys():
-        held_id = held[server_id].id if server_id in held else None
+    for server_id in positions.keys() & current.keys():
+        followed_id = followed[server_id].id if server_id in followed else None
         session = positions[server_id].id.session
-        if reason := history.refusal(held_id, told[server_id], session):
+        if reason := history.refusal(followed_id, current[server_id], session):
             return f"server {server_id}: {reason}"
     return None
 
@@ -97,15 +99,15 @@ def refusal(
 async def resume(
     client: EventerClient, positions: Mapping[int, RelayPosition]
 ) -> dict[int, EventId | None]:
-    """Where to go on: after the last event of each server that clients were told of.
+    """Where to continue: after the last event of each server that clients were notified of.
 
     Args:
         client: a new connection.
-        positions: what they were told of.
+        positions: the last of these events.
 
     Returns:
-        An event that is there. None where the server was not known before, or has nothing
-        any more that was there then: all of its events are new.
+        An event that is there, by server. None if the server was unknown before, or has none of
+        its earlier events any more: all of its events are new.
 
     Raises:
         EventerBridgeError: as :func:`baseline`.
@@ -127,9 +129,9 @@ async def _latest(client: EventerClient, query_type: EventType) -> list[Event]:
 
 
 async def _last_of_server(client: EventerClient, known: Event) -> RelayPosition:
-    """The last event of a server, from one that is known."""
+    """The last event of a server, starting from a known one."""
     server_id = known.id.server
-    low, high = known, INT64_MAX  # nothing is known of sessions between
+    low, high = known, INT64_MAX  # sessions between are unknown
     step = 1
     while low.id.session + 1 < high:
         middle = min(low.id.session + step, (low.id.session + high) // 2)
@@ -145,7 +147,7 @@ async def _last_of_server(client: EventerClient, known: Event) -> RelayPosition:
 
 
 async def _still_there(client: EventerClient, position: RelayPosition) -> EventId | None:
-    """The position, or where the server forgot that event, the last one before it; or None."""
+    """The position; if the server lost that event, the last one before it; or None."""
     server_id, session_id = position.id.server, position.id.session
     found = await client.first_event(server_id, session_id)
     if found is not None and (found.id.session, found.timestamp) == (
@@ -154,21 +156,21 @@ async def _still_there(client: EventerClient, position: RelayPosition) -> EventI
     ):
         return position.id
     older = await _last_before(client, position)
-    extra = {"server": server_id, "told": session_id, "goes_on_after": older}
-    mlog.warning("event server no longer has the last events that it told of", extra=extra)
+    extra = {"server": server_id, "session": session_id, "continues_after": older}
+    mlog.warning("event server no longer has the last events it sent", extra=extra)
     return None if older is None else EventId(server_id, older, INT64_MAX)
 
 
 async def _last_before(client: EventerClient, position: RelayPosition) -> int | None:
     """The last session of a server that is older than the position, by id and by time.
 
-    Of a server's events, timestamps rise with ids: the last one is found by halving.
+    The timestamps of a server's events rise with their ids, so bisecting finds it.
     """
-    server_id, high = position.id.server, position.id.session  # that one is not there
+    server_id, high = position.id.server, position.id.session  # which is not there
     low: int | None = None
     step = 1
     while (low or 0) + 1 < high:
-        # first ever further back; between, once there is one
+        # first further and further back; in between, once there is one
         middle = max(1, high - step) if low is None else (low + high) // 2
         event = await client.first_event(server_id, middle)
         if event is None or event.id.session >= high or event.timestamp > position.timestamp:

@@ -1,6 +1,6 @@
 """Timeseries queries whose conditions the Eventer protocol cannot express (000, 001).
 
-They are picked out of the answers to a wider query, page by page: it costs as much as that.
+The conditions are applied to the answers of a wider query, page by page, which costs as much.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from eventer_bridge.payloads import same_as
 
 
 def is_conditional(params: QueryTimeseriesParams) -> bool:
-    """Whether a query has a condition of that kind."""
+    """Whether a query has such a condition."""
     return params.ids is not None or params.payload is not None or params.unique_type
 
 
@@ -42,7 +42,7 @@ async def query_conditional(ask: QueryCb, params: QueryTimeseriesParams) -> Quer
 async def matching(ask: QueryCb, params: QueryTimeseriesParams) -> AsyncGenerator[Event, None]:
     """All events that satisfy such a query, after its ``last_event_id``.
 
-    ``max_results`` does not count. Each page of the wider query is asked for when it is needed.
+    Ignores ``max_results``. Fetches each page of the wider query when it is needed.
 
     Raises:
         EventerBridgeError: as ``EventerClient.query``.

@@ -1,19 +1,19 @@
 """Replication: keeps the events of a remote Event Server (000, "Server - Server communication").
 
-Events come as they are, with their ids and timestamps, session by session; what is stored
-tells where to go on after a restart. An event that cannot be stored, now or ever, is left
-out, which the log and a count tell of: nothing else is lost for it. What cannot be stored
-for now (a full disk, too many event types) holds up the replication until it can.
+Events keep their ids and timestamps, and come session by session; the stored events say where to
+continue after a restart. An event that can never be stored is left out, logged and counted: it
+holds up nothing else. Events that cannot be stored for now (a full disk, too many event types) hold
+up the replication until they can.
 
-The remote server is told how far this one is, by
-events ``event/<server id>/synced/<remote id>`` that are registered there, as today's Hat
-servers do: ``{"state": "CONNECTED"}``, ``SYNCING`` when there is something to catch up with,
-``SYNCED`` with ``count``, of the events that it caught up with; null where it was connected all
-the time. It is SYNCING again when it falls behind (``lag``). Of events that were left out, since
-it started, SYNCED tells as ``left_out``; it is told anew when they are more.
+The replication reports its state to the remote server by registering events
+``event/<server id>/synced/<remote id>`` there, as today's Hat servers do: ``{"state":
+"CONNECTED"}``, ``SYNCING`` when there is something to catch up with, ``SYNCED`` with the ``count``
+of events that it caught up with, or null if it was connected all the time. It is SYNCING again when
+it falls behind (``lag``). SYNCED has ``left_out``, the events left out since the start, and is
+reported again when there are more.
 
 A server whose store was restored from a backup, or made anew, has another history than the one
-that was followed (``following``), and is not replicated; the log says why, and what to do.
+followed so far (``following``), and is not replicated; the log says why, and what to do.
 
 Belongs to the event loop's thread.
 """
@@ -53,17 +53,17 @@ mlog = logging.getLogger(__name__)
 
 _REFUSED: Final = (
     "server is not replicated: its store is not the one whose events are kept here. Start it with"
-    " that one; or give it another server_id, list that here, and have it replicate its old id from"
-    " here, so that nothing is lost; or begin here with a store from before, or an empty one"
+    " that one; or, to lose nothing, give it another server_id, list that here, and have it"
+    " replicate its old id from here; or begin here with an older store, or an empty one"
 )
-"""What to do, besides why."""
+"""What to do; the reason is logged beside it."""
 
 
 def create(engine: Engine, remote_id: int, connect: ConnectCb) -> "Replication":
-    """Create the replication of a server, which goes on until it is closed.
+    """Create the replication of a server, which runs until it is closed.
 
     Args:
-        engine: where its events are kept and told of.
+        engine: keeps its events and notifies clients of them.
         remote_id: the remote server's identifier.
         connect: connects to it.
     """
@@ -74,7 +74,7 @@ class Replication(aio.Resource):
     """See the module. Made by :func:`create`.
 
     Attributes:
-        remote_id: whose events they are.
+        remote_id: the server whose events they are.
         state: how far it is; None while there is no connection, or none to the same store.
     """
 
@@ -87,7 +87,7 @@ class Replication(aio.Resource):
         self._client: EventerClient | None = None
         self._remote_status_cbs = util.CallbackRegistry()
         self._timestamp: Timestamp | None = None  # of the last session
-        self._is_ahead_told = False
+        self._is_ahead_logged = False
         self._refused_events = 0
         self._following = Following(engine, remote_id)
         self._feed = Feed(
@@ -115,7 +115,7 @@ class Replication(aio.Resource):
         return None if self._client is None else self._client.status
 
     def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Have ``cb`` called whenever :attr:`remote_status` may have changed."""
+        """Call ``cb`` whenever :attr:`remote_status` may have changed."""
         return self._remote_status_cbs.register(cb)
 
     @property
@@ -130,27 +130,27 @@ class Replication(aio.Resource):
 
     @property
     def is_synced(self) -> bool:
-        """Whether it caught up with all that was there, and is close behind what is new."""
+        """Whether it has caught up, and is close behind new events."""
         return self.state is FeedState.SYNCED and self._lag.is_within()
 
     @property
     def lag_s(self) -> float:
-        """Seconds since when something may be missing (``lag``)."""
+        """Seconds for which events may have been missing (``lag``)."""
         return self._lag.seconds
 
     @property
     def lag_events(self) -> int:
-        """Events that are known to be missing for now (``lag``)."""
+        """Events known to be missing at the moment (``lag``)."""
         return self._lag.events
 
     @property
     def refused_events(self) -> int:
-        """Times that the remote server told of an event that cannot be kept."""
+        """Events that the remote server sent and that cannot be kept, counted each time."""
         return self._refused_events + self._feed.refused_events
 
     @property
     def ahead_s(self) -> float:
-        """Seconds that the newest event kept of it is ahead of the clock of this machine."""
+        """Seconds by which its newest event kept here is ahead of the clock of this machine."""
         return 0.0 if self._timestamp is None else clock.ahead_s(self._timestamp)
 
     async def _connect_feed(self, on_events: EventsCb) -> EventerClient:
@@ -182,19 +182,19 @@ class Replication(aio.Resource):
         return {self.remote_id: EventId(self.remote_id, session_id, INT64_MAX)}
 
     async def _warn_if_unknown(self, client: EventerClient) -> None:
-        """Tell of a wrong identifier, for which the replication would wait without a word."""
+        """Warn of a wrong identifier, for which the replication would wait silently."""
         if client.status is not Status.OPERATIONAL:
-            return  # nothing may be registered there yet
+            return  # perhaps nothing is registered there yet
         started = (await client.query(QueryLatestParams([("event", "?", "engine")]))).events
         known = sorted({event.id.server for event in started})
         if known and self.remote_id not in known:
             extra = {"server": self.remote_id, "known": known[: limits.MAX_GROUP_SERVERS]}
-            mlog.warning(f"server {self.remote_id} is not known at {client.peer}", extra=extra)
+            mlog.warning(f"server {self.remote_id} is unknown at {client.peer}", extra=extra)
 
     def _deliver(self, session: Sequence[Event]) -> asyncio.Future[None]:
-        """Keep what can be kept of a session."""
+        """Keep the events of a session that can be kept."""
         if reason := self._following.goes_on(session):
-            error = ClosedError(f"server {self.remote_id} goes on with another history: {reason}")
+            error = ClosedError(f"server {self.remote_id} continues with another history: {reason}")
             return failed(asyncio.get_running_loop().create_future(), error)
         checked: dict[EventType, str | None] = {}
         reasons = [self._refusal(event, session[0], checked) for event in session]
@@ -217,19 +217,19 @@ class Replication(aio.Resource):
         return self._engine.replicate(events)
 
     def _log_if_ahead(self) -> None:
-        """Say once for each connection that one of the clocks is wrong; its events are kept."""
-        if not self._is_ahead_told and self.ahead_s > limits.CLOCK_TOLERANCE_S:
-            self._is_ahead_told = True
+        """Warn once per connection that one of the clocks is wrong; the events are kept."""
+        if not self._is_ahead_logged and self.ahead_s > limits.CLOCK_TOLERANCE_S:
+            self._is_ahead_logged = True
             extra = {"server": self.remote_id, "ahead_s": round(self.ahead_s, 3)}
             mlog.warning("replicated events are ahead of the clock of this machine", extra=extra)
 
     def _refusal(
         self, event: Event, first: Event, checked: dict[EventType, str | None]
     ) -> str | None:
-        """Why an event can never be stored; None if it can. Remembers what it finds of types.
+        """Why an event can never be stored; None if it can. Remembers the results of types.
 
-        A server's timestamps rise with its ids: the natural order is built upon that. Of
-        events for which they do not, hat-event tells, but does not store them either.
+        A server's timestamps rise with its ids: the natural order builds on that. hat-event sends
+        events for which they do not, but does not store them either.
         """
         if event.timestamp != first.timestamp:
             return "its timestamp is not that of its session"
@@ -241,7 +241,7 @@ class Replication(aio.Resource):
 
     def _type_refusal(self, event_type: EventType) -> str | None:
         if is_history(event_type) and event_type != type_of(self.remote_id):
-            return "it tells of the history of another server"
+            return "it is the history of another server"
         try:
             check_type(event_type)
         except InvalidEventError as e:
@@ -252,7 +252,7 @@ class Replication(aio.Resource):
         self._client = client
         if client is None:
             self.state = None
-            self._is_ahead_told = False
+            self._is_ahead_logged = False
         self._remote_status_cbs.notify()
 
     def _on_state(self, state: FeedState, count: int | None) -> None:
@@ -267,7 +267,7 @@ class Replication(aio.Resource):
             with contextlib.suppress(EventerBridgeError):
                 await self._lag.watch(client)
         finally:
-            client.close()  # who does not answer is asked over another connection
+            client.close()  # a server that does not answer is asked over another connection
 
     def _on_looked(self) -> None:
         if self.state is FeedState.SYNCED and not self._lag.is_within():
@@ -295,7 +295,7 @@ class Replication(aio.Resource):
         self._report(count)
 
     def _on_status(self, status: Status) -> None:
-        # while it was not OPERATIONAL it could not be told
+        # nothing could be reported while it was not OPERATIONAL
         if status is Status.OPERATIONAL and self.state is not None:
             self._report(None)
         self._remote_status_cbs.notify()
@@ -315,4 +315,6 @@ class Replication(aio.Resource):
             self._client.register_only([RegisterEvent(event_type, None, JsonPayload.of(data))])
         except EventerBridgeError as e:
             extra = {"server": self.remote_id, "reason": str(e)}
-            mlog.debug("remote server is not told of the replication", extra=extra)
+            mlog.debug(
+                "state of the replication cannot be reported to the remote server", extra=extra
+            )

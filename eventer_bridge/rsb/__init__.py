@@ -8,6 +8,6 @@
     codec          events as notifications, notifications in frames
     connection     one connection;   transport   the bus: server, client
     payloads       RSB events as events of the core, and back
-    introspection  tells RSB's tools who we are
+    introspection  describes this process to RSB's tools
     bridge         between a bus and the core
 """

@@ -1,20 +1,19 @@
 """The bridge between an RSB bus and the event core.
 
-What comes by RSB on one of ``scopes_in`` is registered, what comes together as one session, or
-else event by event, so that one that is refused costs the others nothing::
+RSB events on one of ``scopes_in`` are registered. Events that arrive together become one
+session or, if that is refused, one session each, so that a bad event costs the others nothing::
 
     bus ─▶ connection ─▶ relayed (server) ─▶ payloads ─▶ core.register
 
-Events of type ``prefix`` + segments of a scope in ``scopes_out`` are sent to the bus, when
-they are registered (not: when they are durable), while the server is OPERATIONAL: of two that
-keep each other's events, the one that stands by is silent.
+Events of type ``prefix`` + segments of a scope in ``scopes_out`` are sent to the bus once
+registered (durable or not) while the server is OPERATIONAL: of two servers that replicate each
+other, the standby is silent.
 
-An event that came by RSB is not sent back to where it came from: neither what was registered
-here, nor what comes by another way (a replicated server) and whose id was seen on this bus.
+RSB events are never sent back to the bus they came from: neither those registered here, nor
+those that arrive another way (from a replicated server) and whose id was seen on this bus.
 
-RSB has no answers, so nobody is told of a refused event: it is counted, and logged. While the
-core is full, the connection that brings events is not read from. Nobody keeps what could not
-be sent: RSB is a live bus.
+RSB has no answers: a refused event is counted and logged. While the core is full, connections
+that bring events are not read from. Events that cannot be sent are dropped: RSB is a live bus.
 
 Runs on the event loop's thread.
 """
@@ -31,7 +30,7 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     EventerBridgeError,
@@ -56,24 +55,24 @@ from eventer_bridge.slices import Steps, parts
 mlog = logging.getLogger(__name__)
 
 
-# refusals for which one event of several may be the reason
+# refusals that a single event may cause
 _OF_ONE_EVENT: Final = (InvalidEventError, LimitError, ModuleError)
 
 TimesCb: TypeAlias = Callable[[RsbEvent], None]
-"""Told of each event that was delivered, whose four times are known as far as they can be."""
+"""Called with each delivered event, which has as many of its four times as are known."""
 
 
 class BridgeSettings(NamedTuple):
-    """What the bridge does.
+    """Settings of the bridge.
 
     Attributes:
-        host: where the bus' server listens: this one, or the one to connect to.
+        host: of the bus' server, this process or another.
         port: its TCP port.
-        is_server: whether the bus' server is this one.
-        scopes_in: what is registered.
-        scopes_out: what is sent.
-        prefix: what types of events begin with.
-        name: what RSB's tools call this process.
+        is_server: whether this process is the bus' server.
+        scopes_in: scopes to register.
+        scopes_out: scopes to send.
+        prefix: prefix of event types.
+        name: name of this process in RSB's tools.
         max_event_types: quota of all participants together (``type_budget``).
     """
 
@@ -94,16 +93,16 @@ async def create(
     admission: Admission | None = None,
     observe_times: TimesCb = lambda event: None,
 ) -> "Bridge":
-    """Create a bridge, which goes on until it is closed.
+    """Create a bridge, which runs until closed.
 
     Args:
-        core: stays the caller's to close, after the bridge.
-        settings: see there. As a client, it connects (again) in the background.
-        admission: of the process, for the connections of a server; None: one of its own.
+        core: the caller closes it, after the bridge.
+        settings: see there. A client connects, and reconnects, in the background.
+        admission: the process' slots, for a server; None: its own.
         observe_times: see :data:`TimesCb`.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     bridge = Bridge(core, settings, observe_times)
     try:
@@ -115,10 +114,10 @@ async def create(
 
 
 class Bridge(aio.Resource):
-    """See the module. Made by :func:`create`.
+    """See the module. Created by :func:`create`.
 
     Attributes:
-        stats: counts of what was done so far.
+        stats: counters.
     """
 
     def __init__(self, core: EventCore, settings: BridgeSettings, observe_times: TimesCb) -> None:
@@ -129,7 +128,7 @@ class Bridge(aio.Resource):
         self._source = core.create_source(SourceType.CONNECTION)
         self._quota = TypeQuota("RSB", settings.max_event_types)
         self._informers = [Informer(scope) for scope in settings.scopes_out]
-        self._routes: Remembered[EventType, _Route | None] = Remembered()
+        self._routes: BoundedCache[EventType, _Route | None] = BoundedCache()
         self._seen: dict[RsbEventId, None] = {}
         participants = [Participant("informer", i.sender, i.scope) for i in self._informers]
         participants += [Participant("listener", uuid4(), scope) for scope in settings.scopes_in]
@@ -146,12 +145,12 @@ class Bridge(aio.Resource):
 
     @property
     def port(self) -> int | None:
-        """TCP port that is listened on; None where we connect."""
+        """TCP port in use; None for a client."""
         return self._bus.port if isinstance(self._bus, BusServer) else None
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is anybody else on the bus."""
+        """Whether anybody else is on the bus."""
         return self._bus is not None and self._bus.is_connected
 
     # --- core.Observer --------------------------------------------------------------------
@@ -160,7 +159,7 @@ class Bridge(aio.Resource):
         """Send its events to the bus (``core.Observer``)."""
         if persisted or not self._informers or self._core.status is not Status.OPERATIONAL:
             return
-        # of what came by RSB, what modules added
+        # of RSB events, only those added by modules
         came = session.requested if session.source == self._source else 0
         for event in session.events[came:]:
             if route := self._route_of(event.type):
@@ -178,7 +177,7 @@ class Bridge(aio.Resource):
             yield
 
     def on_status(self, status: Status) -> None:
-        """Nothing: RSB does not know it (``core.Observer``)."""
+        """Ignored: RSB has no status (``core.Observer``)."""
 
     # --- from the bus ---------------------------------------------------------------------
 
@@ -194,7 +193,7 @@ class Bridge(aio.Resource):
             core.when_drained(lambda: connection.resume_reading(Pause.CORE_FULL))
 
     def _delivered(self, batch: Sequence[Received]) -> Iterator[RsbEvent]:
-        """Those events that are to be registered."""
+        """The events to register."""
         for received in batch:
             event = received.event
             if RSB_SCOPE.includes(event.scope):
@@ -227,16 +226,16 @@ class Bridge(aio.Resource):
 
     def _on_refused(self, events: Sequence[RegisterEvent], error: BaseException) -> None:
         if len(events) > 1 and isinstance(error, _OF_ONE_EVENT):
-            for event in events:  # the others are not to suffer
+            for event in events:  # the others must not suffer
                 self._register([event])
             return
         kind = refusal_of(error)
         count = self.stats.rejected[kind] = self.stats.rejected[kind] + len(events)
-        # the first time, and then ever more seldom: it may be every event
+        # logged at a falling rate: it may be every event
         level = logging.WARNING if count.bit_count() == 1 else logging.DEBUG
         event_type = quoted_type(events[0].type)
         extra = {"type": event_type, "reason": cut(str(error)), "count": count}
-        mlog.log(level, "RSB event is not registered", extra=extra)
+        mlog.log(level, "RSB event not registered", extra=extra)
 
     # --- to the bus -----------------------------------------------------------------------
 
@@ -248,8 +247,8 @@ class Bridge(aio.Resource):
         if scope is not None and not RSB_SCOPE.includes(scope):
             informers = (i for i in self._informers if i.scope.includes(scope))
             route = next((_Route(scope, informer) for informer in informers), None)
-        # its scope has the same segments, or most of them
-        self._routes.remember(event_type, route, 2 * type_bytes(event_type))
+        # its scope has all or most of the segments
+        self._routes.put(event_type, route, 2 * type_bytes(event_type))
         return route
 
     def _send_event(self, event: Event, route: "_Route") -> None:
@@ -265,7 +264,7 @@ class Bridge(aio.Resource):
         except InvalidEventError as e:
             self.stats.count_unsent("invalid")
             extra = {"scope": str(route.scope), "reason": str(e)[: limits.MAX_LOG_CHARACTERS]}
-            mlog.warning("event is not sent by RSB", extra=extra)
+            mlog.warning("event not sent by RSB", extra=extra)
         else:
             self.stats.events_notified += 1
 
@@ -295,7 +294,7 @@ class Bridge(aio.Resource):
                 self.stats,
                 self._introspection.say_hello,
             )
-        # a bus that ends by itself takes the bridge with it
+        # a bus that closes by itself closes the bridge
         self._async_group.spawn(aio.call_on_done, self._bus.wait_closing(), self.close)
 
     async def _stop(self) -> None:
@@ -306,7 +305,7 @@ class Bridge(aio.Resource):
 
 
 class _Route(NamedTuple):
-    """Where events of a type are sent to, and by whom."""
+    """Scope and sender for events of a type."""
 
     scope: Scope
     informer: Informer

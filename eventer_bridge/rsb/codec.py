@@ -1,8 +1,8 @@
 """RSB's socket transport without I/O: frames, and notifications in them.
 
 After the server's four zero bytes, both ways: an unsigned 32-bit little-endian length, and a
-``Notification`` of ``schemas/rsb.proto`` of that length. Fields that we do not know are
-skipped; the bus relays them, because it relays the frame as it came.
+``Notification`` of ``schemas/rsb.proto`` of that length. Unknown fields are skipped; the bus
+relays them nevertheless, because it relays the whole frame.
 """
 
 from typing import Any, Final
@@ -16,7 +16,7 @@ from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
 from eventer_bridge.rsb.messages import Notification
 
 HANDSHAKE: Final = bytes(4)
-"""What the server sends first."""
+"""The server's first bytes."""
 
 _HEADER_BYTES: Final = 4
 _UUID_BYTES: Final = 16
@@ -27,7 +27,7 @@ def encode_frame(notification: bytes) -> bytes:
     """A notification with its header.
 
     Raises:
-        InvalidEventError: it is larger than peers may accept.
+        InvalidEventError: the notification is larger than peers may accept.
     """
     if len(notification) > limits.MAX_NOTIFICATION_BYTES:
         raise InvalidEventError(
@@ -43,7 +43,7 @@ class NotificationDecoder:
     Each byte is copied a bounded number of times, however the stream is cut.
 
     Args:
-        max_frame_bytes: the largest notification that is accepted.
+        max_frame_bytes: the largest notification accepted.
     """
 
     __slots__ = ("_buffer", "_max_frame_bytes", "_position")
@@ -51,11 +51,11 @@ class NotificationDecoder:
     def __init__(self, max_frame_bytes: int = limits.MAX_NOTIFICATION_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
-        self._position = 0  # up to here the buffer was taken
+        self._position = 0  # the buffer is taken up to here
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were fed and not taken."""
+        """Bytes fed and not taken yet."""
         return len(self._buffer) - self._position
 
     def feed(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class NotificationDecoder:
         """The next notification; None if more bytes are needed for it.
 
         Raises:
-            FrameError: more is announced than is allowed.
+            FrameError: the announced size exceeds the limit.
         """
         buffer, begin = self._buffer, self._position + _HEADER_BYTES
         if len(buffer) < begin:
@@ -85,7 +85,7 @@ class NotificationDecoder:
         frame = bytes(memoryview(buffer)[begin:end])
         self._position = end
         if end == len(buffer):
-            buffer.clear()  # an idle connection keeps nothing of its largest frame
+            buffer.clear()  # an idle connection keeps no buffer of its largest frame
             self._position = 0
         return frame
 
@@ -117,7 +117,7 @@ def decode(notification: bytes) -> RsbEvent:
     """Event of a notification.
 
     Raises:
-        InvalidMessageError: it is none; the text says what is wrong.
+        InvalidMessageError: the bytes are no notification; the text says why.
     """
     message = Notification()
     try:

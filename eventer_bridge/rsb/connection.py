@@ -1,11 +1,10 @@
 """One connection of the RSB socket transport, on a :class:`~eventer_bridge.net.stream.Stream`.
 
-Events go to a callback, synchronously and in order, as many at a time as came. A connection had
-its turn when it sent so many events, or others are to get so much of them, that these are to
-have theirs.
+Events go to a callback, synchronously and in order, in batches as they arrive. A connection's
+turn ends after a number of events, or of bytes to relay.
 
-Shutting down is what RSB peers expect: we send the end of stream, wait for the peer's, and
-close. When the peer sends it first, we close at once: it waits for that.
+Shutdown is as RSB peers expect: we send the end of stream, wait for the peer's, and close. If
+the peer sends it first, we close at once, because it waits for that.
 
 Runs on the event loop's thread.
 """
@@ -19,9 +18,10 @@ from typing import NamedTuple, TypeAlias
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.net import Place, Quota
+from eventer_bridge.net import Quota, Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.sockets import keep_alive
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import RsbEvent, now_us
@@ -30,12 +30,12 @@ from eventer_bridge.rsb.stats import RsbStats
 
 
 class Received(NamedTuple):
-    """An event that came.
+    """A received event.
 
     Attributes:
-        event: the event, as its sender made it.
-        notification: it as it came, to be relayed.
-        time_us: when it came, in microseconds since 1970-01-01 UTC.
+        event: the event, as sent.
+        notification: the received bytes, to be relayed.
+        time_us: receive time, in microseconds since 1970-01-01 UTC.
     """
 
     event: RsbEvent
@@ -44,26 +44,26 @@ class Received(NamedTuple):
 
 
 EventsCb: TypeAlias = "Callable[[RsbConnection, Sequence[Received]], None]"
-"""Called with events that came together; must not block."""
+"""Called with a batch of events; must not block."""
 
 
 class RsbConnection(Stream[bytes], aio.Resource):
-    """See the module. Made by ``connect`` and ``listen`` (``transport``).
+    """See the module. Created by ``connect`` and ``listen`` (``transport``).
 
     Args:
         on_events: see :data:`EventsCb`.
-        stats: what is counted.
-        quota: how many of them there may be.
-        connections: those of the server; None where we connected.
-        place: among all connections of the process.
+        stats: counters.
+        quota: of the bus' connections.
+        connections: the server's connections; None for an outgoing one.
+        slot: of an accepted connection.
 
     Attributes:
-        ready: whether there was a handshake; done when there was, or will be none.
+        ready: whether the handshake succeeded; done when that is known.
     """
 
     mlog = logging.getLogger(__name__)
     ends_first = True
-    reads_while_blocked = True  # a participant may wait for us to read before it does
+    reads_while_blocked = True  # a participant may not read until we do
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class RsbConnection(Stream[bytes], aio.Resource):
         stats: RsbStats,
         quota: Quota | None = None,
         connections: "set[RsbConnection] | None" = None,
-        place: Place | None = None,
+        slot: Slot | None = None,
     ) -> None:
-        self._protocol = RsbProtocol(is_server=place is not None)
+        self._protocol = RsbProtocol(is_server=slot is not None)
         liveness = Liveness(None, math.inf)  # RSB has no pings
-        super().__init__(self._protocol, stats, liveness, place, connections)
+        super().__init__(self._protocol, stats, liveness, slot, connections)
         self._on_events = on_events
         self._connections = connections
         self._quota = quota
@@ -94,37 +94,38 @@ class RsbConnection(Stream[bytes], aio.Resource):
         """See :class:`Stream`."""
         keep_alive(self._transport.get_extra_info("socket"))
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-        if self._place is None:
+        if self._slot is None:
             self._async_group.spawn(self.sweep_alone)
             self._stats.accepted += 1
             self._stats.connections += 1
-        elif self._place.establish(self._quota):  # RSB has no names: all are known
-            self.has_begun()
+        elif self._slot.establish(self._quota):  # RSB has no names: all are known
+            self.clear_first_deadline()
             self.write(codec.HANDSHAKE, n_frames=0)
             self.flush()
             self._set_ready()
         else:
-            self.abort("too many connections")
+            self.abort(CloseReason.TOO_MANY_CONNECTIONS)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in."""
+        """Bytes arrived."""
         self._received_us = now_us()
         super().data_received(data)
 
     def take_turn(self) -> None:
-        """See :class:`Stream`; events that came together are heard together."""
+        """See :class:`Stream`; events that arrive together are delivered together."""
         while self.may_take:
             batch: list[Received] = []
             try:
                 is_all = self._decode(batch)
-            finally:  # those before a broken one are heard
-                self.count_messages(len(batch))
+            finally:  # events before a broken one are delivered
+                self._n_messages += len(batch)
+                self._stats.frames_in += len(batch)
                 if batch:
                     self._on_events(self, batch)
             if is_all:
                 break
-            if not self._has_ended:
-                self.let_others()
+            if not self.has_ended:
+                self.yield_turn()
 
     def on_closing(self) -> None:
         """See :class:`Stream`."""
@@ -134,19 +135,19 @@ class RsbConnection(Stream[bytes], aio.Resource):
             self._stats.clients -= 1
         self._async_group.close()
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """See :class:`Stream`."""
-        if self._place is None:
+        if self._slot is None:
             self._stats.connections -= 1
 
-    # --- within -------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------
 
     def _set_ready(self) -> None:
         self._stats.clients += 1
         self.ready.set_result(True)
 
     def _decode(self, batch: list[Received]) -> bool:
-        """Decode what came, at most a turn of it, into ``batch``; returns whether it was all.
+        """Decode at most one turn's events into ``batch``; returns whether that was all.
 
         Each event is relayed to all others.
         """
@@ -164,5 +165,5 @@ class RsbConnection(Stream[bytes], aio.Resource):
         return False
 
     async def _stop(self) -> None:
-        self.close()  # where the group was closed by its user
+        self.close()  # if the user closed the group
         await self.wait_lost()

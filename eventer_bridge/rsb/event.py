@@ -1,10 +1,10 @@
 """RSB's event model (004).
 
 An event is a value; its times are microseconds since 1970-01-01 UTC. Its id is derived from
-its sender and sequence number, when it is asked for.
+its sender and sequence number, on demand.
 
-Strings are bytes on the wire. What is not UTF-8 in them is kept by ``surrogateescape``, as
-Python keeps file names, so that an event is encoded again to what was decoded.
+Strings are bytes on the wire. Bytes that are not UTF-8 are kept by ``surrogateescape``, as in
+Python's file names, so that re-encoding an event gives the same bytes.
 
 Sans I/O; values may be used on any thread, scopes are parsed on one.
 """
@@ -19,7 +19,7 @@ from uuid import UUID, uuid4, uuid5
 import msgspec
 
 from eventer_bridge import limits
-from eventer_bridge.core.remembered import Remembered, type_bytes
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Int64
@@ -30,7 +30,7 @@ _SCOPE: Final = re.compile(r"/(?:[-_a-zA-Z0-9]+/)*")
 
 
 class Scope(NamedTuple):
-    """Where an event is sent to: ``/a/b/``. Who listens on ``/a/`` hears of it, too.
+    """Destination of an event: ``/a/b/``. Listeners on ``/a/`` receive it, too.
 
     Attributes:
         segments: ``("a", "b")``; none for ``/``.
@@ -51,14 +51,14 @@ class Scope(NamedTuple):
             yield Scope(self.segments[:size])
 
 
-_scopes: Final[Remembered[str, Scope]] = Remembered()
+_scopes: Final[BoundedCache[str, Scope]] = BoundedCache()
 
 
 def parse_scope(text: str) -> Scope:
-    """Scope of its text.
+    """Parse a scope.
 
     Raises:
-        InvalidEventError: it has another form.
+        InvalidEventError: the text is no scope.
     """
     scope = _scopes.known.get(text)
     if scope is not None:
@@ -72,16 +72,16 @@ def parse_scope(text: str) -> Scope:
             f"scope {cut(text)!r}: expected '/', or '/a/b/' of letters, digits, '-' and '_'"
         )
     scope = Scope(tuple(text.split("/")[1:-1]))
-    _scopes.remember(text, scope, sys.getsizeof(text) + type_bytes(scope.segments))
+    _scopes.put(text, scope, sys.getsizeof(text) + type_bytes(scope.segments))
     return scope
 
 
 class RsbEventId(msgspec.Struct, frozen=True, gc=False):
-    """Who sent an event, and its number there.
+    """Sender and sequence number of an event.
 
     Attributes:
         sender: identifier of the sending participant.
-        sequence: counted by it; after 2**32 - 1 comes 0.
+        sequence: its counter; wraps to 0 after 2**32 - 1.
     """
 
     sender: UUID
@@ -93,10 +93,10 @@ class RsbEventId(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetaData(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Times of an event, and what its users add (004, "Meta Data").
+    """Times of an event, and user-defined items (004, "Meta Data").
 
-    Create and send time are by the clock of who sends, receive and deliver time by that of
-    who receives. None where nobody told.
+    Create and send time are by the sender's clock, receive and deliver time by the receiver's;
+    None if unknown.
     """
 
     create_time: Int64 | None = None
@@ -112,12 +112,12 @@ class RsbEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         event_id: sender and sequence number.
-        scope: where it is sent to.
-        schema: wire schema: how ``data`` is encoded; "" where it is not told.
-        data: payload as it is on the wire.
+        scope: its destination.
+        schema: wire schema, the encoding of ``data``; "" if unknown.
+        data: payload as on the wire.
         method: its role in a pattern of communication, as "REQUEST".
-        causes: events that it is a consequence of.
-        meta: times and user's items.
+        causes: events that caused it.
+        meta: times and user-defined items.
     """
 
     event_id: RsbEventId
@@ -134,14 +134,14 @@ class RsbEvent(msgspec.Struct, frozen=True):
         return self.event_id.to_uuid()
 
     def sent(self) -> Self:
-        """The event, sent now unless its sender did: without the times of who received it."""
+        """The event with a send time, now unless set already, and without the receiver's times."""
         send_time = self.meta.send_time
         if send_time is None:
             send_time = now_us()
         return self._with_times(send_time=send_time, receive_time=None, deliver_time=None)
 
     def delivered(self, received_us: int) -> Self:
-        """The event, received at that time and delivered now."""
+        """The event, received at the given time and delivered now."""
         return self._with_times(receive_time=received_us, deliver_time=now_us())
 
     def _with_times(self, **times: int | None) -> Self:
@@ -149,10 +149,10 @@ class RsbEvent(msgspec.Struct, frozen=True):
 
 
 class Informer:
-    """A participant that sends: gives its events their sender and sequence numbers.
+    """A sending participant, which sets its events' sender and sequence numbers.
 
     Args:
-        scope: what it sends to, and below it.
+        scope: its destination, with all scopes below.
         sequence: number of its first event.
     """
 
@@ -177,7 +177,7 @@ class Informer:
         causes: tuple[RsbEventId, ...] = (),
         meta: MetaData = MetaData(),  # noqa: B008  # immutable
     ) -> RsbEvent:
-        """A new event, created now unless ``meta`` tells when, and not sent yet.
+        """A new event, not sent yet; created now unless ``meta`` has a create time.
 
         The arguments are those of :class:`RsbEvent`.
         """

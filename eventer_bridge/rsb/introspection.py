@@ -1,13 +1,13 @@
-"""RSB's introspection: tells the tools of RSB who we are (facts read off real peers).
+"""RSB's introspection: describes this process to RSB's tools (as real peers do).
 
 Below the scope ``/__rsb/introspection/participants/`` a participant announces itself with
-``Hello`` on a scope of its own (its UUID), and with ``Bye`` when it is gone. A tool asks all
-by the method SURVEY, or one of them by REQUEST on its scope, without data for ``Hello``, or
-with "ping", to which the answer is "pong". Answers name the question as their cause.
+``Hello`` on a scope of its own (its UUID), and its end with ``Bye``. A tool queries all by the
+method SURVEY, or one of them by REQUEST on its scope: without data for ``Hello``, or with
+"ping" for "pong". Answers name the request as their cause.
 
-Of this process we tell its number, its name and its host's; not its arguments and user.
+Published are the process' id, its name and its host's name; not its arguments and user.
 
-Sans I/O; belongs to the bridge.
+Sans I/O; used by the bridge.
 """
 
 import os
@@ -20,7 +20,7 @@ from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope, now_
 from eventer_bridge.rsb.messages import Bye, Hello
 
 RSB_SCOPE: Final = parse_scope("/__rsb/")
-"""Of RSB's own affairs, which are no events of its users."""
+"""Scope of RSB's internal events, not those of its users."""
 
 PARTICIPANTS_SCOPE: Final = parse_scope("/__rsb/introspection/participants/")
 
@@ -30,12 +30,12 @@ _TEXT: Final = "utf-8-string"
 
 
 class Participant(NamedTuple):
-    """One of ours.
+    """A participant of this process.
 
     Attributes:
         kind: "informer" or "listener".
         id: its identifier.
-        scope: what it sends to, or listens on.
+        scope: that it sends to or listens on.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Participant(NamedTuple):
 
     @property
     def own_scope(self) -> Scope:
-        """Where it is told of."""
+        """Scope of its announcements."""
         return Scope((*PARTICIPANTS_SCOPE.segments, str(self.id)))
 
 
@@ -53,7 +53,7 @@ class Introspection:
 
     Args:
         name: display name of this process.
-        participants: ours.
+        participants: of this process.
         send: sends an event to the bus.
     """
 
@@ -75,13 +75,13 @@ class Introspection:
             self._answer(participant, _HELLO, self._hello(participant), question)
 
     def say_bye(self) -> None:
-        """Announce that all participants are gone."""
+        """Announce the end of all participants."""
         for participant in self._participants:
             data = Bye(id=participant.id.bytes).SerializeToString()
             self._answer(participant, _BYE, data, None)
 
     def on_event(self, event: RsbEvent) -> None:
-        """An event below ``RSB_SCOPE`` came: answered if it is a question to us."""
+        """Handle an event below ``RSB_SCOPE``: answer requests to us."""
         for participant in self._asked(event):
             if event.data == b"ping" and event.schema in {_TEXT, "ascii-string"}:
                 self._answer(participant, _TEXT, b"pong", event)

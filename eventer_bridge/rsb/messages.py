@@ -1,8 +1,8 @@
-"""Protocol-buffer messages of RSB, made from ``schemas/rsb.proto`` when this is imported.
+"""Protocol-buffer messages of RSB, created from ``schemas/rsb.proto`` on import.
 
-There is no ``protoc`` step, and so no generated code that fits one version of the package
-``protobuf`` only: the file is read into a descriptor, of which ``protobuf`` makes classes.
-They are in a pool of their own, beside those of an RSB implementation in the same process.
+Without a ``protoc`` step, there is no generated code that fits only one version of
+``protobuf``: the file is read into a descriptor, from which ``protobuf`` creates classes. These
+have a pool of their own, apart from an RSB implementation in the same process.
 
 Sans I/O (but for the file); any thread.
 """
@@ -35,7 +35,7 @@ _LABELS: Final = {
 
 
 def read_proto(name: str, text: str) -> FileDescriptorProto:
-    """Descriptor of a ``.proto`` text, as simple as ours is.
+    """Descriptor of a ``.proto`` text as simple as ours.
 
     Args:
         name: file name.

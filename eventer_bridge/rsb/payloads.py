@@ -3,22 +3,21 @@
 An RSB event becomes an event of type prefix + segments of its scope. Its source timestamp is
 its create time. Its payload is
 
-* JSON where its data has a form as a value (``values``)::
+* JSON if its data can be represented as a value (``values``)::
 
     {"rsb": {"id": …, "sender": …, "sequence": …, "schema": …, "method": …, "causes": […],
              "meta": {"create_time": …, …, "user_infos": {…}}},
      "value": …}
 
-* binary otherwise, and where JSON would be too large: its type is the wire schema, its data the
-  whole notification (of ``schemas/rsb.proto``), because nothing but the data would be left
-  without it.
+* binary otherwise, and if JSON would be too large: its type is the wire schema, its data the
+  whole notification (of ``schemas/rsb.proto``), which keeps more than the event's data.
 
-Both have everything that the RSB event has, and lead back to it.
+Both keep everything, so that the RSB event can be restored.
 
-An event of anybody else's becomes a new RSB event: of a JSON value with the schema that fits
-it (arrays, objects and numbers that fit none as their JSON text, a ``utf-8-string``); of a
-binary payload with its type as the schema. With ``rsb`` as above, parts of which may be left
-out, method, schema, causes and so on are its author's to choose.
+An event from elsewhere becomes a new RSB event: a JSON value with a matching schema (arrays,
+objects and numbers without one as JSON text, a ``utf-8-string``), a binary payload with its
+type as the schema. Its author can choose method, schema, causes and so on by ``rsb`` as above,
+all parts of which are optional.
 
 Sans I/O; any thread.
 """
@@ -56,7 +55,7 @@ _US: Final = 1_000_000
 
 
 class _Rsb(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of an RSB event is not its value."""
+    """An RSB event without its value."""
 
     id: UUID | None = None
     sender: UUID | None = None
@@ -83,7 +82,7 @@ _decode_value: Final = msgspec.json.Decoder().decode
 
 
 def to_register(event: RsbEvent, prefix: EventType) -> RegisterEvent:
-    """Event to register of an RSB event."""
+    """The event to register for an RSB event."""
     create_us = event.meta.create_time
     source_timestamp = None if create_us is None else Timestamp(*divmod(create_us, _US))
     payload = _json_payload(event)
@@ -93,7 +92,7 @@ def to_register(event: RsbEvent, prefix: EventType) -> RegisterEvent:
 
 
 def to_json(event: RsbEvent) -> bytes | None:
-    """JSON of an RSB event, as in the payload; None where its data has no form as a value."""
+    """JSON of an RSB event, as in the payload; None if its data cannot be a JSON value."""
     converter = CONVERTERS.get(event.schema)
     if converter is None:
         return None
@@ -104,13 +103,13 @@ def to_json(event: RsbEvent) -> bytes | None:
 
 
 def to_json_as_bytes(event: RsbEvent) -> bytes:
-    """JSON of any RSB event, its data in base64; what is not UTF-8 is escaped."""
+    """JSON of any RSB event, its data in base64; bytes that are not UTF-8 are escaped."""
     escaped = _escaped(msgspec.to_builtins(_rsb_of(event)))
     return _encode({"rsb": escaped, "value": CONVERTERS["bytes"].decode(event.data)})
 
 
 def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
-    """Scope that events of a type are sent to; None if it is not one of the bridge's."""
+    """Scope for events of a type; None if the bridge does not send them."""
     if event_type[: len(prefix)] != prefix:
         return None
     segments = event_type[len(prefix) :]
@@ -118,19 +117,19 @@ def scope_of(event_type: EventType, prefix: EventType) -> Scope | None:
         scope = parse_scope(str(Scope(segments)))
     except InvalidEventError:
         return None
-    return scope if scope.segments == segments else None  # not with "/" inside of a segment
+    return scope if scope.segments == segments else None  # not with "/" within a segment
 
 
 def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
-    """RSB event of an event: what it was made of, or a new one.
+    """RSB event of an event: the original one, or a new one.
 
     Args:
         event: any event of the core.
-        scope: where it is sent to (:func:`scope_of`).
-        informer: sender of a new one; not asked otherwise.
+        scope: its destination (:func:`scope_of`).
+        informer: sender of a new one; unused otherwise.
 
     Raises:
-        InvalidEventError: ``rsb`` in its payload is wrong.
+        InvalidEventError: ``rsb`` in its payload is invalid.
     """
     moment = event.source_timestamp or event.timestamp
     created = MetaData(create_time=_microseconds(moment))
@@ -147,7 +146,7 @@ def from_event(event: Event, scope: Scope, informer: Informer) -> RsbEvent:
         if raw.startswith(b"{") and _decode_probe(raw).rsb is not msgspec.UNSET:
             return _from_envelope(raw, scope, informer, created)
         value = _decode_value(raw)
-    except msgspec.DecodeError:  # JSON, but none that Python can hold: 1e999
+    except msgspec.DecodeError:  # JSON that Python cannot hold: 1e999
         schema = None
     else:
         schema = schema_of(value)
@@ -193,7 +192,7 @@ def _from_envelope(raw: bytes, scope: Scope, informer: Informer, created: MetaDa
 
 
 def _original(payload: BinaryPayload, scope: Scope) -> RsbEvent | None:
-    """The RSB event that a binary payload was made of; None if it is somebody else's."""
+    """The original RSB event of a binary payload; None if there is none."""
     try:
         event = codec.decode(payload.data)
     except InvalidMessageError:
@@ -207,7 +206,7 @@ def _data_type(event: RsbEvent) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that has a form in JSON."""
+    """Text that JSON can represent."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

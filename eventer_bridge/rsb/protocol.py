@@ -8,10 +8,10 @@ class RsbProtocol:
     """One end of a connection.
 
     Args:
-        is_server: whether this end sends the handshake, rather than waits for it.
+        is_server: whether this end sends the handshake, rather than awaits it.
 
     Attributes:
-        is_ready: whether there was a handshake.
+        is_ready: whether the handshake is complete.
     """
 
     __slots__ = ("_decoder", "_handshake", "_has_ended", "is_ready")
@@ -24,11 +24,11 @@ class RsbProtocol:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of notifications that are not whole, or were not taken."""
+        """Bytes of notifications that are incomplete or not taken yet."""
         return self._decoder.buffered_bytes
 
     def receive_data(self, data: bytes) -> None:
-        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        """Buffer bytes from the peer for :meth:`next_message`."""
         if not self.is_ready:
             missing = len(codec.HANDSHAKE) - len(self._handshake)
             self._handshake += data[:missing]
@@ -37,14 +37,14 @@ class RsbProtocol:
         self._decoder.feed(data)
 
     def receive_eof(self) -> None:
-        """The peer sends no more; :meth:`next_message` tells if that was within a frame."""
+        """The peer sends no more; :meth:`next_message` raises if that was within a frame."""
         self._has_ended = True
 
     def next_message(self) -> bytes | None:
         """The next notification, encoded; None if more bytes are needed for it.
 
         Raises:
-            RemoteProtocolError: the handshake or a frame is wrong, or the last one is cut off.
+            RemoteProtocolError: the handshake or a frame is invalid, or the last one is truncated.
         """
         if not codec.HANDSHAKE.startswith(self._handshake):
             raise RemoteProtocolError(
@@ -56,5 +56,5 @@ class RsbProtocol:
         return frame
 
     def discard(self) -> None:
-        """Drop what came and was not taken: the connection is gone."""
+        """Drop buffered bytes: the connection is gone."""
         self._decoder = codec.NotificationDecoder()

@@ -1,14 +1,14 @@
-"""Counts of what the RSB bridge did."""
+"""Counters of the RSB bridge."""
 
 from eventer_bridge.net.stats import ServerStats
 
 
 class RsbStats(ServerStats):
-    """As of any server, where a notification of the bus is a frame; and what only RSB has.
+    """Counters of any server, with notifications of the bus as frames, and those of RSB.
 
     Attributes:
-        relayed: notifications sent on from one participant to another, per receiver.
-        unsent: events for the bus that were not sent, by reason.
+        relayed: notifications forwarded between participants, per receiver.
+        unsent: events not sent to the bus, by reason.
     """
 
     def __init__(self) -> None:
@@ -17,5 +17,5 @@ class RsbStats(ServerStats):
         self.unsent: dict[str, int] = {}
 
     def count_unsent(self, reason: str) -> None:
-        """An event was not sent."""
+        """Count an event that was not sent."""
         self.unsent[reason] = self.unsent.get(reason, 0) + 1

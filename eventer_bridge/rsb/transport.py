@@ -1,7 +1,7 @@
-"""The bus over sockets: a server that relays, connections to one, and one that comes back.
+"""The bus over sockets: a relaying server, a connection to one, and a reconnecting client.
 
-Whoever is connected to the server gets every event of all others, and picks by scope what it
-listens to. The server itself takes part, by :meth:`Bus.send` and its callback.
+Each participant gets every event of all others, and filters them by scope. The server itself
+takes part, by :meth:`Bus.send` and its callback.
 
 Runs on the event loop's thread.
 """
@@ -21,6 +21,7 @@ from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.stats import RsbStats
@@ -32,19 +33,19 @@ DEFAULT_PORT: Final = 55_555
 
 
 class Bus(aio.Resource, abc.ABC):
-    """A bus that we take part in."""
+    """A bus that this process takes part in."""
 
     @property
     @abc.abstractmethod
     def is_connected(self) -> bool:
-        """Whether there is anybody to send to."""
+        """Whether the bus has any other participant."""
 
     @abc.abstractmethod
     def send(self, notification: bytes) -> None:
         """Send an encoded event to all others.
 
         Raises:
-            InvalidEventError: it is too large.
+            InvalidEventError: the event is too large.
         """
 
 
@@ -54,7 +55,7 @@ async def connect(
     """Connect to a bus' server.
 
     Returns:
-        The connection, which is its caller's to close. It does not reconnect.
+        The connection, which the caller closes. It does not reconnect.
 
     Raises:
         ConnectError: no connection, or no handshake; the text says why.
@@ -67,12 +68,12 @@ async def connect(
             try:
                 is_ready = await connection.ready
             except BaseException:
-                connection.abort("no handshake")
+                connection.abort(CloseReason.NO_HANDSHAKE)
                 raise
             if not is_ready:
                 raise ConnectError(f"{address}: {connection.close_reason}")
     except OSError as e:
-        # TimeoutError is one: ours, or TCP's own
+        # TimeoutError, ours or TCP's, is an OSError
         if isinstance(e, TimeoutError) and timeout.expired():
             text = f"no connection and handshake within {limits.CONNECT_TIMEOUT_S:g} s"
         else:
@@ -96,14 +97,14 @@ async def listen(
     """Listen for participants.
 
     Args:
-        host: where.
+        host: to listen on.
         port: TCP port; 0 takes a free one (see :attr:`BusServer.port`).
-        on_events: called with events, after they were relayed.
-        stats: what is counted.
-        admission: of the process; None: one of its own.
+        on_events: called with events, after they are relayed.
+        stats: counters.
+        admission: the process' slots; None: its own.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     bus = BusServer(on_events, stats)
     try:
@@ -115,10 +116,10 @@ async def listen(
 
 
 class BusServer(Bus):
-    """Relays what each participant sends to all others. Made by :func:`listen`.
+    """Relays each participant's events to all others. Created by :func:`listen`.
 
     Attributes:
-        port: TCP port that is listened on.
+        port: TCP port in use.
     """
 
     def __init__(self, on_events: EventsCb, stats: RsbStats) -> None:
@@ -153,7 +154,7 @@ class BusServer(Bus):
     async def _listen(self, host: str, port: int, admission: Admission | None) -> None:
         if admission is None:
             admission = Admission()
-        # of the places of the process no more than a part: anybody gets one by RSB
+        # only a part of the process' slots: RSB gives one to anybody
         most = min(limits.MAX_RSB_CONNECTIONS, admission.bounds.known // limits.RSB_SHARE)
         quota = Quota(most, min(limits.MAX_RSB_CONNECTIONS_PER_ADDRESS, -(-most // 2)))
         make = functools.partial(RsbConnection, self._on_received, self._stats, quota)
@@ -179,14 +180,14 @@ class BusServer(Bus):
 
 
 class BusClient(Bus):
-    """A connection to a bus' server, made again whenever it is lost.
+    """A connection to a bus' server, re-established whenever it is lost.
 
     Args:
         host: of the server.
         port: its TCP port.
         on_events: called with events.
-        stats: what is counted.
-        on_connected: called when there is a new connection.
+        stats: counters.
+        on_connected: called after each new connection.
     """
 
     def __init__(
@@ -213,11 +214,11 @@ class BusClient(Bus):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to the server."""
+        """Whether the server is connected."""
         return self._connection is not None
 
     def send(self, notification: bytes) -> None:
-        """See :class:`Bus`; lost while there is no connection."""
+        """See :class:`Bus`; dropped while there is no connection."""
         if self._connection is not None:
             self._connection.write(codec.encode_frame(notification))
 

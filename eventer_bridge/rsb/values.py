@@ -1,4 +1,4 @@
-"""Wire schemas whose data has a form as a JSON value, and these values.
+"""Wire schemas with a JSON representation, and the conversion both ways.
 
 =============  ===================  =====================================================
 wire schema    data                 JSON value
@@ -26,12 +26,12 @@ from eventer_bridge.model import INT64_MAX, INT64_MIN
 
 
 class Converter(NamedTuple):
-    """Of one wire schema.
+    """Conversion of one wire schema.
 
     Attributes:
         decode: value of data; raises ``ValueError`` if it has none.
         encode: data of a value; raises ``ValueError`` or ``TypeError`` if it has none.
-        expected: what values it takes, for errors.
+        expected: description of valid values, for errors.
     """
 
     decode: Callable[[bytes], Any]
@@ -131,7 +131,7 @@ def encode_value(schema: str, value: Any) -> bytes:
 
 
 def schema_of(value: Any) -> str | None:
-    """Wire schema that a JSON value is sent with; None where there is no exact one."""
+    """Wire schema for a JSON value; None if none is exact."""
     if value is None:
         return "void"
     if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:

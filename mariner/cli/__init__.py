@@ -6,7 +6,7 @@ Exit codes of every command:
 * 1: the other side, or the gateway itself, failed (refused, unreachable, damaged store)
 * 2: wrong usage, configuration or input
 * 3: ``serve`` only: it did not stop in time
-* 4: ``register`` only: of some events it is not known whether they are registered
+* 4: ``register`` only: it is not known whether some of the events are registered
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _CLIENT_COMMANDS: Final = ("ping", "register", "query", "subscribe")
 eventer = LazyGroup(
     "eventer",
     {i: f"mariner.cli.eventer_server:{i}" for i in _CLIENT_COMMANDS},
-    "The same client commands for an Event Server (Eventer).",
+    "The same client commands, for an Event Server (Eventer).",
 )
 
 main = click.version_option(__version__, prog_name="mariner")(

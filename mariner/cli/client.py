@@ -1,7 +1,7 @@
-"""``ping``, ``register``, ``query`` and ``subscribe``: a client's work from a shell.
+"""The commands ``ping``, ``register``, ``query`` and ``subscribe``, for any kind of server.
 
-Each connects, does its work and ends. Here they are for any kind of server:
-:func:`mariner.cli.target.command_of` adds the options that name one.
+Each connects, does its work and exits. :func:`mariner.cli.target.command_of` adds the options of a
+server.
 """
 
 import sys
@@ -24,7 +24,7 @@ from eventer_bridge.model import (
 from mariner.cli import output
 from mariner.cli.ping import ping_server
 from mariner.cli.register import parse_arguments, read_stdin, register_events
-from mariner.cli.run import inform, run
+from mariner.cli.run import report, run
 from mariner.cli.target import Target
 from mariner.cli.values import (
     event_types_option,
@@ -38,14 +38,13 @@ from mariner.errors import ConnectionLostError
 EVERYTHING: Final[tuple[EventType, ...]] = (("*",),)
 
 _TYPE_HELP = (
-    "Event type, its segments joined by '/'; '?' stands for one segment, '*' at the end for"
-    ' any number. Or a JSON array: \'["a/b", "*"]\'. Can be given several times.'
-    " All types, unless told."
+    "Event type: segments joined by '/'; '?' matches one segment, '*' at the end any number."
+    ' Or a JSON array: \'["a/b", "*"]\'. Can be repeated. Default: all types.'
 )
 _SERVER_ID: Final = click.IntRange(0)
 
 _TIME_HELP = (
-    "ISO 8601 (UTC where it names no zone; eight digits are a date), or seconds since 1970-01-01."
+    "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
 )
 
 _types = click.option(
@@ -60,7 +59,7 @@ _types = click.option(
 
 _TIME: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
 _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
-_LAST_HELP: Final = "at or before this; of a date, its whole day."
+_LAST_HELP: Final = "at or before this; a date includes its whole day."
 
 
 @click.command()
@@ -69,14 +68,14 @@ _LAST_HELP: Final = "at or before this; of a date, its whole day."
     type=click.IntRange(0),
     default=4,
     show_default=True,
-    help="Pings to send; 0: until interrupted.",
+    help="Number of pings; 0: until interrupted.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Seconds from one ping to the next.",
+    help="Seconds between pings.",
 )
 @click.option(
     "--timeout",
@@ -90,7 +89,8 @@ def ping(server: Target, count: int, interval: float, timeout: float) -> None:
 
     With --count 1 it is a health check. SIGINT ends it with the summary.
 
-    Exit code 0: at least one ping was answered; 1: none, no connection, or it was lost.
+    Exit code 0: at least one ping was answered; 1: none was, or the connection failed or was
+    lost.
     """
     run(ping_server(server, count=count, interval_s=interval, timeout_s=timeout))
 
@@ -101,12 +101,12 @@ def ping(server: Target, count: int, interval: float, timeout: float) -> None:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Events of one request: they are registered all or none, with one timestamp.",
+    help="Events per request: all of them are registered or none, with one timestamp.",
 )
 @click.option("--quiet", is_flag=True, help="Do not print the registered events.")
 @click.argument("events", metavar="[EVENT]...", nargs=-1)
 def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> None:
-    """Register events: the arguments, or else the lines of standard input.
+    """Register events: the arguments if there are any, else the lines of standard input.
 
     Each EVENT or line is a JSON object:
 
@@ -115,26 +115,26 @@ def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> 
 
     \b
       type              segments joined by '/', or an array of segments
-      payload           any JSON value; null or left out: no payload. An object with the
+      payload           any JSON value; null or omitted: no payload. An object with the
                         key "payload_type" is a payload of the Mariner protocol:
                         {"payload_type": "json", "data": ...} or
                         {"payload_type": "binary", "data_type": "...", "data": "<base64>"}
-      source_timestamp  ISO 8601 (UTC where it names no zone), seconds since 1970-01-01,
-                        {"s": ..., "us": ...}, null or left out
+      source_timestamp  ISO 8601 (UTC if it names no zone), seconds since 1970-01-01,
+                        {"s": ..., "us": ...}, null or omitted
 
-    "id" and "timestamp" do not count, so that what query prints can be registered again.
+    "id" and "timestamp" are ignored, so that the output of query can be registered again.
     The registered events are printed as JSON lines, in the order of the input.
 
-    A wrong line ends it: the lines before it are registered, those after it are not. Wrong
-    arguments: nothing is registered. If the server refuses an event, nothing more is sent,
-    but up to 64 requests that were sent already may still succeed, and are printed.
+    A wrong line ends the command: the lines before it are registered, those after it are not.
+    If an argument is wrong, nothing is registered. If the server refuses an event, nothing
+    more is sent, but up to 64 requests that were already sent may still succeed, and are printed.
 
-    Where the server's disk fails, or the connection is lost before it answered, nobody knows
-    whether an event is registered: a line on standard error says so of each. To register it
-    again may store it twice.
+    If the server's disk fails, or the connection is lost before it answers, nobody knows
+    whether the events of a request are registered: a line on standard error says so. To register
+    them again may store them twice.
 
-    Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input; 4:
-    of some events it is not known whether they are registered.
+    Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input; 4: it
+    is not known whether some of the events are registered.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     run(_register(server, batch, quiet, events))
 
@@ -160,39 +160,39 @@ async def _register(server: Target, batch: int, quiet: bool, arguments: Sequence
     metavar="SERVER/SESSION/INSTANCE",
     multiple=True,
     callback=values_option(parse_event_id),
-    help="Only the event with this id. Can be given several times.",
+    help="Only the event with this id. Can be repeated.",
 )
 @click.option(
     "--payload",
     metavar="JSON",
     callback=value_option(parse_payload),
-    help="Only events with the same payload, written as register takes it (but null is the JSON"
-    " value). JSON values are compared: 1 is the same as 1.0, keys have no order.",
+    help="Only events with this payload, written as for register (but null is the JSON value)."
+    " JSON values are compared: 1 equals 1.0, the order of keys does not matter.",
 )
 @click.option(
     "--unique-type",
     is_flag=True,
-    help="Of each type only the first event, in the order that is asked for.",
+    help="Only the first event of each type, in the chosen order.",
 )
 @click.option("--server-id", type=_SERVER_ID, help="Server whose events are queried.")
 @click.option("--persisted", is_flag=True, help="Only events that are persisted.")
 @click.option(
-    "--limit", type=click.IntRange(0), help="At most so many events; everything, unless told."
+    "--limit", type=click.IntRange(0), help="Print at most this many events. Default: all."
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(["jsonl", "table"]),
-    help="Default: table in a terminal, jsonl (an event a line) elsewhere.",
+    help="Default: table in a terminal, jsonl (one event per line) elsewhere.",
 )
 def query(
     server: Target, kind: str, limit: int | None, format_: str | None, **options: Any
 ) -> None:
-    """Query registered events, all of them unless told a --limit.
+    """Query registered events: all of them, or up to --limit.
 
     \b
       latest      the latest event of each type: --type
-      timeseries  the default; events by time: --type, --from, --to, --source-from,
+      timeseries  (default) events by time: --type, --from, --to, --source-from,
                   --source-to, --order, --order-by, --id, --payload, --unique-type
       server      events of one server by id: --server-id (required), --persisted
     """  # noqa: D301  # as above
@@ -201,7 +201,7 @@ def query(
     run(_query(server, params, limit, as_table))
 
 
-# option of the command: field of the query's parameters
+# option of the command to field of the query
 _TIMESERIES: Final = {
     "event_types": "event_types",
     "from": "t_from",
@@ -241,7 +241,7 @@ def _query_params(kind: str, options: dict[str, Any]) -> QueryParams:
         field = _FIELDS[kind].get(option)
         if field is None:
             name = _OPTIONS.get(option, "--" + option.replace("_", "-"))
-            raise click.UsageError(f"{name} has no meaning for a query of {kind!r}.")
+            raise click.UsageError(f"{name} does not apply to a query of {kind!r}.")
         is_choice = option in {"order", "order_by"}
         fields[field] = _VALUES[value] if is_choice else value
     if kind == "server" and "server_id" not in fields:
@@ -268,10 +268,8 @@ async def _query(server: Target, params: QueryParams, limit: int | None, as_tabl
 @click.command()
 @_types
 @click.option("--server-id", type=_SERVER_ID, help="Only events of this server.")
-@click.option(
-    "--persisted", is_flag=True, help="Tell of events when they are persisted, not before."
-)
-@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option("--persisted", is_flag=True, help="Print events when they are persisted, not before.")
+@click.option("--count", type=click.IntRange(1), help="End after this many events.")
 def subscribe(
     server: Target,
     event_types: tuple[EventType, ...] | None,
@@ -281,9 +279,9 @@ def subscribe(
 ) -> None:
     """Print new events as JSON lines, until interrupted.
 
-    A line on standard error tells when the subscription is in force. It does not reconnect.
+    A line on standard error says when the subscription is active. It does not reconnect.
 
-    Exit code 0: --count events were printed; 1: no connection, or it was lost; 130:
+    Exit code 0: --count events were printed; 1: the connection failed or was lost; 130:
     interrupted.
     """
     run(_subscribe(server, event_types or EVERYTHING, server_id, persisted, count))
@@ -299,7 +297,7 @@ async def _subscribe(
     async with await server.connect(
         subscriptions=event_types, server_id=server_id, persisted=persisted
     ) as client:
-        inform(f"subscribed at {client.address}")
+        report(f"subscribed at {client.address}")
         remaining = count
         async for events in client.events():
             output.write_jsonl(events[:remaining])

@@ -1,4 +1,4 @@
-"""Event Servers (001), for the client commands: the Eventer client as they want one.
+"""Event Servers (001) as a target of the client commands.
 
 Everything runs on the event loop's thread.
 """
@@ -64,7 +64,7 @@ class EventerTarget(Target):
         except ClosedError as e:
             text = reasons.lost_before_init(str(e), "MsgInitReq", address.is_tls)
             raise ConnectError(f"{text} or another dialect") from e
-        it.hold_back_when_full()
+        it.pause_when_full()
         it.async_group.spawn(aio.call_on_cancel, it.notifications.end)
         return it
 
@@ -76,7 +76,7 @@ class _Client(aio.Resource):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.notifications = Notifications(self._read_on)
+        self.notifications = Notifications(self._resume_reading)
 
     @property
     def _connected(self) -> EventerClient:
@@ -102,7 +102,7 @@ class _Client(aio.Resource):
     async def query_all(
         self, params: QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
-        """What Eventer cannot ask is picked out of the answer to a wider query."""
+        """Conditions that Eventer cannot express are filtered from a wider query."""
         if isinstance(params, QueryTimeseriesParams) and is_conditional(params):
             events = matching(self._connected.query, params)
         else:
@@ -120,16 +120,16 @@ class _Client(aio.Resource):
         return await self._connected.ping()
 
     def on_events(self, events: Sequence[Event]) -> None:
-        """A notification came."""
+        """Handle a notification."""
         self.notifications.put(events)
-        self.hold_back_when_full()
+        self.pause_when_full()
 
-    def hold_back_when_full(self) -> None:
-        """Read no more, until what came is taken."""
+    def pause_when_full(self) -> None:
+        """Pause reading while notifications are waiting to be printed."""
         if self.notifications.is_full and self.client is not None:
             self.client.set_reading(False)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         self._connected.set_reading(True)
 
 
@@ -144,15 +144,15 @@ EVENTER: Final = TargetWire(
             default=chatter.Dialect.CURRENT.value,
             show_default=True,
             show_envvar=True,
-            help="Dialect of chatter: current is what today's Hat components speak.",
+            help="Dialect of chatter; today's Hat components speak current.",
         ),
     ],
     {
-        "ping": "The pings are those of chatter: they are answered by the server's connection,"
-        " and need no right.",
+        "ping": "Pings are those of chatter: the server's connection answers them, and they need"
+        " no right.",
         "register": "Eventer does not say why a registration is refused; the server's log may.",
-        "query": "Eventer cannot express --id, --payload and --unique-type: the events are picked"
-        " out of the answer to the query without them, and it costs as much as that.",
+        "query": "Eventer cannot express --id, --payload and --unique-type: the command picks the"
+        " events out of the answer to the query without them, which costs as much.",
     },
 )
 

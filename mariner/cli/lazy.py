@@ -1,6 +1,6 @@
-"""Groups of commands that import a command's module only when it is called.
+"""Command groups that import the module of a command only when it is called.
 
-Importing all of them takes more than a second; ``mariner ping`` needs little of that.
+Importing all of them takes more than a second; ``mariner ping`` needs few of them.
 """
 
 import functools
@@ -12,14 +12,13 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group of commands that are named, rather than given.
+    """A group of commands that are imported on demand.
 
     Args:
-        name: of the group.
-        commands: where each command is, as ``package.module:attribute``, by its name.
-        summary: what is said of the group.
-        plugins: group of entry points whose commands belong to it too; those of installed
-            packages are found by their names.
+        name: name of the group.
+        commands: commands by name, as ``package.module:attribute``.
+        summary: help text of the group.
+        plugins: entry point group of further commands in installed packages; None: none.
     """
 
     def __init__(
@@ -31,14 +30,14 @@ class LazyGroup(click.Group):
         self._plugins = plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, sorted."""
+        """Sorted names of the commands."""
         return sorted({*self._commands, *self._entry_points})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; None if there is none."""
+        """The command with a name; None: there is none."""
         if cmd_name in self._commands:
             command = pkgutil.resolve_name(self._commands[cmd_name])
-        elif cmd_name in self._entry_points:  # which takes 10 ms to find out
+        elif cmd_name in self._entry_points:  # finding them takes 10 ms
             command = self._entry_points[cmd_name].load()
         else:
             return None

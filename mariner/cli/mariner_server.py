@@ -1,4 +1,4 @@
-"""Mariner servers, for the client commands."""
+"""Mariner servers as a target of the client commands."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -37,7 +37,7 @@ class MarinerTarget(Target):
 MARINER: Final = TargetWire(
     MarinerTarget,
     server_options("MARINER", 23014),
-    {"query": "--id, --payload and --unique-type work only if the server is one of ours."},
+    {"query": "Only this gateway's server understands --id, --payload and --unique-type."},
 )
 
 ping, register, query, subscribe = (command_of(MARINER, i) for i in commands.COMMANDS)

@@ -1,4 +1,4 @@
-"""Events on standard output: JSON lines, or a table for people."""
+"""Events on standard output, as JSON lines or as a table."""
 
 import os
 import shutil
@@ -16,24 +16,24 @@ from mariner.cli.run import EXIT_FAILED, EXIT_NO_READER, CommandError, printable
 from mariner.cli.values import format_event_type, format_timestamp
 
 TABLE_ROWS: Final = 1_000
-"""Rows of one table: its columns are as wide as its rows need, so they must be in memory."""
+"""Rows of one table: all are in memory, to find the widths of the columns."""
 
-_WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is folded
+_WIDE: Final = 10_000  # columns of an output that is no terminal: nothing is wrapped
 
 _encode = msgspec.json.Encoder().encode
 
 
 def write_jsonl(events: Iterable[Event]) -> None:
-    """Print each event as a line of JSON (002, "event"), at once.
+    """Print each event as a line of JSON (002, "event"), and flush.
 
     Raises:
-        CommandError: nobody reads it any more, or it cannot be written.
+        CommandError: standard output was closed, or cannot be written.
     """
     _write(b"".join([_line(event) for event in events]))
 
 
 def write_table(events: Sequence[Event]) -> None:
-    """Print a table of events; in a terminal it is folded to its width.
+    """Print a table of events; in a terminal it is wrapped to its width.
 
     Raises:
         CommandError: as :func:`write_jsonl`.
@@ -58,7 +58,7 @@ def write_table(events: Sequence[Event]) -> None:
 
 
 def write_rich(table: Table) -> None:
-    """Print a table; in a terminal it is folded to its width.
+    """Print a table; in a terminal it is wrapped to its width.
 
     Raises:
         CommandError: as :func:`write_jsonl`.
@@ -81,7 +81,7 @@ def write_text(line: str) -> None:
 
 
 def _line(event: Event) -> bytes:
-    # a JSON payload is as its author wrote it: between its tokens may be line ends
+    # a JSON payload is stored verbatim, and may have line ends between its tokens
     return _encode(event).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
 
 
@@ -99,7 +99,7 @@ def _write(data: bytes) -> None:
         output.write(data)
         output.flush()
     except OSError as e:
-        # what could not be written must not be tried again when Python exits
+        # keeps Python from flushing again when it exits
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)

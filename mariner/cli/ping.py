@@ -1,4 +1,4 @@
-"""``mariner ping``: what the ping command shows."""
+"""``mariner ping``: round-trip times and their statistics."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, CommandError, inform
+from mariner.cli.run import EXIT_FAILED, CommandError, report
 from mariner.cli.target import Target, TargetClient
 from mariner.errors import ClosedError
 
@@ -23,7 +23,7 @@ class Statistics:
         self.times_s: list[float] = []
 
     def summary(self, address: str, duration_s: float) -> list[str]:
-        """The two last lines of ping; one where nothing was received."""
+        """The last lines of the output: counts, and times if any answer was received."""
         received = len(self.times_s)
         loss = 100 * (self.transmitted - received) / max(self.transmitted, 1)
         lines = [
@@ -41,11 +41,11 @@ class Statistics:
 
 
 async def ping_server(server: Target, *, count: int, interval_s: float, timeout_s: float) -> None:
-    """Ping until ``count`` are sent (0: without end), interrupted, or the connection is lost.
+    """Ping until ``count`` are sent (0: no limit), interrupted, or the connection is lost.
 
     Raises:
-        CommandError: no answer at all.
-        ClosedError: the connection was lost; the summary is printed before.
+        CommandError: no ping was answered.
+        ClosedError: the connection was lost; the summary was printed.
         ConnectError, InitError: as :meth:`Target.connect`.
     """
     async with await server.connect(timeout_s=timeout_s) as client:
@@ -75,7 +75,7 @@ async def ping_server(server: Target, *, count: int, interval_s: float, timeout_
 
 
 async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work; SIGINT ends it early."""
+    """Run a coroutine; SIGINT cancels it."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
     await asyncio.wait([task])
@@ -103,10 +103,10 @@ async def _ping(
             async with asyncio.timeout(timeout_s):
                 time_s = await client.ping()
         except asyncio.CancelledError:
-            statistics.transmitted -= 1  # interrupted before its time was over: it is not lost
+            statistics.transmitted -= 1  # interrupted before its timeout: not lost
             raise
         except TimeoutError:
-            inform(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
+            report(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
         else:
             statistics.times_s.append(time_s)
             output.write_text(f"answer from {address}: seq={seq} time={time_s * _MS:.3f} ms")

@@ -1,4 +1,4 @@
-"""How far a command is, for the person who waits."""
+"""Progress bars of commands."""
 
 import contextlib
 import sys
@@ -11,13 +11,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal.
+    """Progress bar on standard error, if that is a terminal.
 
     Args:
-        what: the work.
+        what: label of the bar.
 
     Yields:
-        What to call with how much is done, and how much there is.
+        A callback for the amounts done and in total.
     """
     columns: Any = (
         TextColumn("{task.description}"),

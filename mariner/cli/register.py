@@ -1,7 +1,7 @@
-"""``mariner register``: events in, requests under way side by side, answers out in order.
+"""``mariner register``: sends concurrent requests, and prints their answers in order.
 
 A sender and a printer, with a queue of requests between them; the sender waits when
-``MAX_REQUESTS`` are under way.
+``MAX_REQUESTS`` are pending.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, RegisterEvent
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, inform
+from mariner.cli.run import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, CommandError, report
 from mariner.cli.stdin import read_lines
 from mariner.cli.target import TargetClient
 from mariner.cli.values import parse_register_event
@@ -23,11 +23,11 @@ from mariner.errors import (
 )
 
 MAX_REQUESTS: Final = 64
-"""Registrations under way; a durable server commits together those that it has."""
+"""Pending registrations; a durable server commits concurrent ones together."""
 
 
 class Labelled(NamedTuple):
-    """An event and where it was read, for messages: ``line 3``."""
+    """An event, and its origin for messages: ``line 3``."""
 
     label: str
     event: RegisterEvent
@@ -39,10 +39,10 @@ class _Request(NamedTuple):
 
 
 async def read_stdin() -> AsyncIterator[Labelled]:
-    """Events of the lines of standard input.
+    """Parse the lines of standard input.
 
     Raises:
-        CommandError: a line is wrong.
+        CommandError: a line is invalid.
     """
     async for number, line in read_lines():
         yield _parse(f"line {number}", line)
@@ -54,10 +54,10 @@ async def _iterate(events: list[Labelled]) -> AsyncIterator[Labelled]:
 
 
 def parse_arguments(arguments: Iterable[str]) -> AsyncIterator[Labelled]:
-    """Events of command line arguments; all of them are looked at before the first is given.
+    """Parse command line arguments, all of them before the first is returned.
 
     Raises:
-        CommandError: an argument is wrong.
+        CommandError: an argument is invalid.
     """
     return _iterate([_parse(f"argument {i}", text) for i, text in enumerate(arguments, 1)])
 
@@ -75,10 +75,10 @@ async def register_events(
     """Register events and print them as registered, unless ``quiet``.
 
     Raises:
-        CommandError: an event was refused, or nobody knows whether it is registered (those
-            that were under way by then are still waited for and printed), or reading the
-            events raised it (those that came before are registered and printed).
-        ConnectionLostError: the connection was lost while nothing was under way.
+        CommandError: an event was refused, or it is unknown whether it is registered (pending
+            requests are still awaited and printed), or reading the events raised it (those read
+            before are registered and printed).
+        ConnectionLostError: the connection was lost while no request was pending.
     """
     requests: asyncio.Queue[_Request | None] = asyncio.Queue()
     slots = asyncio.Semaphore(MAX_REQUESTS)
@@ -142,7 +142,7 @@ async def _print(
         try:
             events = await request.response
         except MarinerError as e:
-            inform(f"error: {request.label}: {e}")
+            report(f"error: {request.label}: {e}")
             exit_code = max(exit_code, _exit_code(e))
             sender.cancel()
         else:
@@ -154,7 +154,7 @@ async def _print(
 
 
 def _exit_code(error: MarinerError) -> int:
-    """What tells more is greater."""
+    """Exit code of an error; of several errors, the greatest counts."""
     match error:
         case OutcomeUnknownError():
             return EXIT_UNKNOWN

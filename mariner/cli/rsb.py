@@ -1,7 +1,7 @@
-"""``mariner rsb listen|send``: take part in an RSB bus from a shell.
+"""``mariner rsb listen|send``: a participant of an RSB bus.
 
-Both connect to the bus' server: a gateway with ``event_core.rsb`` in mode ``server``, or any
-other program that serves RSB's socket transport.
+Both connect to the server of the bus: a gateway with ``event_core.rsb`` in mode ``server``, or any
+other server of RSB's socket transport.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_
 from eventer_bridge.rsb.transport import DEFAULT_PORT, connect
 from eventer_bridge.rsb.values import encode_value, schema_of
 from mariner.cli import output
-from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, inform, run
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.stdin import read_lines
 from mariner.cli.values import value_option
 
 MAX_QUEUED: Final = 1_000
-"""Events that wait to be printed; with more, the connection is not read from."""
+"""Events waiting to be printed; with more, reading from the connection pauses."""
 
 
 @click.group()
@@ -54,7 +54,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             default="127.0.0.1",
             show_default=True,
             show_envvar=True,
-            help="Name or address of the bus' server.",
+            help="Name or address of the bus server.",
         ),
     ):
         function = option(function)
@@ -63,17 +63,17 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 
 @rsb.command()
 @_options
-@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option("--count", type=click.IntRange(1), help="End after this many events.")
 def listen(host: str, port: int, scope: Scope, count: int | None) -> None:
     """Print the events on SCOPE, and below it, as JSON lines, until interrupted.
 
     \b
       {"scope": "/a/", "rsb": {"id": ..., "schema": "double", ...}, "value": 21.5}
 
-    The value of wire schema bytes, and of one that is not known, is base64. A line on
-    standard error tells when it listens. It does not reconnect.
+    Values of wire schema bytes, and of unknown wire schemas, are base64. A line on standard
+    error says when it is listening. It does not reconnect.
 
-    Exit code 0: --count events were printed; 1: no connection, or it was lost; 130:
+    Exit code 0: --count events were printed; 1: the connection failed or was lost; 130:
     interrupted.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     run(_listen(host, port, scope, count))
@@ -83,16 +83,16 @@ def listen(host: str, port: int, scope: Scope, count: int | None) -> None:
 @_options
 @click.option(
     "--schema",
-    help="Wire schema of the values; unless told, void, bool, int64, double or utf-8-string, as"
-    " fits each.",
+    help="Wire schema of the values. Default: void, bool, int64, double or utf-8-string,"
+    " whichever fits the value.",
 )
-@click.option("--method", help="Method of the events, as REQUEST.")
+@click.option("--method", help="Method of the events, such as REQUEST.")
 @click.option(
     "--info",
     "infos",
     metavar="KEY=VALUE",
     multiple=True,
-    help="A user info of the events. Can be given several times.",
+    help="User info of the events. Can be repeated.",
 )
 @click.argument("values", metavar="[VALUE]...", nargs=-1)
 def send(
@@ -105,15 +105,15 @@ def send(
     infos: Sequence[str],
     values: Sequence[str],
 ) -> None:
-    """Send an event to SCOPE for each VALUE, or else for each line of standard input.
+    """Send an event to SCOPE for each VALUE; without any, for each line of standard input.
 
-    A value is JSON: null, true, 21.5, "text". Those of wire schema bytes, and of one that is
-    not known here, are strings in base64.
+    A value is JSON: null, true, 21.5, "text". Values of wire schema bytes, and of unknown wire
+    schemas, are base64 strings.
 
-    RSB has no answers: that the server has read everything is all that can be known.
+    RSB has no answers: all that can be known is that the server has read everything.
 
-    Exit code 0: the server has read everything; 1: no connection, or it was lost; 2: wrong
-    input (arguments: nothing is sent; lines: those before it are).
+    Exit code 0: the server has read everything; 1: the connection failed or was lost; 2: wrong
+    input (of arguments, nothing is sent; of lines, those before it are).
     """
     meta = MetaData(user_infos=_parse_infos(infos))
     informer = Informer(scope)
@@ -186,7 +186,7 @@ async def _listen(host: str, port: int, scope: Scope, count: int | None) -> None
             connection.pause_reading(Pause.USER)
 
     async with await _connect(host, port, on_events) as connection:
-        inform(f"listening on {scope} at {host}:{port}")
+        report(f"listening on {scope} at {host}:{port}")
         ending = asyncio.create_task(connection.wait_closing())
         ending.add_done_callback(lambda task: queue.put_nowait(None))
         printed = 0

@@ -1,9 +1,8 @@
-"""What all client commands share: how they run, and how they fail.
+"""Running client commands: exit codes, and errors as one line on standard error.
 
-Exit codes: 0 success; 1 the other side refused, is unreachable or did not answer in time;
-2 wrong usage or input; 4 of some events it is not known whether they are registered; 130
-interrupted (SIGINT); 141 nobody reads standard output any more
-(SIGPIPE). An error is one line on standard error: ``mariner: error: …``.
+Exit codes: 0 success; 1 the server refused, is unreachable or did not answer in time; 2 wrong usage
+or input; 4 unknown whether some events are registered; 130 interrupted (SIGINT); 141 standard
+output was closed (SIGPIPE). An error line begins with ``mariner: error:``.
 """
 
 import logging
@@ -27,21 +26,21 @@ T = TypeVar("T")
 
 
 class CommandError(click.ClickException):
-    """Ends the command with an exit code; an empty text says nothing."""
+    """Ends the command with an exit code; an empty text prints nothing."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
-        self.exit_code = exit_code  # type: ignore[misc]  # of the class by default, only
+        self.exit_code = exit_code  # type: ignore[misc]  # a class attribute by default
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the error; called by click."""
         if self.message:
-            inform(f"error: {self.message}", file)
+            report(f"error: {self.message}", file)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; what goes wrong becomes an exit code and a line."""
-    # the log would say it a second time
+    """Run a command's coroutine; errors become an exit code and a line."""
+    # the log would repeat the error
     logging.basicConfig(handlers=[logging.NullHandler()])
     try:
         return uvloop.run(main)
@@ -53,13 +52,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise CommandError(str(e), EXIT_FAILED) from e
 
 
-def inform(text: str, file: IO[Any] | None = None) -> None:
-    """One line for the person, on standard error."""
+def report(text: str, file: IO[Any] | None = None) -> None:
+    """Print a line for the user, on standard error."""
     click.echo(f"mariner: {printable(text)}", file=file, err=True)
 
 
 def printable(text: str) -> str:
-    """Text of others without control characters, so that it cannot command the terminal."""
+    """Untrusted text with control characters escaped, so that it cannot control the terminal."""
     if text.isprintable():
         return text
     return "".join(

@@ -15,6 +15,7 @@ from hat import aio
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitError, StoreLossError
 from eventer_bridge.net import descriptors
+from mariner.cli.run import report
 from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.gateway import config, config_audit, gateway, logs, memory
 from mariner.gateway.stopping import Stopper, block_signals
@@ -35,11 +36,11 @@ _CONF = click.option(
 def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
-    What lets in strangers is told on standard error, a line each: clients that need neither
-    token nor certificate, and tokens or private keys in files that others can read. So is a
+    Warnings on standard error, one per line, name what lets strangers in (clients that need
+    neither token nor certificate, tokens or private keys in files that others can read), and a
     limit of open files that leaves room for fewer connections than usual.
 
-    Exit code 0: it can be used; 2: it cannot, and each reason is told in a line.
+    Exit code 0: it can be used; 2: it cannot, for the reasons printed, one per line.
     """
     lines = config_audit.audit(path, _load(path))
     descriptors.raise_limit()
@@ -50,7 +51,7 @@ def check(path: Path) -> None:
     if not found.are_enough:
         lines.append(str(found))
     for line in lines:
-        click.echo(f"mariner: warning: {line}", err=True)
+        report(f"warning: {line}")
     click.echo(f"{path}: ok")
 
 
@@ -59,38 +60,38 @@ def check(path: Path) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Start with a store whose log lost acknowledged events, without these. What cannot be"
-    " used of the log stays beside it as *.lost. For one start: it says what is lost, and ids go"
-    " on far above.",
+    help="Start a store whose log lost acknowledged events, without them. What is unusable of the"
+    " log stays beside it as *.lost. For one start: it says what is lost, and ids continue far"
+    " above.",
 )
 def serve(*, path: Path, accept_loss: bool) -> None:
     """Run the gateway until SIGTERM or SIGINT.
 
-    Exit code 0: stopped by a signal, with everything that was accepted on disk; 1: it
-    could not start, or failed and stopped in order (the log says why); 2: the configuration
-    cannot be used; 3: it did not stop within 25 s of the signal (what was acknowledged is on
-    disk, the log says what hangs).
+    Exit code 0: stopped by a signal, with everything it accepted on disk; 1: it could not
+    start, or failed and stopped in order (the log says why); 2: the configuration cannot be
+    used; 3: it did not stop within 25 s of the signal (everything acknowledged is on disk, the
+    log says what hangs).
     """
     conf = _load(path)
     block_signals()
-    os.umask(0o077)  # files of the store, and of logs, are for nobody else
+    os.umask(0o077)  # files of the store and of logs are private
     logs.configure(conf.log)
     descriptors.raise_limit()
     memory.configure()
-    # a reader thread gives the event loop its turn after at most so long
+    # a reader thread yields to the event loop after at most this time
     sys.setswitchinterval(0.0002)
     if conf.http is not None:
         import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
     memory.freeze()
     failure, code = _run(conf, accept_loss=accept_loss)
     if not logs.close():
-        os._exit(code)  # nobody reads standard error, or the like: nothing to wait for
+        os._exit(code)  # standard error is stuck: there is nothing to wait for
     if failure is not None:
         _fail(failure, code)
 
 
 def _run(conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, int]:
-    """Run the gateway; returns what went wrong, and the exit code."""
+    """Run the gateway; returns the error, if any, and the exit code."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failed = _Process(conf, runner.get_loop(), accept_loss=accept_loss).run()
@@ -104,7 +105,7 @@ def _run(conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, 
 
 
 class _Process:
-    """A gateway, from its start until it was told to stop or failed."""
+    """A gateway, from its start until a signal stops it or it fails."""
 
     def __init__(
         self, conf: config.GatewayConfig, loop: asyncio.AbstractEventLoop, *, accept_loss: bool
@@ -117,13 +118,13 @@ class _Process:
         self._stopper = Stopper(self._ask_to_stop, self._waits_for)
 
     def run(self) -> str | None:
-        """Run it; returns what failed, if something did."""
+        """Run it; returns what failed, if anything."""
         serving = self._loop.create_task(self._serve())
         while True:
             try:
                 return self._loop.run_until_complete(serving)
             except (SystemExit, KeyboardInterrupt) as e:
-                # of a task of a module, for example: the loop goes on, to stop in order
+                # raised in a task, of a module for example: run the loop on, to stop in order
                 if serving.done():
                     raise
                 mlog.critical("a task ended the event loop", exc_info=e)
@@ -131,7 +132,7 @@ class _Process:
 
     async def _serve(self) -> str | None:
         self._gateway = running = await gateway.create(self._conf, accept_loss=self._accept_loss)
-        # the event types of a large store take long at the first time, and only then
+        # with the event types of a large store, the first collection takes long
         gc.collect()
         try:
             _print_check(self._conf, running)
@@ -141,7 +142,7 @@ class _Process:
             stopping.cancel()
             closing.cancel()
         finally:
-            self._stopper.stop()  # from here on, time runs
+            self._stopper.stop()  # starts the deadline
             await aio.uncancellable(running.async_close())
         return running.failed or self._stopper.failure
 
@@ -176,5 +177,5 @@ def _load(path: Path) -> config.GatewayConfig:
 
 def _fail(text: str, code: int) -> NoReturn:
     for line in text.splitlines():
-        click.echo(f"mariner: error: {line}", err=True)
+        report(f"error: {line}")
     raise SystemExit(code)

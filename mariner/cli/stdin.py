@@ -1,4 +1,4 @@
-"""Lines of standard input, without a thread and without holding up the event loop."""
+"""Lines of standard input, read without a thread and without blocking the event loop."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 async def read_lines(fd: int = 0) -> AsyncIterator[tuple[int, bytes]]:
-    """Lines with their numbers from 1, as soon as they are there; blank ones are left out.
+    """Read lines, numbered from 1, as they arrive; blank ones are skipped.
 
     Raises:
         OSError: reading failed.
@@ -34,7 +34,7 @@ async def _read_chunks(fd: int) -> AsyncIterator[bytes]:
     try:
         loop.add_reader(fd, readable.set)
     except PermissionError:
-        # a regular file, which epoll does not take: it is always readable
+        # epoll supports no regular files: they are always readable
         while chunk := os.read(fd, _CHUNK_BYTES):
             yield chunk
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""``mariner store``: look at, check, compact and make stores."""
+"""``mariner store``: inspect, verify, compact and import stores."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import contents, control, database, directories
-from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info
+from eventer_bridge.backends.rocksdb.info import StoreInfo, ext_info, ext_servers
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.core import clock, hat_import
@@ -20,7 +20,7 @@ from eventer_bridge.model import Timestamp
 from mariner.cli import output
 from mariner.cli.progress import progress
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
-from mariner.cli.store_path import DIRECTORY, store_errors, store_option, take
+from mariner.cli.store_path import DIRECTORY, resolve, store_errors, store_option
 from mariner.cli.values import format_timestamp
 
 _STORE: Final = ("STORE",)
@@ -28,7 +28,7 @@ _STORE: Final = ("STORE",)
 
 @click.group()
 def store() -> None:
-    """Look at, check, compact and import stores of events."""
+    """Inspect, check, compact and import event stores."""
 
 
 @store.command()
@@ -37,11 +37,11 @@ def store() -> None:
 def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
     """Show what is in a store: events, types, servers, times and sizes.
 
-    The number of events is an estimate: `verify` counts them. A store that the gateway has
-    open is looked at through a checkpoint, which is removed afterwards.
+    The number of events is an estimate: `verify` counts them. If a gateway has the store open,
+    this reads a checkpoint of it, which is removed afterwards.
     """
-    [path] = take(_STORE, conf, paths)
-    with store_errors(), control.reading(path) as opened:
+    [path] = resolve(_STORE, conf, paths)
+    with store_errors(), control.open_read_only(path) as opened:
         found = ext_info(opened)
     if is_json:
         output.write_text(msgspec.json.encode(found).decode())
@@ -52,36 +52,36 @@ def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
 @store.command()
 @store_option(*_STORE)
 def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
-    """Check a store: every row of every index, and each against the others.
+    """Check a store: every row of every index, and the indexes against each other.
 
-    What is wrong is printed, a line each: index, event (server/session/instance), reason.
-    Nothing is changed. A store that the gateway has open is checked through a checkpoint,
-    which is removed afterwards.
+    Prints each finding on a line: index, event (server/session/instance), reason. Changes
+    nothing. If a gateway has the store open, this checks a checkpoint of it, which is removed
+    afterwards.
 
-    Exit code 0: all is well; 1: it is not, or cannot be read; 2: wrong usage.
+    Exit code 0: no findings; 1: findings, or it cannot be read; 2: wrong usage.
     """
-    [path] = take(_STORE, conf, paths)
-    told = _Told()
-    with store_errors(), control.reading(path) as opened, progress("verify") as on_progress:
-        counts = ext_verify(opened, told, on_progress)
-    told.write()
+    [path] = resolve(_STORE, conf, paths)
+    listing = _Listing()
+    with store_errors(), control.open_read_only(path) as opened, progress("verify") as on_progress:
+        counts = ext_verify(opened, listing, on_progress)
+    listing.write()
     output.write_text(
         f"{path}: {counts.events} events, {counts.sessions} sessions, {counts.servers} servers,"
-        f" {counts.event_types} types: {f'{told.count} findings' if told.count else 'ok'}"
+        f" {counts.event_types} types: {f'{listing.count} findings' if listing.count else 'ok'}"
     )
-    if told.count:
+    if listing.count:
         raise CommandError("", EXIT_FAILED)
 
 
 @store.command()
 @store_option(*_STORE)
 def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
-    """Rewrite a store's files, without what is no longer needed.
+    """Rewrite a store's files without what is no longer needed.
 
-    Nobody may have it open: stop the gateway before. For a while it needs as much space
+    Nothing else may have it open: stop the gateway first. Meanwhile it needs as much space
     again.
     """
-    [path] = take(_STORE, conf, paths)
+    [path] = resolve(_STORE, conf, paths)
     started = time.monotonic()
     with store_errors(), progress("compact") as on_progress:
         database.check_exists(path)
@@ -95,7 +95,7 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
             opened.ext_close()
             with contextlib.suppress(OSError):
                 directories.give_to_owner_of(path, path)
-        with control.reading(path) as closed:
+        with control.open_read_only(path) as closed:
             after = closed.disk_bytes()
     seconds = time.monotonic() - started
     output.write_text(f"{path}: {before} bytes before, {after} bytes after, {seconds:.1f} s")
@@ -105,35 +105,35 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
 @click.argument("hat_path", type=DIRECTORY, metavar="HAT_PATH")
 @click.argument("path", type=DIRECTORY, metavar="STORE")
 def import_hat(hat_path: Path, path: Path) -> None:
-    """Make a store of the database of a hat-event server (LMDB backend, version 0.9).
+    """Make a store from the database of a hat-event server (LMDB backend, version 0.9).
 
-    HAT_PATH is the file that `db_path` of its configuration names; it is read only. STORE
-    must not exist, or be an empty directory. Events keep their ids, timestamps and
-    payloads; new ones continue the ids if the gateway has the same `server_id`. Events
-    that cannot be stored are told, a line each, and left out.
+    HAT_PATH is the file that `db_path` of its configuration names; it is only read. STORE must
+    not exist, or be an empty directory. Events keep their ids, timestamps and payloads; new
+    ones continue the ids if the gateway has the same `server_id`. Events that cannot be stored
+    are left out, and listed one per line.
 
-    Exit code 0: imported, all or with some left out; 1: it failed, and nothing is left of
-    it; 2: wrong usage.
+    Exit code 0: imported, all or with some left out; 1: it failed, and nothing is left of it;
+    2: wrong usage.
     """
     started = time.monotonic()
-    told = _Told()
+    listing = _Listing()
     with store_errors(), progress("import") as on_progress:
-        done = hat_import.ext_import(hat_path, path, told, on_progress)
-    told.write()
+        done = hat_import.ext_import(hat_path, path, listing, on_progress)
+    listing.write()
     seconds = time.monotonic() - started
     output.write_text(
         f"{path}: {done.events} events, {done.sessions} sessions, {done.event_types} types"
         f" imported, {done.refused} events left out, {seconds:.1f} s"
     )
-    with store_errors(), control.reading(path) as imported:
-        servers = ext_info(imported).servers
+    with store_errors(), control.open_read_only(path) as imported:
+        servers = list(ext_servers(imported))
     for server in servers:
         if ahead := _ahead(server.last_timestamp):
             output.write_text(f"server {server.server_id}: {ahead}")
 
 
-class _Told:
-    """Lines for the end, when no progress bar is in their way: as many as people can use."""
+class _Listing:
+    """Lines to print when the progress bar is gone: as many as a person can use."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -152,7 +152,7 @@ class _Told:
 
 
 def _ahead(newest: Timestamp) -> str:
-    """What is to be told of a server's clock; nothing where it was right."""
+    """What to say about a server's clock; nothing if it was right."""
     seconds = clock.ahead_s(newest)
     if seconds <= limits.CLOCK_TOLERANCE_S:
         return ""
@@ -173,8 +173,8 @@ def _write_info(path: Path, found: StoreInfo) -> None:
         rows.append(("time", f"{first} to {last}"))
     for server in found.servers:
         sessions = f"sessions {server.first_session} to {server.last_session}"
-        told = [sessions, f"ids given up to {server.mark}", _ahead(server.last_timestamp)]
-        rows.append((f"server {server.server_id}", ", ".join(filter(None, told))))
+        facts = [sessions, f"ids given up to {server.mark}", _ahead(server.last_timestamp)]
+        rows.append((f"server {server.server_id}", ", ".join(filter(None, facts))))
     rows += ((f"index {name}", f"{n} bytes") for name, n in found.index_bytes.items())
     rows.append(("on disk", f"{found.disk_bytes} bytes"))
     table = Table(box=None, pad_edge=False, show_header=False)

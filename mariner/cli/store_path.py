@@ -1,6 +1,6 @@
-"""Which store a command means, and what to say if it fails.
+"""The store of a command: its path, and errors about it.
 
-A store is its directory, or the one that a configuration names (``--conf``).
+A store is given as a directory, or as the one in a configuration (``--conf``).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ DIRECTORY = click.Path(path_type=Path)
 _conf_option = click.option(
     "--conf",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Use the store of this configuration of the gateway.",
+    help="Use the store that this gateway configuration names.",
 )
 
 
@@ -30,8 +30,8 @@ def store_option(*names: str) -> Callable[[F], F]:
     """Decorator of a command that takes ``--conf`` or the store's directory.
 
     Args:
-        names: its paths in their order, one of them ``STORE``, which is left out with
-            ``--conf``. The function gets ``conf`` and ``paths``, for :func:`take`.
+        names: metavars of its paths in order; ``STORE`` is left out with ``--conf``. The function
+            gets ``conf`` and ``paths``, for :func:`resolve`.
     """
     metavar = " ".join(f"[{name}]" if name == "STORE" else name for name in names)
 
@@ -42,11 +42,11 @@ def store_option(*names: str) -> Callable[[F], F]:
     return decorate
 
 
-def take(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The paths of a command, the store's directory among them.
+def resolve(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The paths of a command, including the store's directory.
 
     Raises:
-        UsageError: too few or too many.
+        UsageError: too few or too many paths.
         CommandError: the configuration is wrong, or has no store on disk.
     """
     expected = [name for name in names if conf is None or name != "STORE"]
@@ -71,12 +71,12 @@ def _store_of(conf: Path) -> Path:
 
 
 ACCEPT_LOSS: Final = "restore a backup, or start without them: mariner serve --accept-loss"
-"""What can be done about a store that lost acknowledged events."""
+"""Advice for a store that lost acknowledged events."""
 
 
 @contextlib.contextmanager
 def store_errors() -> Iterator[None]:
-    """What goes wrong with a store becomes an exit code and a line; its files are private."""
+    """Convert errors of a store to an exit code and a line; new files are private."""
     try:
         with directories.private_files():
             yield

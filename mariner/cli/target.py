@@ -1,7 +1,7 @@
-"""The servers that client commands work with: how they are named, and what they can do.
+"""Servers as targets of client commands: their options, and the interface of their clients.
 
-A command is written once, for any :class:`Target`; :func:`command_of` makes the command of
-one wire of it, with the options that name a server of that kind.
+A command is written once, for any :class:`Target`; :func:`command_of` derives the command for one
+wire, with the options of a server of that kind.
 """
 
 import abc
@@ -20,18 +20,18 @@ from mariner.cli.run import EXIT_USAGE, CommandError
 
 
 class TargetClient(Protocol):
-    """A connection to a server, as ``mariner.client.Client`` is one.
+    """A connection to a server; ``mariner.client.Client`` is one.
 
-    What goes wrong raises branches of ``MarinerError``, as it does there.
+    Errors are subclasses of ``MarinerError``, as there.
     """
 
     @property
     def address(self) -> str:
-        """The server, as messages name it."""
+        """Name of the server in messages."""
 
     @property
     def status(self) -> Status:
-        """What the server last told of itself."""
+        """Last known status of the server."""
 
     @property
     def close_reason(self) -> str | None:
@@ -59,7 +59,7 @@ class TargetClient(Protocol):
 
 @dataclass(frozen=True)
 class Target(abc.ABC):
-    """A server and who we are to it, as told by options and environment."""
+    """A server and the credentials, from options and environment."""
 
     host: str
     port: int
@@ -86,7 +86,7 @@ class Target(abc.ABC):
         """
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What the options about TLS ask for; None for plain TCP.
+        """Context for TLS from the options; None: plain TCP.
 
         Raises:
             ConfigurationError: as :meth:`connect`.
@@ -100,9 +100,9 @@ class TargetWire(NamedTuple):
     """A kind of server.
 
     Attributes:
-        server: its type; made with the values of the options.
-        options: what names a server of this kind, see :func:`server_options`.
-        notes: what is to be added to the help of a command, by its name.
+        server: its class; created with the values of the options.
+        options: options of a server of this kind, see :func:`server_options`.
+        notes: epilogs of the help texts, by name of the command.
     """
 
     server: Callable[..., Target]
@@ -111,11 +111,11 @@ class TargetWire(NamedTuple):
 
 
 def command_of(wire: TargetWire, command: click.Command) -> click.Command:
-    """The command for servers of one kind: with their options, and called with ``server``.
+    """Derive a command for servers of one kind, with their options.
 
     Args:
         wire: the kind.
-        command: what to do with a server; not changed.
+        command: the command for any server, called with ``server``; not changed.
     """
     callback = command.callback
     assert callback is not None
@@ -126,7 +126,7 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
         named = {i.name: values.pop(i.name) for i in wire.options if i.name in values}
         if token_file is not None:
             if named["token"] is not None:
-                raise click.UsageError("--token and --token-file: only one of them can be given.")
+                raise click.UsageError("Give either --token or --token-file, not both.")
             named["token"] = read_token(token_file)
         callback(server=wire.server(**named), **values)
 
@@ -140,7 +140,7 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file, for ``--token-file``.
+    """Read the token of ``--token-file``.
 
     Raises:
         CommandError: it cannot be read.
@@ -157,8 +157,8 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
     """Options for the fields of :class:`Target`, and ``--token-file``.
 
     Args:
-        prefix: of the environment variables that stand for them, as ``MARINER``.
-        port: the one that such servers listen on by default.
+        prefix: prefix of their environment variables, as ``MARINER``.
+        port: default port of such servers.
     """
     file = click.Path(path_type=Path, dir_okay=False)
 
@@ -174,19 +174,19 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
         option(
             "token",
             "Token of this client. Other users of this machine can see the command line:"
-            " better use the environment variable or --token-file.",
+            " prefer the environment variable or --token-file.",
         ),
-        option("token-file", "File with the token; a line end after it does not count.", type=file),
+        option("token-file", "File with the token; a line end after it is ignored.", type=file),
         option(
             "tls",
-            "Use TLS, with the authorities that this system trusts. Not needed when one of"
-            " the following is given.",
+            "Use TLS, with the authorities that this system trusts. Implied by any of the"
+            " following.",
             is_flag=True,
         ),
-        option("tls-ca", "Use TLS and trust this authority (PEM file), and no other.", type=file),
+        option("tls-ca", "Use TLS, and trust only this authority (PEM file).", type=file),
         option(
             "cert",
-            "Certificate of this client (PEM file), for a server that asks for one.",
+            "Certificate of this client (PEM file), if the server asks for one.",
             type=file,
         ),
         option("key", "Its private key (PEM file).", type=file),

@@ -1,8 +1,7 @@
-"""Event types, moments and events as people write them on a command line.
+"""Parsing and formatting event types, moments and events on the command line.
 
-An event type is its segments joined by ``/``: ``a/b/*``. A type with a ``/`` inside of a
-segment, or without segments, is written as a JSON array: ``["a/b", "c"]``. Moments
-are those of ``eventer_bridge.moments``.
+An event type is its segments joined by ``/``: ``a/b/*``. A type with a ``/`` in a segment, or
+without segments, is a JSON array: ``["a/b", "c"]``. For moments, see ``eventer_bridge.moments``.
 """
 
 import re
@@ -35,12 +34,12 @@ _EVENT_ID: Final = re.compile(r"(-?[0-9]{1,19})/(-?[0-9]{1,19})/(-?[0-9]{1,19})"
 
 
 class _RegisterLine(msgspec.Struct, forbid_unknown_fields=True):
-    """An event to register, as it is written in a line."""
+    """An event to register, as a line of input."""
 
     type: tuple[str, ...] | str
     payload: msgspec.Raw = _NULL
     source_timestamp: Timestamp | str | float | None = None
-    # what `query` and `subscribe` print besides; it does not count
+    # printed by `query` and `subscribe`; ignored
     id: msgspec.Raw = _NULL
     timestamp: msgspec.Raw = _NULL
 
@@ -62,7 +61,7 @@ def parse_event_type(text: str) -> EventType:
     """An event type, with or without wildcards.
 
     Raises:
-        InvalidEventError: it is empty, or begins with ``[`` and is no JSON array of strings.
+        InvalidEventError: the text is empty, or begins with ``[`` and is no JSON array of strings.
     """
     if text.startswith("["):
         try:
@@ -75,7 +74,7 @@ def parse_event_type(text: str) -> EventType:
 
 
 def format_event_type(event_type: EventType) -> str:
-    """How :func:`parse_event_type` reads it back."""
+    """The opposite of :func:`parse_event_type`."""
     text = "/".join(event_type)
     if not text or text.startswith("[") or any("/" in segment for segment in event_type):
         return msgspec.json.encode(event_type).decode()
@@ -86,7 +85,7 @@ def parse_timestamp(value: str | float) -> Timestamp:
     """A moment as text (``moments``), or seconds since 1970-01-01 as number.
 
     Raises:
-        InvalidEventError: it is none, or out of range.
+        InvalidEventError: it is invalid, or out of range.
     """
     if isinstance(value, str):
         return moments.parse(value)
@@ -107,7 +106,7 @@ def parse_register_event(line: str | bytes) -> RegisterEvent:
     """An event to register from its JSON object (see ``mariner register --help``).
 
     Raises:
-        InvalidEventError: what is wrong with it.
+        InvalidEventError: it is invalid; the text says why.
     """
     try:
         text = line if isinstance(line, str) else line.decode("utf-8")
@@ -137,10 +136,10 @@ def _parse_payload(raw: msgspec.Raw) -> Payload | None:
 
 
 def parse_payload(text: str) -> Payload:
-    """A payload, written as that of an event to register; ``null`` is the JSON value.
+    """A payload, as in an event to register; ``null`` is the JSON value.
 
     Raises:
-        InvalidEventError: what is wrong with it.
+        InvalidEventError: it is invalid; the text says why.
     """
     try:
         payload = _parse_payload(_decode_raw(text))
@@ -165,21 +164,21 @@ def parse_event_id(text: str) -> EventId:
 def event_types_option(
     ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[EventType, ...] | None:
-    """Callback of a repeatable option; None where it was not given.
+    """Callback of a repeatable option for event types; None: it was not given.
 
     Raises:
-        click.BadParameter: one of them is no event type.
+        click.BadParameter: one of them is invalid.
     """
     try:
         event_types = tuple(parse_event_type(text) for text in texts)
-        Subscription(event_types)  # '*' at its place
+        Subscription(event_types)  # checks that '*' is last
         return event_types or None
     except InvalidEventError as e:
         raise click.BadParameter(str(e), ctx, param) from e
 
 
 def value_option(parse: Callable[[str], T]) -> Callable[..., T | None]:
-    """Callback of an option that ``parse`` reads; None where it was not given."""
+    """Callback of an option with a parser; None: it was not given."""
 
     def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> T | None:
         try:
@@ -191,7 +190,7 @@ def value_option(parse: Callable[[str], T]) -> Callable[..., T | None]:
 
 
 def values_option(parse: Callable[[str], T]) -> Callable[..., tuple[T, ...] | None]:
-    """As :func:`value_option`, of an option that can be repeated."""
+    """As :func:`value_option`, for a repeatable option."""
     read = value_option(parse)
 
     def callback(

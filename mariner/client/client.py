@@ -1,14 +1,13 @@
 """The client: requests matched with their responses, notifications, status, keep-alive.
 
-Any number of requests may be under way at a time; each is a future by its identifier, in
-the order of sending. Nothing grows without bound: a request waits while the transport's
-write buffer is above its high-water mark, and while the notifications that nobody took
-fill their queue the client stops reading from the socket.
+Any number of requests may be in progress; each is a future by its identifier, in the order of
+sending. Nothing grows without bound: a request waits while the transport's write buffer is
+above its high-water mark, and the client stops reading from the socket while the queue of
+notifications is full.
 
-Responses come through the same socket, so requests wait as well while it is not read. A
-user who awaits a request and meanwhile takes no notification would wait for ever; instead
-the connection is closed with that reason after ``STALL_TIMEOUT_S``. Whoever subscribes
-consumes :meth:`Client.events` in a task of its own.
+Responses come through the same socket, so they wait, too. A user that awaits a request without
+consuming notifications would wait for ever; instead, the connection is closed with that reason
+after ``STALL_TIMEOUT_S``. Consume :meth:`Client.events` in a task of its own.
 
 Everything runs on the event loop's thread.
 """
@@ -36,6 +35,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
@@ -67,11 +67,11 @@ from mariner.wire.protocol import RefusedRegister
 mlog = logging.getLogger(__name__)
 
 STALL_TIMEOUT_S: Final = 10.0
-"""How long a request may wait for an answer that cannot be read, because notifications
-are not consumed (up to twice as long, it is looked at so often)."""
+"""How long a request may wait for an answer that cannot be read because notifications are not
+consumed (up to twice as long: this is also the period of the check)."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-"""How long closing waits for TLS's farewell."""
+"""How long closing waits for the peer to close TLS."""
 
 
 R = TypeVar("R", RegisterRes, QueryRes, PingRes)
@@ -97,17 +97,17 @@ async def connect(
     Args:
         host: name or address of the server.
         port: its TCP port.
-        client_name: who the client is.
-        client_token: what proves it.
-        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of; of
-            none, unless told.
+        client_name: the client's name.
+        client_token: the client's token.
+        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of; default:
+            none.
         server_id: notify only of events of this server; None: of all.
         persisted: notify when events are persisted, not already when they are registered.
         ssl: TLS with this context (``mariner.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
-        connect_timeout_s: bound of everything until the server answered ``init_req``.
-        ping_delay_s: ping the server when it was silent so long; None: never.
-        ping_timeout_s: how long it may then stay silent before the connection is lost.
+        connect_timeout_s: time limit for everything up to the answer to ``init_req``.
+        ping_delay_s: silence before a ping; None: never ping.
+        ping_timeout_s: silence after a ping before the connection counts as lost.
 
     Returns:
         A connected client. It does not reconnect: when it closes, ``connect`` again.
@@ -140,11 +140,10 @@ async def connect(
 
 
 class Client(aio.Resource):
-    """A connection to a Mariner server. Made by :func:`connect`.
+    """A connection to a Mariner server. Created by :func:`connect`.
 
-    It closes when it is told to, or when the connection is lost: ``close_reason`` tells
-    which. Requests that are under way then raise ``ConnectionLostError``, registrations
-    ``OutcomeUnknownError``.
+    It closes on request, or when the connection is lost: see ``close_reason``. Requests in
+    progress then raise ``ConnectionLostError``, registrations ``OutcomeUnknownError``.
     """
 
     def __init__(self, address: str) -> None:
@@ -172,18 +171,18 @@ class Client(aio.Resource):
 
     @property
     def address(self) -> str:
-        """Host and port of the server, as messages name them."""
+        """Host and port of the server, as in error texts."""
         return self._address
 
     @property
     def status(self) -> Status:
-        """What the server last told of itself: STANDBY or OPERATIONAL."""
+        """The server's last known status: STANDBY or OPERATIONAL."""
         return self._status
 
     @property
     def close_reason(self) -> str | None:
         """Why the client is closed, in plain words; None while it is open."""
-        return self._connection.close_reason
+        return self._connection.close_text
 
     async def wait_status(self, status: Status) -> None:
         """Wait until the server's status is this one.
@@ -207,8 +206,8 @@ class Client(aio.Resource):
         Raises:
             RegisterError: the server refused them, and none of them is stored; the text is
                 its reason.
-            OutcomeUnknownError: whether they are stored is not known: the server said so, or
-                the connection was lost before it answered. To register them again may store
+            OutcomeUnknownError: they may or may not be stored: the server said so, or the
+                connection was lost before it answered. Registering them again may store
                 them twice.
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
@@ -229,17 +228,17 @@ class Client(aio.Resource):
         raise RegisterError(response.error or "refused; the server gave no reason")
 
     async def query(self, params: QueryParams) -> QueryResult:
-        """Query events: one request, one answer; the server may cut it (``more_follows``).
+        """Query events: one request, one answer, which may be partial (``more_follows``).
 
         Args:
-            params: which query. ``ids``, ``payload`` and ``unique_type`` of a timeseries are
-                conditions that only our servers know.
+            params: the query. Only our servers know the conditions ``ids``, ``payload`` and
+                ``unique_type`` of a timeseries.
 
         Raises:
             ConnectionLostError: the connection was lost.
             LocalProtocolError: the request cannot be sent (too many ids, for example).
             RemoteProtocolError: the server does not know one of these conditions: the
-                answer has other events as well. The connection lives on.
+                answer has other events as well. The connection stays open.
         """
         conditions.check_request(params)
         query_id = next(self._ids)
@@ -250,17 +249,17 @@ class Client(aio.Resource):
     async def query_all(
         self, params: QueryParams, *, limit: int | None = None
     ) -> AsyncIterator[Event]:
-        """Query all events, page by page, each of which is asked for when it is needed.
+        """Query all events, page by page, each requested on demand.
 
         Args:
-            params: which query; its ``max_results`` is the size of a page, None leaves
-                that to the server.
-            limit: at most so many events; None: all.
+            params: the query; its ``max_results`` is the size of a page, None leaves that to
+                the server.
+            limit: maximum number of events; None: all.
 
         Raises:
             ConnectionLostError, LocalProtocolError: as :meth:`query`.
-            RemoteProtocolError: as :meth:`query`, or there are more events, but the server
-                does not give them (``eventer_bridge.core.paging``).
+            RemoteProtocolError: as :meth:`query`, or the server does not return the remaining
+                events (``eventer_bridge.core.paging``).
         """
         try:
             async with aclosing(paging.query_all(self.query, params, limit)) as events:
@@ -272,9 +271,9 @@ class Client(aio.Resource):
     def events(self) -> AsyncIterator[Sequence[Event]]:
         """Notifications, each the events of one session that match the subscriptions.
 
-        The iteration ends when the client is closed and everything was taken. Up to 16 MiB
-        wait for the user; then the client stops reading from the socket, and with it the
-        answers to requests: see the module.
+        The iteration ends when the client is closed and everything is consumed. At 16 MiB of
+        unconsumed notifications, the client stops reading from the socket, including answers
+        to requests: see the module.
         """
         return self._notifications
 
@@ -326,7 +325,7 @@ class Client(aio.Resource):
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
-            self._connection.close(reasons.CLOSED_BY_CLIENT)
+            self._connection.close(text=reasons.CLOSED_BY_CLIENT)
         self._fail_pending()
         if self._connection.is_connected:
             await self._connection.wait_lost()
@@ -371,7 +370,7 @@ class Client(aio.Resource):
         return await self._answer(request_id, sent, response_type)
 
     async def _send(self, request_id: int, request: Message) -> asyncio.Future[Any]:
-        """Send a request, whose answer the future will have."""
+        """Send a request; the future gets its answer."""
         await self._connection.wait_writable()
         self._check_open()
         if not self._connection.send(request):
@@ -389,7 +388,7 @@ class Client(aio.Resource):
         if not isinstance(response, response_type):
             answer_type, expected = type(response).__name__, response_type.__name__
             text = f"{answer_type} answers request {request_id}, expected {expected}"
-            self._connection.abort(reasons.broken_protocol(RemoteProtocolError(text)))
+            self._connection.on_protocol_error(RemoteProtocolError(text))
             raise RemoteProtocolError(text)
         answer: R = response
         return answer
@@ -413,7 +412,7 @@ class Client(aio.Resource):
                     self._init_res.set_result(message)
 
     def _on_response(self, request_id: int, response: Message) -> None:
-        # its requester may be gone (cancelled), or it answers a ping of _keep_alive
+        # the requester may be gone (cancelled), or it answers a ping of _keep_alive
         future = self._pending.get(request_id)
         if future is not None and not future.done():
             future.set_result(response)
@@ -425,10 +424,10 @@ class Client(aio.Resource):
             if self._stall_timer is None:
                 self._watch_stall()
 
-    # --- what depends on time -----------------------------------------------------------
+    # --- deadlines ----------------------------------------------------------------------
 
     def _watch_stall(self) -> None:
-        """Look at it every ``STALL_TIMEOUT_S``, as long as the socket is not read."""
+        """Check every ``STALL_TIMEOUT_S`` while reading is paused."""
         if not self._connection.is_reading_paused or not self.is_open:
             self._stall_timer = self._stall_mark = None
             return
@@ -436,7 +435,9 @@ class Client(aio.Resource):
         mark = (self._notifications.taken, oldest_request)
         if oldest_request is not None and mark == self._stall_mark:
             self._connection.abort(
-                "notifications are not consumed, and a request waits for its answer behind them"
+                CloseReason.SLOW_CONSUMER,
+                text="notifications are not consumed, and a request waits for its answer behind"
+                " them",
             )
             return
         self._stall_mark = mark
@@ -444,15 +445,16 @@ class Client(aio.Resource):
 
     async def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
         while True:
-            if await self._hears_something(delay_s):
+            if await self._has_received_within(delay_s):
                 continue
             self._connection.send(PingReq(next(self._ids)))
-            if not await self._hears_something(timeout_s):
-                self._connection.abort(f"no answer to a ping within {timeout_s:g} s")
+            if not await self._has_received_within(timeout_s):
+                text = f"no answer to a ping within {timeout_s:g} s"
+                self._connection.abort(CloseReason.PING_TIMEOUT, text=text)
                 return
 
-    async def _hears_something(self, duration_s: float) -> bool:
-        # who does not listen cannot tell
+    async def _has_received_within(self, duration_s: float) -> bool:
+        # nothing can arrive while reading is paused
         connection = self._connection
         connection.has_received = False
         await asyncio.sleep(duration_s)

@@ -1,7 +1,7 @@
-"""Conditions of a query that 002 does not name, but our server knows (000, "query events").
+"""Query conditions that our server has in addition to 002 (000, "query events").
 
-A server of another make ignores what it does not know, and answers more than it was asked for.
-The client looks at every answer, so that nobody takes that for what was asked for.
+Other servers ignore unknown conditions, and return more events than requested. The client
+checks every answer, so that no caller mistakes these for a valid one.
 
 Sans I/O; any thread.
 """
@@ -15,10 +15,10 @@ from mariner.errors import LocalProtocolError, RemoteProtocolError
 
 
 def check_request(params: QueryParams) -> None:
-    """Refuse a query that our server would close the connection for.
+    """Refuse a query for which our server would close the connection.
 
     Raises:
-        LocalProtocolError: it asks for too many ids.
+        LocalProtocolError: the query has too many ids.
     """
     if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
         n_ids = len(params.ids)
@@ -29,10 +29,10 @@ def check_request(params: QueryParams) -> None:
 
 
 def check_answer(params: QueryParams, events: Sequence[Event]) -> None:
-    """Refuse an answer that does not keep the conditions.
+    """Refuse an answer that violates the conditions.
 
     Raises:
-        RemoteProtocolError: it has events that were not asked for.
+        RemoteProtocolError: it has events that were not requested.
     """
     if not isinstance(params, QueryTimeseriesParams):
         return
@@ -45,7 +45,7 @@ def check_answer(params: QueryParams, events: Sequence[Event]) -> None:
         ignored = "unique_type"
     if ignored is not None:
         raise RemoteProtocolError(
-            f"query_res: events that were not asked for: the server does not know {ignored!r}"
+            f"query_res: events that were not requested: the server does not know {ignored!r}"
         )
 
 

@@ -1,7 +1,7 @@
 """One connection to a server: the Mariner protocol state (002) on a stream.
 
-It answers the server's pings, and keeps the reason why it was lost. What the messages mean is
-the client's business.
+It answers the server's pings, and keeps the reason why it was lost. The client handles all other
+messages.
 
 Runs on the event loop's thread.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.liveness import Liveness
-from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
@@ -25,7 +25,7 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
     """See the module.
 
     Args:
-        handle_message: called with each message but ``ping_req``.
+        handle_message: called with each message except ``ping_req``.
         handle_lost: called once, when the connection is gone; ``close_reason`` says why.
 
     Attributes:
@@ -40,7 +40,7 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
         handle_lost: Callable[[], None],
     ) -> None:
         self._protocol = MarinerProtocol(Role.CLIENT)
-        # it is the client that pings
+        # the client pings
         super().__init__(self._protocol, ServerStats(), Liveness(None, math.inf))
         self._handle_message = handle_message
         self._handle_lost = handle_lost
@@ -56,43 +56,43 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
         """See ``Stream``."""
         if isinstance(message, PingReq):
-            # a server that pings without reading gets one answer, when it reads again
+            # a server that pings without reading gets one answer, once it reads again
             if self.is_write_blocked:
                 self._pong = PingRes(message.ping_id)
             else:
                 self.send(PingRes(message.ping_id))
-        elif not isinstance(message, LargeMessage):  # which only servers get
+        elif not isinstance(message, LargeMessage):  # only servers get these
             self._handle_message(message)
 
     def on_protocol_error(self, error: RemoteProtocolError) -> None:
         """See ``Stream``."""
-        self.abort(reasons.broken_protocol(error))
+        self.abort(CloseReason.PROTOCOL_ERROR, text=reasons.broken_protocol(error))
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """See ``Stream``."""
         self._handle_lost()
 
     def resume_writing(self) -> None:
-        """What waited has left."""
+        """Pending bytes have left."""
         super().resume_writing()
         pong, self._pong = self._pong, None
         if pong is not None:
             self.send(pong)
 
-    def lost_reason(self, error: Exception | None) -> str:
+    def on_lost(self, error: Exception | None) -> None:
         """See ``Stream``."""
-        return connection_errors.lost(error)
+        self.close(CloseReason.LOST, text=connection_errors.lost(error))
 
-    # --- what the client calls ----------------------------------------------------------
+    # --- called by the client -----------------------------------------------------------
 
     @property
     def is_reading_paused(self) -> bool:
-        """Whether the socket is not read from, so that nothing can be heard."""
-        return Pause.USER in self._pauses
+        """Whether reading is paused, so that nothing can arrive."""
+        return Pause.USER in self.pauses
 
     @property
     def has_received(self) -> bool:
-        """Whether something came since this was set to False."""
+        """Whether anything arrived since this was set to False."""
         return self._liveness.has_heard
 
     @has_received.setter
@@ -103,12 +103,12 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """Send a message; nothing happens without a connection, or while it is closing.
 
         Returns:
-            Whether it was handed over to be sent.
+            Whether it was passed on for sending.
 
         Raises:
-            LocalProtocolError: it is not allowed now, or has no form on the wire.
+            LocalProtocolError: it is not allowed now, or cannot be encoded.
         """
-        if not self.is_connected or self._close_reason is not None:
+        if not self.is_connected or self.close_reason is not None:
             return False
         try:
             data = self._protocol.send(message)
@@ -118,11 +118,11 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
             raise LocalProtocolError(str(e)) from e
         if self._transport.is_closing():
             return False
-        self.write_anyway([data])  # how much waits is its user's business
+        self.write_unbounded([data])  # the user bounds how much waits
         return True
 
     async def wait_writable(self) -> None:
-        """Wait until the transport takes more (or is lost: then nobody waits)."""
+        """Wait until the transport accepts more, or is lost."""
         if self.is_write_blocked:
             with contextlib.suppress(ClosedError):
                 await self.drain()

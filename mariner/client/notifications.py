@@ -1,4 +1,4 @@
-"""Notifications that came in and wait for the user: a queue that is bounded in bytes.
+"""Notifications that wait for the user: a queue bounded in bytes.
 
 Runs on the event loop's thread.
 """
@@ -11,11 +11,11 @@ from typing import Final, Self
 from eventer_bridge.model import Event
 
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Above it the client stops reading; one message more may be under way already. A second
-of a fast gateway's notifications, and little for a program."""
+"""Above it the client stops reading; one more message may arrive. A second of a fast gateway's
+notifications, and little for a program."""
 
 EVENT_BYTES: Final = 512
-"""What an event counts besides its payload: about what its objects take in memory."""
+"""Size of an event besides its payload: about that of its objects in memory."""
 
 
 class Notifications:
@@ -24,7 +24,7 @@ class Notifications:
     Several tasks may iterate; each batch goes to one of them.
 
     Args:
-        on_room: called when a batch was taken and the queue is at most half full.
+        on_room: called when a batch is taken and the queue is at most half full.
     """
 
     def __init__(self, on_room: Callable[[], None]) -> None:
@@ -53,11 +53,11 @@ class Notifications:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be read."""
+        """Whether reading should pause."""
         return self._size_bytes >= MAX_QUEUED_BYTES
 
     def put(self, events: Sequence[Event]) -> None:
-        """Append a batch; the caller looks at :attr:`is_full` afterwards."""
+        """Append a batch; the caller checks :attr:`is_full` afterwards."""
         size_bytes = EVENT_BYTES * len(events)
         for event in events:
             if event.payload is not None:
@@ -67,6 +67,6 @@ class Notifications:
         self._changed.set()
 
     def end(self) -> None:
-        """No more will come; what is there can still be taken."""
+        """End the queue; its batches can still be consumed."""
         self._is_ended = True
         self._changed.set()

@@ -1,4 +1,4 @@
-"""Why a client has no connection any more, in plain words."""
+"""Reasons for the end of a client's connection, in plain words."""
 
 from typing import Final
 
@@ -8,12 +8,12 @@ CLOSED_BY_CLIENT: Final = "closed by this client"
 
 
 def lost_before_init(reason: str, request: str, is_tls: bool) -> str:
-    """Why the connection was lost before the server even answered the first ``request``."""
-    # most servers do not say so when they refuse a client's certificate or plain TCP
+    """Text for a connection lost before the server answered the first ``request``."""
+    # most servers give no reason when they refuse a client's certificate or plain TCP
     hint = "a client certificate that it accepts" if is_tls else "TLS"
     return f"{reason}, before it answered {request}; it may require {hint}"
 
 
 def broken_protocol(error: RemoteProtocolError) -> str:
-    """What the server did that the protocol does not allow."""
-    return f"the server did not keep to the protocol: {error}"
+    """Text for a violation of the protocol by the server."""
+    return f"the server violated the protocol: {error}"

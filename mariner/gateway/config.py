@@ -1,10 +1,10 @@
 """Configuration of the gateway: a file, checked against ``schemas/gateway.yaml``.
 
-YAML, TOML or JSON, read by hat-json. Everything that is wrong is told at once, a line each,
-with the key, the value and what was expected; tokens are never shown.
+YAML, TOML or JSON, read by hat-json. All errors are reported at once, one per line, with the key,
+the value and what was expected; tokens are never shown.
 
-:func:`load` and :func:`parse` look at the configuration itself, :func:`check` at the files
-that it names.
+:func:`load` and :func:`parse` check the configuration itself, :func:`check` the files that it
+names.
 """
 
 import functools
@@ -54,7 +54,7 @@ class TlsConfig(msgspec.Struct, frozen=True):
 
 
 class ListenConfig(msgspec.Struct, frozen=True):
-    """Where Mariner clients connect to."""
+    """Where Mariner clients connect."""
 
     host: str
     port: int
@@ -86,7 +86,7 @@ BackendConfig: TypeAlias = DummyConfig | MemoryConfig | RocksDbConfig
 
 
 class ClientTlsConfig(msgspec.Struct, frozen=True):
-    """TLS to a remote server: by which CA it is verified, and who we are."""
+    """TLS to a remote server: the CA that verifies it, and our own certificate."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -103,15 +103,15 @@ class RemoteConfig(msgspec.Struct, frozen=True):
 
 
 class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
-    """A remote Event Server whose events are kept here, too."""
+    """A remote Event Server whose events are also kept here."""
 
     server_id: int
 
 
 class EventerServerConfig(msgspec.Struct, frozen=True):
-    """Where Eventer clients connect to; ``clients`` gives rights to each, by its name.
+    """Where Eventer clients connect; ``clients`` has the rights of each, by its name.
 
-    Without them, ``max_event_types`` is the quota of all together.
+    Without ``clients``, ``max_event_types`` is the quota of all of them together.
     """
 
     host: str
@@ -123,7 +123,7 @@ class EventerServerConfig(msgspec.Struct, frozen=True):
 
 
 class MonitorConfig(msgspec.Struct, frozen=True):
-    """Where the Monitor Server listens, and the group of servers that this one is of."""
+    """Where the Monitor Server listens, and the group that this server belongs to."""
 
     host: str
     port: int
@@ -131,7 +131,7 @@ class MonitorConfig(msgspec.Struct, frozen=True):
 
 
 class RsbConfig(msgspec.Struct, frozen=True):
-    """The RSB bus that takes part; ``scopes_in`` is registered, ``scopes_out`` sent."""
+    """The RSB bus; events on ``scopes_in`` are registered, those on ``scopes_out`` sent."""
 
     host: str
     port: int
@@ -155,7 +155,7 @@ class CoreConfig(msgspec.Struct, frozen=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True):
-    """Where health and metrics are told."""
+    """Where health and metrics are served."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_HTTP_PORT
@@ -209,7 +209,7 @@ def parse(data: Any, where: str) -> GatewayConfig:
         where: what to call it in errors, usually its file.
 
     Raises:
-        ConfigurationError: it is wrong; one line an error.
+        ConfigurationError: it is wrong; one line per error.
     """
     problems = [_describe(error) for error in _validator().iter_errors(data)]
     if isinstance(data, Mapping) and ("event_core" in data) is ("eventer" in data):
@@ -325,9 +325,9 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
     key = "event_core.eventer_server"
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
     if "clients" in server and server.get("token") is not None:
-        yield f"{key}.token: expected either token, which is for all, or clients with their own"
+        yield f"{key}.token: expected either one token for all clients, or clients with their own"
     if "clients" in server and "max_event_types" in server:
-        yield f"{key}.max_event_types: expected in each of clients, where there are any"
+        yield f"{key}.max_event_types: expected in each client instead, if there are clients"
     ids = {core["server_id"]}
     for index, remote in enumerate(core.get("replication", [])):
         if remote["server_id"] in ids:
@@ -342,13 +342,13 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
 def _monitor_problems(core: Mapping[str, Any]) -> Iterator[str]:
     key = "event_core.eventer_server"
     if "eventer_server" not in core:
-        yield f"{key}: missing, expected beside monitor, for the other servers of the group"
+        yield f"{key}: missing, required with monitor, for the other servers of the group"
         return
     host = core["eventer_server"]["host"]
     if "tls" not in core["eventer_server"] and host in _ANY_ADDRESS:
         yield (
-            f"{key}.host: {host!r}: expected the name or address that others reach this server"
-            " at, which is what the monitor server tells them"
+            f"{key}.host: {host!r}: expected the name or address at which others reach this"
+            " server: the Monitor Server passes it to them"
         )
 
 
@@ -382,7 +382,7 @@ def _client_problems(
         if client.get("certificate") is not None:
             tls_keys = listener.get("tls") or {}
             if "client_ca" not in tls_keys:
-                yield f"{key}.certificate: expected {listener_key}.tls.client_ca beside it"
+                yield f"{key}.certificate: requires {listener_key}.tls.client_ca"
         yield from _subscription_problems(f"{key}.subscriptions", client["subscriptions"])
         for number, rule in enumerate(client["register_events"]):
             rule_key = f"{key}.register_events[{number}]"

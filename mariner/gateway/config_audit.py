@@ -1,6 +1,6 @@
-"""What of a configuration lets in strangers, although it can be used.
+"""Finds what lets strangers in, in a configuration that can be used.
 
-Told are keys, names and files, never a token.
+The findings have keys, names and files, never a token.
 """
 
 import os
@@ -13,14 +13,14 @@ from mariner.gateway.config import EventerServerConfig, GatewayConfig, TlsConfig
 
 
 def audit(path: Path, config: GatewayConfig) -> list[str]:
-    """What an operator should know of a configuration.
+    """The findings about a configuration.
 
     Args:
         path: its file.
-        config: what is in it.
+        config: its content.
 
     Returns:
-        Lines, each of which begins with the file; empty if there is nothing to say.
+        Lines, each of which begins with the file; empty if there are no findings.
     """
     found = [*_client_findings("clients", config.clients, config.mariner.tls)]
     server = None if config.event_core is None else config.event_core.eventer_server
@@ -71,9 +71,9 @@ def _has_tokens(config: GatewayConfig) -> bool:
 
 
 def _open_mode(file: Path) -> str | None:
-    """The mode of a file that more users can read than have to; None: it is well.
+    """The mode of a file that too many users can read; None: it is fine.
 
-    That its group can is well where it is by this group that we read it (root:mariner, 0640).
+    Its group may read it if that is how we read it (root:mariner, 0640).
     """
     status = file.stat()
     mode = stat.S_IMODE(status.st_mode)

@@ -1,8 +1,8 @@
-"""The gateway: core, servers and HTTP, made and closed in order.
+"""The gateway: core, servers and HTTP, created and closed in order.
 
 The core is embedded (backend, engine, replications, monitor) or relays to a remote Event Server;
-the servers do not know which. When the gateway is closed, the engine stops first: nothing new
-is accepted, what was is answered and durable. Then the parts are closed in the opposite order.
+the servers do not know which. When the gateway is closed, the engine stops first: nothing new is
+accepted, everything accepted is answered and durable. Then the parts are closed in reverse order.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
 
     Args:
         config: its configuration.
-        accept_loss: go on without acknowledged events, if the store lost some.
+        accept_loss: continue without acknowledged events, if the store lost some.
 
     Raises:
         ConfigurationError: a certificate or a schema cannot be used.
@@ -77,8 +77,8 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
 class Gateway(aio.Resource):
     """See the module. Made by :func:`create`.
 
-    It closes when it is told to, and by itself when one of its parts closes (a store that
-    fails, for example): :attr:`failed` tells which of the two it was.
+    It closes by itself if one of its parts closes (for example, a store that fails):
+    :attr:`failed` says which.
     """
 
     def __init__(self, config: GatewayConfig, *, accept_loss: bool) -> None:
@@ -109,12 +109,12 @@ class Gateway(aio.Resource):
 
     @property
     def failed(self) -> str | None:
-        """The part that closed by itself and took the gateway with it, if one did."""
+        """The part that closed by itself, and so closed the gateway; None: no part did."""
         return self._failed_part
 
     @property
     def waits_for(self) -> str:
-        """The part that closing waits for now; may be asked on any thread."""
+        """The part that closing waits for now; may be read on any thread."""
         return self._waits_for
 
     async def _start(self) -> None:
@@ -185,9 +185,9 @@ class Gateway(aio.Resource):
             config.backend, metrics, config.server_id if self._accept_loss else None
         )
         self._own(backend, "backend")
-        core = self._engine = engine.Engine(
-            backend, config.server_id, config.modules, Conditions(config.backend.conditions)
-        )
+        confs = config.backend.conditions
+        conditions = Conditions(confs) if confs else None
+        core = self._engine = engine.Engine(backend, config.server_id, config.modules, conditions)
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()
@@ -266,15 +266,15 @@ class Gateway(aio.Resource):
         await part.wait_closing()
         if self.is_open:
             self._failed_part = name
-            mlog.error("a part of the gateway closed by itself", extra={"part": name})
+            mlog.error("part of the gateway closed unexpectedly", extra={"part": name})
             self.close()
 
     async def _stop(self) -> None:
         if self._engine is not None:
-            # clients are told, and what they asked for is answered, before they are closed
+            # clients are notified, and their requests answered, before they are closed
             try:
                 async with asyncio.timeout(limits.STOP_TIMEOUT_S):
-                    if self._monitor is not None:  # which would start it again
+                    if self._monitor is not None:  # it would start the engine again
                         self._waits_for = "monitor"
                         await self._monitor.async_close()
                     self._waits_for = "engine"
@@ -300,7 +300,7 @@ async def _create_backend(
         case RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
-                on_commit=metrics.observe_commit,
+                on_commit=metrics.on_commit,
                 retention=backend.retention,
                 clock=SteadyClock(),
                 accept_loss_of=accept_loss_of,

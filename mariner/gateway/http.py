@@ -2,11 +2,11 @@
 
 * ``/healthz``: 200 while the process lives and its event loop turns.
 * ``/readyz``: 200 while the status is OPERATIONAL and nothing is stuck (see
-  ``EventCore.check_ready``), else 503; the body names the status, and why it is not ready.
-  Nothing is registered for that.
+  ``EventCore.check_ready``), else 503; the body has the status, and why it is not ready.
+  Nothing is registered to find out.
 * ``/metrics``: Prometheus text format.
 
-It tells how the gateway is, never what it stored; listen on loopback or an inner network. A
+It shows the state of the gateway, never its events; listen on loopback or an inner network. A
 connection is for one request, without a body, and has a few seconds for it and its answer.
 """
 
@@ -24,7 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from eventer_bridge import net
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.errors import EventerBridgeError
-from eventer_bridge.net import Acceptor, Admission, Place
+from eventer_bridge.net import Acceptor, Admission, Slot
 from eventer_bridge.net.stats import ServerStats
 from mariner import limits
 
@@ -43,12 +43,12 @@ async def listen(
     """Listen for HTTP requests.
 
     Args:
-        core: whose status is told.
-        registry: whose metrics are told.
+        core: reports its status.
+        registry: has the metrics.
         host: address or name to listen on.
-        port: TCP port; 0 takes a free one (see :attr:`HttpServer.port`).
+        port: TCP port; 0 picks a free one (see :attr:`HttpServer.port`).
         admission: of the process; None: one of its own.
-        stats: where connections are counted.
+        stats: counts connections.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -88,7 +88,7 @@ class HttpServer(aio.Resource):
 
     @property
     def port(self) -> int:
-        """TCP port that is listened on."""
+        """TCP port that it listens on."""
         assert self._acceptor is not None
         return self._acceptor.port
 
@@ -100,9 +100,9 @@ class HttpServer(aio.Resource):
             host, port, self._create_connection, admission=admission, stats=stats
         )
 
-    def _create_connection(self, place: Place) -> "_Connection":
+    def _create_connection(self, slot: Slot) -> "_Connection":
         assert self._runner.server is not None
-        return _Connection(self._runner.server, place)
+        return _Connection(self._runner.server, slot)
 
     async def _stop(self) -> None:
         if self._acceptor is not None:
@@ -125,41 +125,41 @@ class HttpServer(aio.Resource):
 
 
 class _Connection(web.RequestHandler):
-    """One connection, which ends after its time, whatever it does."""
+    """One connection, which ends when its time is over, whatever it does."""
 
-    def __init__(self, server: web.Server, place: Place) -> None:
+    def __init__(self, server: web.Server, slot: Slot) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]  # as web.AppRunner gives it on
+            access_log=None,  # type: ignore[arg-type]  # as web.AppRunner passes it on
             lingering_time=0,
             max_line_size=limits.MAX_HTTP_LINE_BYTES,
             max_field_size=limits.MAX_HTTP_LINE_BYTES,
             max_headers=limits.MAX_HTTP_HEADERS,
         )
-        self._place = place
+        self._slot = slot
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a connection."""
+        """Called by asyncio when the connection is there."""
         super().connection_made(transport)
-        self._place.when_taken(self._abort)
-        left_s = self._place.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
+        self._slot.when_taken(self._abort)
+        left_s = self._slot.accepted_at + limits.HTTP_TIMEOUT_S - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(left_s, self._on_timeout)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone."""
+        """Called by asyncio when the connection is gone."""
         if self._timer is not None:
             self._timer.cancel()
-        self._place.release()
+        self._slot.release()
         super().connection_lost(exc)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """What a peer did wrong is told to it, and to nobody else."""
-        mlog.debug("HTTP request failed", extra={"peer": self._place.peer}, exc_info=True)
+        """Log errors of peers for debugging only: the answer says what is wrong."""
+        mlog.debug("HTTP request failed", extra={"peer": self._slot.peer}, exc_info=True)
 
     def _on_timeout(self) -> None:
-        extra = {"peer": self._place.peer, "reason": "request timeout"}
+        extra = {"peer": self._slot.peer, "reason": "request timeout"}
         mlog.warning("closing HTTP connection", extra=extra)
         self._abort()
 

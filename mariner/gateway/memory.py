@@ -1,4 +1,4 @@
-"""Memory: what was freed goes back to the system, and what is there for good is left alone."""
+"""Memory: freed memory goes back to the system, and the collector skips permanent objects."""
 
 import contextlib
 import ctypes
@@ -13,11 +13,10 @@ _M_ARENA_MAX: Final = -8
 
 
 def configure() -> None:
-    """Have glibc return what was freed; to be called before there are threads.
+    """Make glibc return freed memory; call it before there are threads.
 
-    Otherwise it keeps for each thread about as much as the largest block that was ever freed
-    there: 400 MB after fifty answers of 15 MB. Where there is another C library, it stays as
-    it is.
+    Otherwise glibc keeps for each thread about as much as the largest block ever freed there:
+    400 MB after fifty answers of 15 MB. Does nothing with another C library.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -27,11 +26,11 @@ def configure() -> None:
 
 
 def freeze() -> None:
-    """Have the garbage collector pass over everything that is there by now.
+    """Make the garbage collector skip everything that exists by now.
 
-    What was imported makes 70,000 objects, which it would look at again and again: 20 to 80 ms
-    in which nobody else can run. Full collections are a fifth as frequent as by default, because
-    each connection is 27 objects more to look at.
+    Imports create 70,000 objects, which it would visit again and again: 20 to 80 ms in which
+    nothing else can run. Full collections are a fifth as frequent as by default, because each
+    connection adds 27 objects to visit.
     """
     gc.collect()
     gc.freeze()

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer.server import EventerServer
@@ -29,22 +30,23 @@ _GROUP_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096)
 
 
 class Metrics:
-    """Registry and the durations of one gateway."""
+    """The registry and the durations of one gateway."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._commit_seconds = Histogram(
+        commit_seconds = Histogram(
             "mariner_commit_seconds",
             "Duration of a group commit, synced to disk",
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
-        self._commit_events = Histogram(
+        commit_events = Histogram(
             "mariner_commit_events",
             "Events of a group commit",
             buckets=_GROUP_BUCKETS,
             registry=self.registry,
         )
+        self.on_commit = CommitObserver(commit_events.observe, commit_seconds.observe)
         self._query_seconds = Histogram(
             "mariner_query_seconds",
             "Time from a query's turn to its answer",
@@ -56,11 +58,6 @@ class Metrics:
         self.rsb = RsbLatency()
         self.registry.register(self.rsb)
 
-    def observe_commit(self, event_count: int, seconds: float) -> None:
-        """A group of ``event_count`` events was committed."""
-        self._commit_seconds.observe(seconds)
-        self._commit_events.observe(event_count)
-
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""
         name = type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
@@ -68,11 +65,11 @@ class Metrics:
 
 
 class RemoteServer(Protocol):
-    """What follows a remote Event Server: a relay or a replication."""
+    """Follows a remote Event Server: a relay or a replication."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     @property
     def is_connected(self) -> bool:
@@ -80,21 +77,21 @@ class RemoteServer(Protocol):
 
     @property
     def refused_events(self) -> int:
-        """Times that it told of an event that had to be left out."""
+        """Events that had to be left out, counted each time it sent them."""
 
 
 class RemotesCollector(Collector):
-    """Metrics of the remote Event Servers that there are when it is scraped.
+    """Metrics of the current remote Event Servers, read when they are scraped.
 
     Args:
-        remotes: gives them.
+        remotes: returns the servers.
     """
 
     def __init__(self, remotes: Callable[[], Iterable[RemoteServer]]) -> None:
         self._remotes = remotes
 
     def collect(self) -> Iterable[Metric]:
-        """Whether they can be followed, and what could not be taken from them."""
+        """Whether they are connected and followed, and how many of their events were left out."""
         remotes = list(self._remotes())
         connected = {remote.name: remote.is_connected for remote in remotes}
         text = "1 if there is a connection to the remote server"
@@ -103,7 +100,7 @@ class RemotesCollector(Collector):
         for name, text, values in (
             (
                 "synced",
-                "1 if all was caught up with, and both lags are within their bounds",
+                "1 if the replication has caught up, and both lags are within their bounds",
                 {i.name: i.is_synced for i in replications},
             ),
             (
@@ -113,18 +110,18 @@ class RemotesCollector(Collector):
             ),
             (
                 "lag_events",
-                "Events of the remote server that are on their way, as far as they are known",
+                "Events of the remote server that are known to be on their way",
                 {i.name: i.lag_events for i in replications},
             ),
             (
                 "clock_ahead_seconds",
-                "Seconds that the newest event kept of the server is ahead of the clock here",
+                "Seconds by which the newest event kept of the server is ahead of the clock here",
                 {i.name: i.ahead_s for i in replications},
             ),
         ):
             yield _gauges(f"mariner_replication_{name}", text, "server", values)
         refused = {remote.name: remote.refused_events for remote in remotes}
-        text = "Events of a remote server that were left out, each time it told of them"
+        text = "Events of a remote server that were left out, each time it sent them"
         yield _labelled("mariner_remote_events_refused", text, "server", refused)
 
 
@@ -154,11 +151,11 @@ class GatewayCollector(Collector):
         is_operational = int(core.status is Status.OPERATIONAL)
         for name, text, value in (
             ("operational", "1 if the status is OPERATIONAL", is_operational),
-            ("pending_events", "Events that wait for their commit", core.pending_events),
+            ("pending_events", "Events waiting for their commit", core.pending_events),
         ):
             yield GaugeMetricFamily(f"mariner_{name}", text, value)
         if isinstance(core, Engine):
-            text = "Seconds that the newest event is ahead of the clock of this machine"
+            text = "Seconds by which the newest event is ahead of the clock of this machine"
             yield GaugeMetricFamily("mariner_clock_ahead_seconds", text, core.clock_ahead_s)
         stats = self._server.stats
         yield from _server_metrics("mariner", stats)
@@ -177,8 +174,8 @@ class GatewayCollector(Collector):
 def _log_metrics() -> Iterable[Metric]:
     counts = logs.counts()
     for name, text, value in (
-        ("log_left_out", "Lines that were not logged, as too many of a kind", counts.left_out),
-        ("log_dropped", "Lines that were not logged, as the log was too slow", counts.dropped),
+        ("log_left_out", "Lines not logged: too many of a kind", counts.left_out),
+        ("log_dropped", "Lines not logged: the log was too slow", counts.dropped),
     ):
         yield CounterMetricFamily(f"mariner_{name}", text, value)
 
@@ -189,7 +186,7 @@ def _connection_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
     text = "Connections accepted"
     yield CounterMetricFamily(f"{prefix}_connections_accepted", text, stats.accepted)
     for name, text, values in (
-        ("refused", "Connections that got no place, or lost it before init", stats.refused),
+        ("refused", "Connections refused, or closed before init to make room", stats.refused),
         ("closed", "Closed connections", stats.closed),
     ):
         yield _labelled(f"{prefix}_connections_{name}", text, "reason", values)
@@ -204,7 +201,7 @@ def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
         ("events_notified", "Events sent in notifications", stats.events_notified),
         (
             "registrations_outcome_unknown",
-            "Registrations told to be stored or not, nobody knows",
+            "Registrations whose outcome was reported as unknown",
             stats.outcome_unknown,
         ),
     ):
@@ -231,8 +228,8 @@ def _rsb_metrics(rsb: Bridge) -> Iterable[Metric]:
 def _store_metrics(backend: Backend) -> Iterable[Metric]:
     load = backend.query_load
     for name, text, value in (
-        ("queries_running", "Queries that read from the store", load.running),
-        ("queries_waiting", "Queries that wait to begin", load.waiting),
+        ("queries_running", "Queries reading from the store", load.running),
+        ("queries_waiting", "Queries waiting to begin", load.waiting),
     ):
         yield GaugeMetricFamily(f"mariner_{name}", text, value)
     store = backend.stats()

@@ -1,4 +1,4 @@
-"""Connecting to the remote Event Servers of the configuration."""
+"""Connects to the remote Event Servers of the configuration."""
 
 import functools
 
@@ -8,7 +8,7 @@ from mariner.gateway.config import RemoteConfig
 
 
 def connector(remote: RemoteConfig, client_name: str) -> client.ConnectCb:
-    """What connects to a remote server.
+    """A function that connects to a remote server.
 
     Args:
         remote: the server.

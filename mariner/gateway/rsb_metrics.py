@@ -1,7 +1,7 @@
-"""How long the parts of the way of RSB events take, by scope, as metrics.
+"""Latency of RSB events, by scope and part of their way, as metrics.
 
-Ten thousands of events a second are observed: the counts are plain integers, which are read
-when they are scraped. Runs on the event loop's thread.
+It observes tens of thousands of events a second: the counts are plain integers, read when they are
+scraped. Runs on the event loop's thread.
 """
 
 from bisect import bisect_left
@@ -44,10 +44,10 @@ class RsbLatency(Collector):
         self._histograms: dict[Scope | None, tuple[_Histogram, ...]] = {}
 
     def observe(self, event: RsbEvent) -> None:
-        """An event was delivered.
+        """Observe a delivered event.
 
-        A part is left out where nobody told when it began or ended. One that is negative,
-        because the clocks of two machines differ, counts as 0.
+        Skips parts whose begin or end is unknown. A negative part, because the clocks of two
+        machines differ, counts as 0.
         """
         histograms = self._histograms.get(event.scope)
         if histograms is None:
@@ -62,7 +62,7 @@ class RsbLatency(Collector):
         """The histograms, in seconds."""
         family = HistogramMetricFamily(
             "mariner_rsb_latency_seconds",
-            "Parts of the way of RSB events; what differing clocks make negative counts as 0",
+            "Latency of RSB events by part; negative values, by differing clocks, count as 0",
             labels=["scope", "part"],
         )
         for scope, histograms in self._histograms.items():

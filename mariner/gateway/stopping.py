@@ -1,12 +1,12 @@
-"""The end of the process: asked for by a signal or a failure, and bounded whatever hangs.
+"""The end of the process: requested by a signal or a failure, and bounded whatever hangs.
 
-A thread of its own takes SIGTERM and SIGINT, so that no busy event loop, and no thread that
-the disk holds up, keeps them from being noticed. It has the loop stop the gateway in order. If
-the process is still there ``limits.MAX_STOP_S`` later, the thread tells in the log what it waits
-for and ends it with :data:`EXIT_STUCK`. What was acknowledged is on disk even then.
+A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread
+blocked by the disk can delay them. It has the loop stop the gateway in order. If the process is
+still there ``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with
+:data:`EXIT_STUCK`. Everything acknowledged is on disk even then.
 
-A thread that dies of an exception which nobody caught is a failure of the process: it stops
-in the same way, to be started anew, rather than go on without a part of itself.
+A thread that dies of an uncaught exception is a failure of the process: it stops in the same way,
+so that a supervisor restarts it, rather than continue without a part of itself.
 """
 
 import contextlib
@@ -36,20 +36,20 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def block_signals() -> None:
     """Leave the signals to a :class:`Stopper`.
 
-    Call it on the main thread before any other is started: they inherit it.
+    Call it on the main thread before starting any other: they inherit it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 class Stopper:
-    """See the module. Signals are to be blocked (:func:`block_signals`).
+    """See the module. Block signals first (:func:`block_signals`).
 
     Args:
-        on_stop: asks for an orderly stop. Called once, on another thread than the loop's.
+        on_stop: requests an orderly stop. Called once, not on the loop's thread.
         waits_for: what an orderly stop is waiting for now, for the log.
 
     Attributes:
-        failure: why the process stops, where no signal of others asked for it.
+        failure: why the process stops; None: a signal from outside requested it.
     """
 
     def __init__(self, on_stop: Callable[[], None], waits_for: Callable[[], str]) -> None:
@@ -60,19 +60,19 @@ class Stopper:
         threading.Thread(target=self._run, name="stopper", daemon=True).start()
 
     def stop(self, failure: str | None = None) -> None:
-        """Ask for the stop, on any thread; asking again is in vain.
+        """Request the stop, on any thread; further requests have no effect.
 
         Args:
-            failure: why, if it is one.
+            failure: the reason, if it is a failure.
         """
         self.failure = self.failure or failure
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _run(self) -> None:
         signal.sigwait(_SIGNALS)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it ends already
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending already
             self._on_stop()
-        time.sleep(limits.MAX_STOP_S)  # the process ends first, and this thread with it
+        time.sleep(limits.MAX_STOP_S)  # normally the process ends first, and this thread with it
         self._give_up()
 
     def _give_up(self) -> None:
@@ -94,12 +94,12 @@ class Stopper:
 
 def _log_hang(waits_for: str) -> None:
     extra = {"waited_s": limits.MAX_STOP_S, "waits_for": waits_for}
-    mlog.critical("the process does not stop, and is ended", extra=extra)
+    mlog.critical("the process does not stop: ending it", extra=extra)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         if ident != threading.get_ident():
             extra = {"thread_name": names.get(ident, "?"), "stack": _stack(frame)}
-            mlog.critical("a thread that did not end", extra=extra)
+            mlog.critical("thread did not end", extra=extra)
 
 
 def _stack(frame: FrameType) -> str:

@@ -1,6 +1,6 @@
 """One client's connection: the Mariner protocol state (002) on a stream.
 
-What flows through it::
+The path of a message::
 
     bytes ─▶ MarinerProtocol ─▶ message ─▶ init, register, query: ClientSession
                                     ping: at once
@@ -22,8 +22,9 @@ from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import QueryResult, Status
-from eventer_bridge.net import Place, framing
+from eventer_bridge.net import Slot, framing
 from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.slices import Steps
 from mariner import limits
@@ -51,8 +52,8 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     Args:
         service: of the server.
-        connections: those of the server.
-        place: among all connections of the process.
+        connections: the server's connections.
+        slot: of the connection.
     """
 
     __slots__ = ("_is_operational", "_ping_id", "_protocol", "_session")
@@ -60,15 +61,15 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     mlog = logging.getLogger(__name__)
 
     def __init__(
-        self, service: ClientService, connections: "set[ClientConnection]", place: Place
+        self, service: ClientService, connections: "set[ClientConnection]", slot: Slot
     ) -> None:
         self._protocol = MarinerProtocol(Role.SERVER)
         liveness = Liveness(
             limits.SERVER_PING_DELAY_S, core_limits.PING_TIMEOUT_S, is_postponed_by_sending=True
         )
-        super().__init__(self._protocol, service.stats, liveness, place, connections)
+        super().__init__(self._protocol, service.stats, liveness, slot, connections)
         self._session: ClientSession[int] = ClientSession(service, self, self)
-        self._is_operational = False  # as the client was told
+        self._is_operational = False  # as last sent to the client
         self._ping_id = 0
 
     # --- Stream -------------------------------------------------------------------------
@@ -92,9 +93,9 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``Stream``."""
         self._session.leave()
 
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: CloseReason) -> None:
         """See ``Stream``."""
-        del self._session  # or else they would hold each other until garbage is collected
+        del self._session  # else they would hold each other until garbage collection
 
     def probe(self) -> None:
         """See ``Stream``."""
@@ -132,17 +133,17 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         self.write(self._protocol.send_encoded(PingRes, response))
 
     def _on_ping_res(self, message: PingRes) -> None:
-        pass  # that something came was noted already
+        pass  # the stream noted the sign of life
 
     def _on_large(self, message: LargeMessage) -> None:
-        self._session.take_in(self._take_in(message))
+        self._session.take_in(self._process_large(message))
 
-    async def _take_in(self, large: LargeMessage) -> None:
-        # nobody else keeps the message, which takes long to be freed
+    async def _process_large(self, large: LargeMessage) -> None:
+        # nothing else holds the message, which takes long to free
         await self._handle_large(await slices.run(self._protocol.decode_large(large)))
 
     async def _handle_large(self, message: Message | RefusedRegister) -> None:
-        if self._close_reason is not None:
+        if self.close_reason is not None:
             return
         if isinstance(message, RegisterReq):
             register_id, events = message.register_id, message.register_events
@@ -177,7 +178,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     def send_registered(self, request: int, session: Session) -> None:
         """See ``ClientWire``."""
-        if self._close_reason is not None:
+        if self.close_reason is not None:
             return
         encoded = encoded_requested(session)
         if session.is_large:
@@ -189,7 +190,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     def send_refused(self, request: int, reason: str, *, is_outcome_unknown: bool) -> None:
         """See ``ClientWire``."""
-        if self._close_reason is not None:
+        if self.close_reason is not None:
             return
         outcome = UNKNOWN if is_outcome_unknown else None
         message = codec.encode(RegisterRes(request, False, error=reason, outcome=outcome))

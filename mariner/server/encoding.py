@@ -1,4 +1,4 @@
-"""Sessions as Mariner messages: each event is encoded once, whoever is to hear of it (002).
+"""Sessions as Mariner messages (002): each event is encoded once for all receivers.
 
 Runs on the event loop's thread.
 """
@@ -26,8 +26,8 @@ def notification(session: Session, indices: Sequence[int]) -> bytes:
 def encoded_session(session: Session) -> Sequence[bytes]:
     """All of the session's events as JSON (002, ``event``), with commas between them.
 
-    Encoded at the first call; this is what most receivers want, and costs half of encoding
-    the events one by one. Of a large session in several parts, whose commas are in them.
+    Encoded on the first call. Most receivers get all events, and this costs half as much as
+    encoding them one by one. Large sessions have several parts, which include the commas.
     """
     encoded: Sequence[bytes] | None = session.encodings.get("mariner session")
     if encoded is None:
@@ -36,7 +36,7 @@ def encoded_session(session: Session) -> Sequence[bytes]:
 
 
 def prepare(session: Session) -> Steps[None]:
-    """Encode a large session's events in steps; the functions here find them encoded then."""
+    """Encode a large session's events in steps, for the other functions here."""
     if "mariner session" in session.encodings:
         return
     encoded: list[bytes] = Many()
@@ -51,19 +51,19 @@ def prepare(session: Session) -> Steps[None]:
 
 
 def is_answerable(session: Session) -> bool:
-    """Whether the answer to a large session that has ended can be made at once."""
+    """Whether the answer to a large session that has ended can be created at once."""
     return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:
-    """As :func:`encoded_session`, of the events that were asked for: not what modules added."""
+    """As :func:`encoded_session`, of the request's events, without those added by modules."""
     if session.requested == len(session.events):
         return encoded_session(session)
     return (b",".join(encoded_events(session)[: session.requested]),)
 
 
 def encoded_events(session: Session) -> Sequence[bytes]:
-    """The session's events as JSON, one by one, in order; encoded at the first call."""
+    """The session's events as JSON, one by one, in order; encoded on the first call."""
     encoded = session.encodings.get("mariner events")
     if encoded is None:
         encoded = [codec.encode_event(event) for event in session.events]

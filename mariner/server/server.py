@@ -1,6 +1,6 @@
 """Mariner server: listens, owns the connections, closes them in order (002).
 
-What it does for its clients is a ``ClientService``, which hears of the core's sessions.
+Its ``ClientService`` serves the clients, and observes the core's sessions.
 """
 
 import functools
@@ -35,18 +35,17 @@ async def listen(
     """Listen for Mariner clients.
 
     Args:
-        core: answers registrations and queries; stays the caller's to close, after the
-            server.
-        clients: who may connect and with which rights.
-        schemas: that rights refer to; stay the caller's to close, after the server.
+        core: handles registrations and queries; the caller closes it, after the server.
+        clients: the clients and their rights.
+        schemas: referred to by rights; the caller closes them, after the server.
         host: address or name to listen on.
         port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
         tls_context: TLS for all connections; None for plain TCP.
-        admission: of the process; None: one of its own.
-        observe_query: called after each query with its parameters and the seconds it took.
+        admission: the process' slots; None: its own.
+        observe_query: called after each query with its parameters and its duration in seconds.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     server = MarinerServer(core, Authenticator(clients, schemas), observe_query)
     try:
@@ -58,10 +57,10 @@ async def listen(
 
 
 class MarinerServer(aio.Resource):
-    """See the module. Made by :func:`listen`.
+    """See the module. Created by :func:`listen`.
 
-    Closing it stops accepting, answers the registrations that are under way, and closes
-    the connections; each of these steps is bounded in time.
+    Closing it stops accepting, answers registrations in progress, and closes the connections;
+    each of these steps is bounded in time.
     """
 
     def __init__(
@@ -79,19 +78,19 @@ class MarinerServer(aio.Resource):
 
     @property
     def port(self) -> int:
-        """TCP port that is listened on."""
+        """TCP port in use."""
         assert self._listener is not None
         return self._listener.port
 
     @property
     def connections(self) -> frozenset[ClientConnection]:
-        """Connections that are not gone yet."""
+        """Connections that still exist."""
         assert self._listener is not None
         return self._listener.streams
 
     @property
     def stats(self) -> ServerStats:
-        """Counts of what was done so far."""
+        """Counters."""
         return self._service.stats
 
     async def _listen(

@@ -1,18 +1,18 @@
 """Mariner messages as bytes, and back (002, "Messages").
 
-``schemas/mariner.yaml`` is the contract: what it accepts is accepted, what it rejects is
-rejected. Decoding does not ask it, but decodes into typed structs, which gives the same
-verdict much faster (a differential test holds the two together). Only when that refuses, what
-the contract accepts all the same is looked for (``lenient``), and then the reason: the schema
-tells it for messages of up to ``limits.MAX_EXPLAINED_BYTES``, typed decoding for larger ones.
+``schemas/mariner.yaml`` is the contract: it decides which messages are accepted. Decoding into
+typed structs gives the same verdict much faster (a differential test compares the two). Only if
+that refuses a message, ``lenient`` handles variants that the contract accepts; otherwise the
+reason comes from the schema for messages of up to ``limits.MAX_EXPLAINED_BYTES``, from typed
+decoding for larger ones.
 
 Beyond the contract:
 
 - a message is UTF-8 and valid JSON (no NaN, no lone surrogates), nested no deeper than
   ``MAX_RECEIVED_DEPTH`` levels;
 - one of more than ``limits.MAX_LENIENT_BYTES`` has no additional properties, no integers with
-  a point or an exponent, and no key twice where only the last value is good;
-- a registered JSON payload keeps the bounds of ``payloads.exceeded``.
+  a point or an exponent, and no duplicate keys of which only the last value is valid;
+- a registered JSON payload is within the bounds of ``payloads.exceeded``.
 
 Sans I/O; any thread.
 """
@@ -23,6 +23,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import payloads
 from eventer_bridge.model import (
     INT64_MAX,
@@ -65,13 +66,13 @@ _decode_str: Final = msgspec.json.Decoder(str).decode
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
 
-# what may be wrong with a message: its JSON, its types, its nesting, its encoding
+# errors of a message: its JSON, its types, its nesting, its encoding
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 _TOO_DEEP: Final = "JSON is nested too deeply"
 
 _CUT_SURROGATE: Final = re.compile(rb'\\u[dD][89abAB][0-9a-fA-F]{2}"')
-"""First half of a pair at the end of a string: msgspec only says "truncated"."""
+"""First half of a surrogate pair at the end of a string: msgspec only says "truncated"."""
 
 
 # --- decoding -----------------------------------------------------------------------------
@@ -84,29 +85,31 @@ def decode(message: bytes) -> Message:
         message: without framing.
 
     Raises:
-        ContractError: it is refused; with JSON pointer and reason.
+        ContractError: the message is refused; with JSON pointer and reason.
     """
     try:
         if not message.isascii():
             message.decode()  # raw parts are not checked by msgspec
-        return _decode(message)
+        decoded = _decode_wire(message)
+        if isinstance(decoded, RegisterReq):
+            for event in decoded.register_events:
+                # inlined for speed: only longer payloads can exceed a bound
+                payload = event.payload
+                if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
+                    _check_payloads(decoded)
+                    break
+            return decoded
+        return _checked(decoded, message)
     except _DECODE_ERRORS as e:
         return _decode_again(message, e)
 
 
-def _decode(message: bytes) -> Message:
-    decoded = _decode_wire(message)
-    if isinstance(decoded, RegisterReq):
-        for event in decoded.register_events:
-            # inlined for speed: only a longer payload can exceed a bound
-            payload = event.payload
-            if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
-                _check_payloads(decoded)
-                break
-        return decoded
+def _checked(decoded: wire.WireMessage, message: bytes) -> Message:
     match decoded:
+        case RegisterReq():
+            _check_payloads(decoded)
         case wire.WireQueryReq():
-            # of which additional properties are not known to be none
+            # may have additional properties
             check_depth(message)
             return QueryReq(decoded.query_id, _query_params(_decode_query(message)))
         case wire.WireInitRes():
@@ -125,7 +128,7 @@ def check_depth(data: bytes) -> None:
 
 
 def _check_received(events: Sequence[Event]) -> None:
-    """What a server tells: of the bounds of payloads only that of depth, they are stored."""
+    """Check a server's message: of the bounds of payloads, only depth, because they are stored."""
     for event in events:
         payload = event.payload
         if type(payload) is JsonPayload and len(payload.data) > payloads.HARMLESS_BYTES:
@@ -146,17 +149,17 @@ def check_payloads(events: Sequence[RegisterEvent], first_index: int = 0) -> Non
 
     Args:
         events: of a ``register_req``.
-        first_index: place of the first one in it.
+        first_index: position of the first one in the message.
 
     Raises:
-        ContractError: one does; without the request's identifier.
+        ContractError: a payload does; without the request's identifier.
     """
     for i, event in enumerate(events, first_index):
         payload = event.payload
         if type(payload) is not JsonPayload or len(payload.data) <= payloads.HARMLESS_BYTES:
             continue
         data = bytes(payload.data)
-        check_depth(data)  # which not every Python's decoder refuses
+        check_depth(data)  # not every Python version's decoder refuses it
         if reason := payloads.exceeded(data):
             pointer = f"/register_events/{i}/payload/data"
             raise ContractError(reason, pointer=pointer, msg_type="register_req")
@@ -177,14 +180,15 @@ def check_payload_in_steps(event: RegisterEvent, index: int) -> Steps[None]:
 
 
 def _decode_again(message: bytes, error: Exception) -> Message:
-    """Decode what typed decoding refused, if the contract accepts it; else tell why not."""
+    """Decode a message that typed decoding refused, or raise the contract's reason."""
     try:
         message.decode()
         if len(message) > limits.MAX_LENIENT_BYTES:
             _refuse_unexplained(message, error)
         check_depth(message)
         try:
-            return _decode(lenient.plain_message(message))
+            plain = lenient.plain_message(message)
+            return _checked(_decode_wire(plain), plain)
         except msgspec.ValidationError:
             if len(message) > limits.MAX_EXPLAINED_BYTES:
                 _refuse_unexplained(message, error)
@@ -204,7 +208,7 @@ def _decode_again(message: bytes, error: Exception) -> Message:
 
 
 def _refuse_unexplained(message: bytes, error: Exception) -> NoReturn:
-    """Refuse a message that is so large that decoding it for the schema would take long."""
+    """Refuse a message that is too large to decode for the schema."""
     head = _decode_head(message)
     value = {
         key: _decode_any(raw)
@@ -236,7 +240,7 @@ def _refuse(value: Any, pointer: str, reason: str) -> NoReturn:
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message, without framing. STARTING and STOPPING are told as STANDBY.
+    """Encode a message, without framing. STARTING and STOPPING become STANDBY.
 
     Raises:
         UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
@@ -259,7 +263,7 @@ def encode_ping_response(ping_id: int) -> bytes:
 
 
 def encode_event(event: Event) -> bytes:
-    """Encode an event, to be part of messages made by the functions below."""
+    """Encode an event, for messages of the functions below."""
     return _encode(event)
 
 
@@ -269,12 +273,12 @@ def encode_events(events: Sequence[Event]) -> bytes:
 
 
 def encode_events_message(events: Sequence[bytes]) -> bytes:
-    """An ``events`` message of events that are encoded already."""
+    """An ``events`` message of encoded events."""
     return b'{"msg_type":"events","events":[%b]}' % b",".join(events)
 
 
 def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
-    """A ``register_res`` of events that are encoded already."""
+    """A ``register_res`` of encoded events."""
     return b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[%b]}' % (
         register_id,
         b",".join(events),
@@ -282,22 +286,29 @@ def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
 
 
 def events_message_parts(parts: Sequence[bytes]) -> list[bytes]:
-    """As :func:`encode_events_message`, of a large session; the parts have their commas."""
+    """As :func:`encode_events_message`, of a large session; the parts include commas."""
     return [b'{"msg_type":"events","events":[', *parts, b"]}"]
 
 
 def register_success_parts(register_id: int, parts: Sequence[bytes]) -> list[bytes]:
-    """As :func:`encode_register_success`, of a large session; the parts have their commas."""
+    """As :func:`encode_register_success`, of a large session; the parts include commas."""
     head = b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[' % register_id
     return [head, *parts, b"]}"]
 
 
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
-    """The parts of a ``query_res``, whose events are encoded in steps."""
-    encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
+    """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
+    events = result.events
+    head = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
     end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    if len(events) <= core_limits.STEP_EVENTS:
+        n_bytes = sum(len(i.payload.data) for i in events if i.payload is not None)
+        if n_bytes <= core_limits.STEP_BYTES:
+            return [b"%b%b%b" % (head, _encode(events)[1:-1], end)]
+    encoded = [head]
+    del events
     waiting = yield from cut_in_steps(result.events)
-    del result  # each event is freed when it is encoded, and not all of them at a stretch
+    del result  # each event is freed once encoded, not all of them at once
     comma = b""
     while waiting:
         encoded += (comma, encode_events(waiting.popleft()))
@@ -310,32 +321,18 @@ def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]
 # --- between wire and messages ------------------------------------------------------------
 
 
+_PARAMS: Final[dict[type[Any], Callable[..., QueryParams]]] = {
+    wire.LatestProperties: QueryLatestParams,
+    wire.TimeseriesProperties: QueryTimeseriesParams,
+    wire.ServerProperties: QueryServerParams,
+}
+
+
 def _query_params(query: wire.WireQuery) -> QueryParams:
-    match query:
-        case wire.LatestProperties():
-            return QueryLatestParams(_optional(query.event_types), _optional(query.last_event_id))
-        case wire.TimeseriesProperties():
-            return QueryTimeseriesParams(
-                _optional(query.event_types),
-                _optional(query.t_from),
-                _optional(query.t_to),
-                _optional(query.source_t_from),
-                _optional(query.source_t_to),
-                query.order,
-                query.order_by,
-                _max_results(query.max_results),
-                _optional(query.last_event_id),
-                _optional(query.ids),
-                _optional(query.payload),
-                query.unique_type,
-            )
-        case wire.ServerProperties():
-            return QueryServerParams(
-                query.server_id,
-                query.persisted,
-                _max_results(query.max_results),
-                _optional(query.last_event_id),
-            )
+    params = _PARAMS[type(query)](*msgspec.structs.astuple(query))
+    if not isinstance(params, QueryLatestParams) and (params.max_results or 0) < 0:
+        raise msgspec.ValidationError("max_results is negative")
+    return params
 
 
 _QUERY_TYPES: Final[dict[type[QueryParams], str]] = {
@@ -352,25 +349,13 @@ def _wire_query(message: QueryReq) -> dict[str, Any]:
         "msg_type": "query_req",
         "query_id": message.query_id,
         "query_type": _QUERY_TYPES[type(params)],
-        # what is not set is left out: servers of another make do not know all of it
+        # unset properties are omitted: other servers do not know all of them
         **{
             key: i
             for key, i in properties.items()
             if key == "persisted" or not (i is None or i is False)
         },
     }
-
-
-def _optional(value: Any) -> Any:
-    return None if value is msgspec.UNSET else value
-
-
-def _max_results(value: int | msgspec.UnsetType) -> int | None:
-    if isinstance(value, msgspec.UnsetType):
-        return None
-    if value < 0:
-        raise msgspec.ValidationError("max_results is negative")
-    return value
 
 
 def _required(value: msgspec.Raw | msgspec.UnsetType) -> msgspec.Raw:
@@ -421,8 +406,8 @@ def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
     }
     if message.success:
         return res | {"events": message.events or ()}
-    told = {"error": message.error, "outcome": message.outcome}
-    return res | {key: i for key, i in told.items() if i is not None}
+    details = {"error": message.error, "outcome": message.outcome}
+    return res | {key: i for key, i in details.items() if i is not None}
 
 
 def _as_client_sees(status: Status) -> Status:

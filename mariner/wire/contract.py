@@ -1,11 +1,11 @@
-"""Why the contract, ``schemas/mariner.yaml``, rejects a message.
+"""The reason why the contract, ``schemas/mariner.yaml``, rejects a message.
 
-The hot path decodes without asking the schema; when it refuses a message, the schema is
-asked here, so that log and error carry the JSON pointer and the reason. The part of the schema
-that the message's type names is looked at, not all ten.
+The hot path decodes without the schema; a refused message is checked by the schema here, so
+that log and error carry the JSON pointer and the reason. Only the definition of the message's
+type is used, not all ten.
 
-``jsonschema-rs`` does it, at about 0.2 µs an event: a wrong message as large as a frame may be
-must not hold the others up, which ``jsonschema`` would do for a minute. (Tests compare both.)
+``jsonschema-rs`` takes about 0.2 µs an event: an invalid message of maximum size must not delay
+other clients, which ``jsonschema`` would do for a minute. (Tests compare both.)
 """
 
 import functools
@@ -52,15 +52,14 @@ def schema() -> dict[str, Any]:
 
 
 def explain(value: Any) -> tuple[str, str] | None:
-    """Why the contract rejects a message.
+    """The reason why the contract rejects a message.
 
     Args:
         value: the message, decoded.
 
     Returns:
-        JSON pointer to the place ("" is the whole message) and what is wrong there; None if
-        the contract accepts the message. Values are shown only shortly, and those of
-        tokens not at all.
+        JSON pointer ("" is the whole message) and reason; None if the contract accepts the
+        message. Values are shortened, and those of tokens not shown.
     """
     if not isinstance(value, dict):
         return "", f"expected object, got {_JSON_TYPES.get(type(value), 'nothing')}"
@@ -77,12 +76,12 @@ def explain(value: Any) -> tuple[str, str] | None:
         error, expected = _leaf(e)
         return "".join(f"/{_escape(i)}" for i in error.instance_path), _reason(error, expected)
     except ValueError:  # more than 255 levels
-        return "", "wrong, and nested too deeply to tell where"
+        return "", "invalid, and nested too deeply to say where"
     return None
 
 
 def _branch(msg_type: str, value: dict[str, Any]) -> str | tuple[str, str]:
-    """Definition that a message is to satisfy, or why there is none."""
+    """Definition for a message, or the reason why there is none."""
     if msg_type in {"init_res", "register_res"}:
         success = value.get("success")
         if not isinstance(success, bool):
@@ -104,12 +103,12 @@ def _validator(branch: str) -> jsonschema_rs.Draft202012Validator:
     return jsonschema_rs.Draft202012Validator(
         {"$ref": f"{SCHEMA_ID}#/$defs/{branch}"},
         registry=registry,
-        mask="…",  # values are shown by _show only
+        mask="…",  # only _show shows values
     )
 
 
 def _leaf(error: ValidationError) -> tuple[ValidationError, Any]:
-    """The error inside a ``oneOf`` that tells what was meant, and what it expected."""
+    """The most relevant error inside a ``oneOf``, and the expected values."""
     while isinstance(error.kind, ValidationErrorKind.OneOfNotValid):
         branches = error.kind.context
         meant = [branch for branch in branches if not any(map(_is_other_kind, branch))]
@@ -121,7 +120,7 @@ def _leaf(error: ValidationError) -> tuple[ValidationError, Any]:
 
 
 def _is_other_kind(error: ValidationError) -> bool:
-    """Whether a branch failed because it is about something else (null, another tag)."""
+    """Whether a branch failed because it describes another kind (null, another tag)."""
     return error.kind.name == "const" or error.schema_path[-3:] == ["oneOf", 0, "type"]
 
 

@@ -1,22 +1,22 @@
-"""Decoding large messages in slices, with the verdict that ``codec.decode`` would give.
+"""Decoding large messages in slices, with the same verdict as ``codec.decode``.
 
-Large is a registration, if a message to a server is::
+A server's large messages are registrations::
 
     {"msg_type":"register_req","register_id":1,"register_events":[ … ]}
     └──────────────────── head ────────────────────────────────┘   └ tail
 
-Events are decoded as many at a time as fill a step. Where to cut is guessed: before what looks
-like the begin of an event, as the first one does. The guess was right if what comes before it are
-whole events; if not (in a payload may be anything), the end of the next event is looked for
-bracket by bracket. Head and tail together are a message without events, which the codec decodes.
+Each step decodes as many events as fill it. Where to cut is guessed: before text that looks like
+the beginning of the first event. The guess is right if complete events precede it; if not (a
+payload may contain anything), the end of the next event is searched bracket by bracket. Head and
+tail together form a message without events, which the codec decodes.
 
 Beyond the contract:
 
-- a message of more than ``limits.MAX_OTHER_FRAME_BYTES`` is a ``register_req`` whose name of
-  ``register_events`` is within the first ``limits.LARGE_FRAME_BYTES``, and which has no more
-  than ``MAX_SESSION_EVENTS`` events;
-- an event of it has no more than ``limits.MAX_EVENT_COMMAS`` commas and
-  ``limits.MAX_EVENT_MARKS`` brackets and quotes.
+- a message of more than ``limits.MAX_OTHER_FRAME_BYTES`` is a ``register_req`` with its key
+  ``register_events`` within the first ``limits.LARGE_FRAME_BYTES``, and at most
+  ``MAX_SESSION_EVENTS`` events;
+- each of these has at most ``limits.MAX_EVENT_COMMAS`` commas and ``limits.MAX_EVENT_MARKS``
+  brackets and quotes.
 
 Sans I/O; any thread.
 """
@@ -47,13 +47,13 @@ _OPENING: Final = (b"[", b"{")
 _CLOSING: Final = (b"]", b"}")
 
 _MAX_GUESSES: Final = 4
-"""Places that are tried to cut at before brackets are counted."""
+"""Cuts that are tried before brackets are counted."""
 
 _MIN_GUESS_BYTES: Final = 256
-"""How far a cut is guessed after a wrong guess; it doubles with each good one."""
+"""Distance of the next cut after a wrong guess; it doubles with each right one."""
 
 _STEP_TOKENS: Final = 1_024
-"""Brackets and quotes that are passed in one step; and backslashes that are looked at at once."""
+"""Brackets and quotes passed in one step, and backslashes examined at once."""
 
 
 def decode(message: bytes) -> Steps[Message]:
@@ -63,14 +63,14 @@ def decode(message: bytes) -> Steps[Message]:
         message: without framing, from a client.
 
     Raises:
-        ContractError: it is refused; with pointer and reason.
+        ContractError: the message is refused; with pointer and reason.
     """
     found = _EVENTS.search(message, 0, limits.LARGE_FRAME_BYTES)
     if found is None:
         if len(message) > limits.MAX_OTHER_FRAME_BYTES:
             raise ContractError(
                 f"{len(message)} bytes, at most {limits.MAX_OTHER_FRAME_BYTES} are allowed for"
-                " what is not a register_req"
+                " messages other than register_req"
             )
         return codec.decode(message)
     reader = _Reader(message, _skip_blanks(message, found.end()))
@@ -88,7 +88,7 @@ class _Reader:
     """Takes the events out of a message.
 
     Attributes:
-        events: those that were found so far.
+        events: decoded so far.
     """
 
     def __init__(self, message: bytes, begin: int) -> None:
@@ -100,7 +100,7 @@ class _Reader:
         self.events: list[RegisterEvent] = []
 
     def read(self) -> Steps[None]:
-        """Read all events; raises ContractError, without what the head tells."""
+        """Read all events; raises ContractError, without the details from the head."""
         if self._byte() == b"]":
             return
         while True:
@@ -117,7 +117,7 @@ class _Reader:
             yield
 
     def without_events(self) -> Message:
-        """The message without its events, from which the rest of it is known."""
+        """The message without its events, for decoding the rest."""
         tail = self._message[self._pos : self._pos + limits.LARGE_FRAME_BYTES + 1]
         if len(tail) > limits.LARGE_FRAME_BYTES:
             raise ContractError(
@@ -128,7 +128,7 @@ class _Reader:
         return codec.decode(self._message[: self._begin] + tail)
 
     def refuse(self, error: ContractError) -> NoReturn:
-        """Raise an error with what the head tells, if it tells anything."""
+        """Raise an error, with details from the head if it can be decoded."""
         self._pos = max(self._message.rfind(b"]"), self._begin)
         try:
             request = self.without_events()
@@ -140,7 +140,7 @@ class _Reader:
         try:
             raise error
         finally:
-            del error  # or else it and this frame would keep each other, and the message
+            del error  # else it and this frame would hold each other, and the message
 
     def _check_count(self) -> None:
         if len(self.events) > core_limits.MAX_SESSION_EVENTS:
@@ -153,7 +153,7 @@ class _Reader:
         return self._message[self._pos : self._pos + 1]
 
     def _read_many(self) -> bool:
-        """Read whole events up to a guessed begin of another; false if there is none."""
+        """Read complete events up to a guessed beginning of another; false if there is none."""
         if not self._sign:
             return False
         message, begin = self._message, self._pos
@@ -198,7 +198,7 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
     try:
         return _decode_event(event)
     except (msgspec.ValidationError, RecursionError) as e:
-        reason = str(e)  # the error itself would keep this frame, and so the message, in a cycle
+        reason = str(e)  # the error itself would hold this frame, and the message, in a cycle
     except msgspec.DecodeError as e:
         raise ContractError(f"not JSON: {e}") from None
     codec.check_depth(event)
@@ -211,7 +211,7 @@ def _event(event: bytes, pointer: str) -> RegisterEvent:
 
 
 def _is_escaped(message: bytes, begin: int, end: int) -> bool:
-    """Whether an odd number of backslashes is before ``end``, from ``begin`` on."""
+    """Whether an odd number of backslashes precedes ``end``, from ``begin`` on."""
     last = end
     while last > begin:
         part = message[max(begin, last - _STEP_TOKENS) : last]
@@ -237,10 +237,10 @@ def _skip_blanks(message: bytes, pos: int) -> int:
 
 
 def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
-    """Where a value ends that begins at ``pos``, if it is JSON.
+    """The end of a value that begins at ``pos``, if it is JSON.
 
     Raises:
-        ContractError: it does not end, or has more parts than are allowed.
+        ContractError: it does not end, or has too many parts.
     """
     depth = n_tokens = n_commas = 0
     is_text = False
@@ -248,7 +248,7 @@ def _end_of_value(message: bytes, pos: int, pointer: str) -> Steps[int]:
         if is_text:
             end = message.find(b'"', pos)
             begin, pos = pos, end + 1
-            # one with an odd number of backslashes before it does not end the text
+            # a quote after an odd number of backslashes does not end the string
             is_text = end > begin and _is_escaped(message, begin, end)
             if end - begin > limits.STEP_BYTES:
                 yield

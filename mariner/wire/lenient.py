@@ -1,8 +1,8 @@
-"""What the contract accepts and typed decoding does not, written as typed decoding takes it.
+"""Normalises messages that the contract accepts and typed decoding does not.
 
-That is: integers written as ``1.0`` or ``1e3``, keys given twice where only the last value
-counts, and additional properties. Nothing else is looked at; payloads stay as they came. At
-about 5 µs an event it costs ten times as much as typed decoding.
+They have integers written as ``1.0`` or ``1e3``, duplicate keys of which only the last value
+counts, or additional properties. Everything else, including payloads, stays as received. At
+about 5 µs an event, it costs ten times as much as typed decoding.
 
 Sans I/O; any thread.
 """
@@ -20,8 +20,8 @@ _decode_shallow: Final = msgspec.json.Decoder(
 ).decode
 
 _Shape: TypeAlias = "Mapping[str, _Shape] | bool | None"
-"""Objects of a message by property; integers are None, and what stays as it came is True.
-Elements of an array have the shape of the array."""
+"""Objects of a message by property; None for integers, True for values left as received. Elements
+of an array have the shape of the array."""
 
 _BRACKET: Final = ord("[")
 _INTEGER: Final = None
@@ -71,10 +71,10 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
 
 
 def plain_message(message: bytes) -> bytes:
-    """A message, without what typed decoding does not take but the contract does.
+    """A message, normalised for typed decoding.
 
     Args:
-        message: JSON that is not nested without end.
+        message: JSON of bounded depth.
 
     Raises:
         msgspec.DecodeError: it is no JSON, or the contract does not accept it.
@@ -91,12 +91,12 @@ def plain_message(message: bytes) -> bytes:
 
 
 def plain_register_event(event: msgspec.Raw) -> bytes:
-    """The same of an event of a ``register_req``."""
+    """As :func:`plain_message`, of an event of a ``register_req``."""
     return _encode(_plain(event, _REGISTER_EVENT))
 
 
 def number(text: str) -> int | float:
-    """A number with a point or an exponent; JSON Schema takes ``1.0`` for an integer."""
+    """A number with a point or an exponent; to JSON Schema, ``1.0`` is an integer."""
     value = float(text)
     if math.isinf(value):
         value = math.copysign(sys.float_info.max, value)
@@ -114,7 +114,7 @@ def _plain(raw: msgspec.Raw, shape: _Shape) -> Any:
     if isinstance(value, dict):
         return _plain_object(value, shape)
     if isinstance(value, list):
-        # no array of a message that the contract accepts has arrays as elements
+        # the contract has no arrays of arrays
         return [i if memoryview(i)[0] == _BRACKET else _plain(i, shape) for i in value]
     return raw
 

@@ -1,7 +1,7 @@
 """The ten messages of the Mariner protocol (002, "Messages").
 
-Plain values, tagged with their ``msg_type``: most of them stand on the wire just so. ``codec``
-turns them into bytes and back, ``protocol`` knows who may send which of them when. Events,
+Plain values, tagged with their ``msg_type``; most have the same form on the wire. ``codec``
+encodes and decodes them, ``protocol`` defines which role may send which of them when. Events,
 register events and query parameters are those of ``eventer_bridge.model``.
 """
 
@@ -19,11 +19,11 @@ UNKNOWN: Final = "unknown"
 class Tagged(
     msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, tag_field="msg_type"
 ):
-    """Any message. Additional properties are refused in decoding: ``lenient`` takes them off."""
+    """Any message. Decoding refuses additional properties: ``lenient`` removes them."""
 
 
 class InitReq(Tagged, frozen=True, tag="init_req"):
-    """Client → server, once, first: who the client is and what it wants to hear of."""
+    """Client → server, once, first: the client's identity and subscription."""
 
     client_name: str
     client_token: str | None
@@ -33,7 +33,7 @@ class InitReq(Tagged, frozen=True, tag="init_req"):
 
 
 class InitRes(Tagged, frozen=True, tag="init_res"):
-    """Server → client: ``status`` where it succeeded, ``error`` where not."""
+    """Server → client: ``status`` on success, else ``error``."""
 
     success: bool
     status: Status | None = None
@@ -60,10 +60,10 @@ class RegisterReq(Tagged, frozen=True, tag="register_req"):
 
 
 class RegisterRes(Tagged, frozen=True, tag="register_res"):
-    """Server → client: the events in the order of the request, or the reason why not.
+    """Server → client: the events in the order of the request, or the reason for a failure.
 
     Attributes:
-        outcome: of a failure: :data:`UNKNOWN` where the events may be stored all the same;
+        outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless;
             None: they are not.
     """
 
@@ -82,7 +82,7 @@ class QueryReq(Tagged, frozen=True, tag="query_req"):
 
 
 class QueryRes(Tagged, frozen=True, tag="query_res"):
-    """Server → client: events that satisfy a query, and whether there are more."""
+    """Server → client: events that match a query, and whether there are more."""
 
     query_id: Int64
     events: Sequence[Event]
@@ -90,7 +90,7 @@ class QueryRes(Tagged, frozen=True, tag="query_res"):
 
 
 class PingReq(Tagged, frozen=True, tag="ping_req"):
-    """Either → other: to be answered at once."""
+    """Either → other: requires an immediate answer."""
 
     ping_id: Int64
 
@@ -116,5 +116,5 @@ Message: TypeAlias = (
 
 
 def name_of(message_type: type[Any]) -> str:
-    """``msg_type`` of a class of messages."""
+    """``msg_type`` of a message class."""
     return str(message_type.__struct_config__.tag)

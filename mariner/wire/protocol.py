@@ -1,10 +1,9 @@
 """State of a Mariner connection, without I/O (002, "Messages").
 
 A connection is CONNECTING until the client's ``init_req``, INITIATING until the server's
-``init_res``, then OPEN if that was a success, else CLOSED. Who may send what in which state
-is one table, which both roles share: what a role may not send is a mistake of its own
-(``LocalProtocolError``), what the other role may not send is the peer's
-(``RemoteProtocolError``):
+``init_res``, then OPEN on success, else CLOSED. One table, shared by both roles, defines who may
+send which messages in each state; violations are a ``LocalProtocolError`` if ours, a
+``RemoteProtocolError`` if the peer's:
 
 ==========  ====================================  =====================================
 state       client → server                       server → client
@@ -53,7 +52,7 @@ from mariner.wire.messages import (
 
 
 class Role(enum.Enum):
-    """Which end of the connection."""
+    """An end of the connection."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -86,7 +85,7 @@ class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
     """A ``register_req`` that the contract rejects, but that can be answered.
 
     Attributes:
-        register_id: what the answer is to carry.
+        register_id: of the answer.
         error: JSON pointer and reason.
     """
 
@@ -95,7 +94,7 @@ class RefusedRegister(msgspec.Struct, frozen=True, gc=False):
 
 
 class LargeMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that takes long to deal with (:meth:`MarinerProtocol.decode_large`)."""
+    """A message that takes long to decode (:meth:`MarinerProtocol.decode_large`)."""
 
     data: bytes
 
@@ -104,12 +103,12 @@ class MarinerProtocol:
     """One end of a connection.
 
     Args:
-        role: which end.
-        max_init_frame_bytes: largest message that is accepted before the state is OPEN.
-        max_frame_bytes: largest message that is accepted afterwards.
+        role: of this end.
+        max_init_frame_bytes: largest message accepted before the state is OPEN.
+        max_frame_bytes: largest message accepted afterwards.
 
     Attributes:
-        large_bytes: above which a server gets a :class:`LargeMessage`.
+        large_bytes: size above which a server gets a :class:`LargeMessage`.
     """
 
     __slots__ = (
@@ -153,27 +152,26 @@ class MarinerProtocol:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of messages that are not whole, or were not taken."""
+        """Bytes of messages that are incomplete or not taken yet."""
         return self._decoder.buffered_bytes
 
     def receive_data(self, data: bytes) -> None:
-        """Take in bytes from the peer; what they mean is told by :meth:`next_message`."""
+        """Buffer bytes from the peer for :meth:`next_message`."""
         if self._state is not State.CLOSED:
             self._decoder.feed(data)
 
     def discard(self) -> None:
-        """Drop what came and was not taken: the connection is gone."""
+        """Drop buffered bytes: the connection is gone."""
         self._decoder.discard()
 
     def receive_eof(self) -> None:
         """The peer sends no more.
 
-        Messages that are here already can still be taken and answered.
+        Buffered messages can still be taken and answered.
 
         Raises:
-            RemoteProtocolError: it ended in the middle of a message; the state is CLOSED then.
-                Where whole messages are waiting before that one, :meth:`next_message` raises
-                it after them.
+            RemoteProtocolError: the stream ended within a message; the state is CLOSED then. If
+                complete messages precede it, :meth:`next_message` raises the error after them.
         """
         if self._state is State.CLOSED:
             return
@@ -187,7 +185,7 @@ class MarinerProtocol:
     def next_message(self) -> Message | RefusedRegister | LargeMessage | None:
         """The next message of the peer; None if more bytes are needed for it.
 
-        Servers get a :class:`LargeMessage` where it is large.
+        Servers get a :class:`LargeMessage` if it is large.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
@@ -231,14 +229,14 @@ class MarinerProtocol:
         return message
 
     def _refused(self, error: ContractError) -> RefusedRegister:
-        """How an invalid message is to be answered; raises it where it cannot be."""
+        """The refusal of an invalid message; raises its error if it cannot be answered."""
         if error.register_id is None or RegisterReq not in self._peer_may_send:
             self._set_state(State.CLOSED)
             raise error
         return RefusedRegister(error.register_id, str(error))
 
     def send(self, message: Message) -> bytes:
-        """Bytes that send a message.
+        """Bytes of a message, framed.
 
         Raises:
             LocalProtocolError: it may not be sent in this state.
@@ -249,13 +247,13 @@ class MarinerProtocol:
         return data
 
     def send_encoded(self, message_type: type[Message], message: bytes) -> bytes:
-        """Bytes that send a message which is encoded already; as :meth:`send`."""
+        """As :meth:`send`, of an encoded message."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.encode_frame(message)
 
     def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
-        """As :meth:`send_encoded`, of the parts of a message, which are not joined."""
+        """As :meth:`send_encoded`, of a message in parts, which are not joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
         return framing.frame_parts(parts)
@@ -274,7 +272,7 @@ class MarinerProtocol:
             )
 
     def _on_init(self, message: Message) -> None:
-        """Go on after the one message that may be sent before the state is OPEN."""
+        """Change state after the one message allowed before the state is OPEN."""
         if isinstance(message, InitReq):
             self._set_state(State.INITIATING)
         elif isinstance(message, InitRes) and message.success:

@@ -1,10 +1,10 @@
-"""Mariner messages that stand on the wire in another form (002, "JSON Schema definitions").
+"""Mariner messages with another form on the wire (002, "JSON Schema definitions").
 
-Where the type of a property depends on another one (``success``, ``query_type``), it is kept raw
-here or is a property of one of the ``QueryProperties``, which are decoded in a second step.
+A property whose type depends on another one (``success``, ``query_type``) is kept raw here, or
+is a property of one of the ``QueryProperties``, which are decoded in a second step.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -35,7 +35,7 @@ EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=lim
 
 
 class WireInitRes(Tagged, frozen=True, tag="init_res"):
-    """``status`` is of a defined type in a success, ``error`` in a failure."""
+    """``status`` has a defined type on success, ``error`` on failure."""
 
     success: bool
     status: Raw | UnsetType = UNSET
@@ -43,7 +43,7 @@ class WireInitRes(Tagged, frozen=True, tag="init_res"):
 
 
 class WireRegisterRes(Tagged, frozen=True, tag="register_res"):
-    """``events`` are of a defined type in a success, the others in a failure."""
+    """``events`` have a defined type on success, the others on failure."""
 
     register_id: Int64
     success: bool
@@ -53,7 +53,7 @@ class WireRegisterRes(Tagged, frozen=True, tag="register_res"):
 
 
 class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=False):
-    """What the three kinds of query have in common; the rest is in a :class:`WireQuery`."""
+    """Common properties of the three kinds of query; the others are in a :class:`WireQuery`."""
 
     query_id: Int64
     query_type: str
@@ -74,50 +74,54 @@ WireMessage: TypeAlias = (
 
 
 class Head(msgspec.Struct, gc=False):
-    """What a refusal tells of any message."""
+    """Properties of any message for its refusal."""
 
     msg_type: Raw | UnsetType = UNSET
     register_id: Raw | UnsetType = UNSET
 
 
-class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type"):
+ABSENT: Final[Any] = None
+"""Default of a property that may be absent, but not null."""
+
+
+class QueryProperties(msgspec.Struct, gc=False, tag_field="query_type", kw_only=True):
     """Properties of a ``query_req`` that depend on its ``query_type``.
 
-    Optional ones may be absent, but not null.
+    They are those of the model, in the same order.
     """
 
 
-class LatestProperties(QueryProperties, tag="latest"):
+class LatestProperties(QueryProperties, tag="latest", kw_only=True):
     """See ``model.QueryLatestParams``."""
 
-    event_types: EventTypes | UnsetType = UNSET
-    last_event_id: EventId | UnsetType = UNSET
+    event_types: EventTypes = ABSENT
+    last_event_id: EventId = ABSENT
 
 
-class TimeseriesProperties(QueryProperties, tag="timeseries"):
+class TimeseriesProperties(QueryProperties, tag="timeseries", kw_only=True):
     """See ``model.QueryTimeseriesParams``."""
 
+    event_types: EventTypes = ABSENT
+    t_from: Timestamp = ABSENT
+    t_to: Timestamp = ABSENT
+    source_t_from: Timestamp = ABSENT
+    source_t_to: Timestamp = ABSENT
     order: Order
     order_by: OrderBy
-    event_types: EventTypes | UnsetType = UNSET
-    t_from: Timestamp | UnsetType = UNSET
-    t_to: Timestamp | UnsetType = UNSET
-    source_t_from: Timestamp | UnsetType = UNSET
-    source_t_to: Timestamp | UnsetType = UNSET
-    max_results: Int64 | UnsetType = UNSET
-    last_event_id: EventId | UnsetType = UNSET
-    ids: EventIds | UnsetType = UNSET
-    payload: Payload | UnsetType = UNSET
+    max_results: Int64 = ABSENT
+    last_event_id: EventId = ABSENT
+    ids: EventIds = ABSENT
+    payload: Payload = ABSENT
     unique_type: bool = False
 
 
-class ServerProperties(QueryProperties, tag="server"):
+class ServerProperties(QueryProperties, tag="server", kw_only=True):
     """See ``model.QueryServerParams``."""
 
     server_id: Int64
     persisted: bool
-    max_results: Int64 | UnsetType = UNSET
-    last_event_id: EventId | UnsetType = UNSET
+    max_results: Int64 = ABSENT
+    last_event_id: EventId = ABSENT
 
 
 WireQuery: TypeAlias = LatestProperties | TimeseriesProperties | ServerProperties

@@ -1,11 +1,11 @@
-"""Spark on top of what the gateway stored: :func:`get_session`, :func:`read`, :func:`register`.
+"""Spark for stored events: :func:`get_session`, :func:`read`, :func:`register`.
 
 ::
 
     spark = mariner_spark.get_session()
     events = mariner_spark.read(spark, store="data/events", types="machine/*")
 
-Everything needs the extra ``spark`` of the distribution. ``spark/README.md`` tells more.
+Everything needs the extra ``spark`` of the distribution. See ``spark/README.md``.
 """
 
 import importlib
@@ -26,7 +26,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    # not imported before it is wanted: the commands need not wait for PySpark, nor have it
+    # imported on demand: the commands work without PySpark, and do not wait for its import
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -7,16 +7,16 @@
     ├── LakeError                a lake, or its file system
     │   └── NoLakeError          there is no lake
     ├── OptionError              an option of the data source; the text begins with its name
-    │   └── GatewayAwayError     the gateway cannot be reached (host, port)
+    │   └── GatewayUnavailableError  the gateway cannot be reached (host, port)
     ├── SchemaError              a schema that the user gave
-    ├── SnapshotError            the snapshot of a read is not there any more
+    ├── SnapshotError            the snapshot of a read no longer exists
     └── SourceError              the gateway's answers cannot be used
-        ├── DataLossError        events that a stream did not read are gone
-        └── HistoryError         they do not go on from what a stream read
+        ├── DataLossError        events were deleted before a stream read them
+        └── HistoryError         they do not continue those that a stream read
 
-What goes wrong in the store is a ``StorageError`` of ``eventer_bridge``, what goes wrong on
-the way to the gateway a ``MarinerError`` of ``mariner``. Spark wraps all of them in errors of
-its own, which hold the text.
+Errors of the store are ``StorageError`` of ``eventer_bridge``, errors of the protocol
+``MarinerError`` of ``mariner``. Spark wraps all of them in errors of its own, which contain the
+text.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ class LakeError(MarinerSparkError):
 
 
 class NoLakeError(LakeError):
-    """There is no lake; the text names where."""
+    """There is no lake; the text has its path."""
 
 
 class OptionError(MarinerSparkError):
@@ -50,22 +50,22 @@ class OptionError(MarinerSparkError):
         return OptionError, (self.option, self.reason)  # it crosses processes
 
 
-class GatewayAwayError(OptionError):
-    """The gateway cannot be reached, or the connection was lost: it is away, or not there."""
+class GatewayUnavailableError(OptionError):
+    """The gateway cannot be reached, or the connection was lost."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("host, port", reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GatewayAwayError, (self.reason,)
+        return GatewayUnavailableError, (self.reason,)
 
 
 class SchemaError(MarinerSparkError):
-    """The schema that the user gave names a column that there is not, or another type of it."""
+    """The user's schema has an unknown column, or another type for a known one."""
 
 
 class SnapshotError(MarinerSparkError):
-    """The snapshot of a read is not there any more; the text says why and what to do."""
+    """The snapshot of a read no longer exists; the text says why and what to do."""
 
 
 class SourceError(MarinerSparkError):
@@ -73,8 +73,8 @@ class SourceError(MarinerSparkError):
 
 
 class DataLossError(SourceError):
-    """Events that a stream did not read were deleted; the text says what to do."""
+    """Events were deleted before a stream read them; the text says what to do."""
 
 
 class HistoryError(SourceError):
-    """The gateway's store is of another history than what was read; the text says what to do."""
+    """The gateway's store has another history than the events read; the text says what to do."""

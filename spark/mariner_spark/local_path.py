@@ -1,4 +1,4 @@
-"""Paths of this machine, as people write them and as Spark and Hadoop print them."""
+"""Local paths, as users write them and as Spark and Hadoop print them."""
 
 import os
 import re
@@ -22,12 +22,12 @@ def local_path(text: str) -> Path:
 
 
 def refuse_within_store(path: Path) -> None:
-    """Refuse to make a file in the directory of an event store: what is there is the store's.
+    """Refuse to create a file inside an event store.
 
     Raises:
-        MarinerSparkError: it would be in one.
+        MarinerSparkError: the path is inside one.
     """
-    # slow to import, and only here
+    # slow to import, and only needed here
     from eventer_bridge.backends.rocksdb import directories  # noqa: PLC0415
 
     try:

@@ -1,7 +1,7 @@
-"""Batch reads in Python's own terms: :func:`read`.
+"""Batch reads with Python arguments: :func:`read`.
 
-What it is given becomes options of the data source (``source.options``), which are checked here,
-before Spark is asked for anything.
+The arguments become options of the data source (``source.options``), which are checked here, before
+Spark is called.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -44,38 +44,38 @@ def read(
     cert: str | Path | None = None,
     key: str | Path | None = None,
 ) -> DataFrame:
-    """Events of a store or of a gateway; only those that are asked for are read.
+    """Read events from a store or a gateway; only the selected ones are read.
 
     ::
 
         read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))
 
     Args:
-        spark: a session that knows the data source: of ``get_session``, or after ``register``.
+        spark: a session with the data source: from ``get_session``, or after ``register``.
         store: directory of a store, whether a gateway has it open or not.
         gateway: or a gateway: ``HOST`` or ``HOST:PORT``.
         types: event types: type paths, where ``?`` stands for one segment and ``*``, at the end,
-            for any number, or tuples of segments. A string is one or more paths with commas
-            between them.
+            for any number, or tuples of segments. A string is one or more paths, separated by
+            commas.
         from_: first timestamp.
         to: last timestamp, included; a date is its whole day.
         servers: ids of the servers that registered the events.
-        source_from: first source timestamp. With this or the next one, events that have none are
+        source_from: first source timestamp. With this or ``source_to``, events without one are
             left out.
         source_to: last source timestamp, as ``to``.
-        columns: names of the columns to read, in their order; None: all of ``schema.SCHEMA``.
+        columns: names of the columns to read, in order; None: all of ``schema.SCHEMA``.
         partitions: number of tasks, at most.
-        client_name: who we are to the gateway.
-        token: what proves it.
+        client_name: name of a configured client of the gateway.
+        token: its token.
         tls: TLS with the CAs that this system trusts; the next three imply TLS.
-        tls_ca: file of the CA that the gateway's certificate is of.
+        tls_ca: file of the CA that issued the gateway's certificate.
         cert: file of a client certificate.
-        key: file of its key.
+        key: file of its private key.
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
     """
-    arguments = dict(locals())  # all of them are options, but these two
+    arguments = dict(locals())  # all but these two are options
     del arguments["spark"], arguments["columns"]
     given = to_options(arguments)
     try:
@@ -90,8 +90,7 @@ def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Options of the data source for arguments of :func:`read`, ``columns`` excepted.
 
     Raises:
-        OptionError: an argument is of a wrong type. Whether its value makes sense is up to
-            ``source.options``.
+        OptionError: an argument has a wrong type. ``source.options`` checks the values.
     """
     given: dict[str, str] = {}
     for name, value in arguments.items():
@@ -110,7 +109,7 @@ def _schema(columns: Iterable[str]) -> StructType:
     """The schema of some columns.
 
     Raises:
-        OptionError: there is no such column, or it is named twice, or there are none.
+        OptionError: a column is unknown or repeated, or there are none.
     """
     names = [] if isinstance(columns, str) else list(columns)
     if not names:
@@ -147,10 +146,10 @@ def _moment(value: Any) -> str | None:
             return None
         case str():
             return value
-        case date():  # a datetime is one as well
+        case date():  # includes datetime
             return value.isoformat()
         case int() | float():
-            # as a text, 20240501 is a date
+            # as text, 20240501 would be a date
             try:
                 return (times.EPOCH + timedelta(seconds=value)).isoformat()
             except (OverflowError, ValueError):
@@ -162,7 +161,7 @@ def _types(value: Any) -> str | None:
     if isinstance(value, str) or not isinstance(value, Iterable):
         return _string(value)
     items = list(value)
-    # a tuple of strings may be meant as one type, or as several
+    # a tuple of strings is ambiguous: one type, or several
     is_unclear = isinstance(value, tuple) and any(isinstance(i, str) for i in items)
     if is_unclear or not all(_is_type(i) for i in items):
         return None
@@ -185,9 +184,9 @@ class _Argument(NamedTuple):
     """An argument.
 
     Attributes:
-        option: of the data source.
-        to_text: text of the option; None: the value is of a wrong type.
-        expected: in words.
+        option: option of the data source.
+        to_text: converts a value to the option's text; None: the value has a wrong type.
+        expected: description of the type.
     """
 
     option: str

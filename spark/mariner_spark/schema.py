@@ -40,14 +40,13 @@ NOT_NULL: Final = frozenset(field.name for field in SCHEMA.fields if not field.n
 
 
 def check(schema: StructType) -> None:
-    """Refuse a schema that is not a selection of our columns.
+    """Refuse a schema that does not consist of columns of :data:`SCHEMA`.
 
     Args:
-        schema: what the user gave, or :data:`SCHEMA`; whether columns may be null, and
-            their order, is up to the user.
+        schema: the user's schema, or :data:`SCHEMA`; order and nullability are free.
 
     Raises:
-        SchemaError: it has another column, or another type of one, or none.
+        SchemaError: it has an unknown column, another type for a known one, or no columns.
     """
     if not schema.fields:
         raise SchemaError("schema: no columns")
@@ -58,7 +57,7 @@ def check(schema: StructType) -> None:
             raise SchemaError(
                 f"schema: no column {field.name!r}, expected some of {', '.join(known)}"
             )
-        # types are compared by their names: nullability of elements does not count
+        # types are compared by name: the nullability of elements does not matter
         if field.dataType.simpleString() != expected.simpleString():
             raise SchemaError(
                 f"schema: column {field.name!r} is {field.dataType.simpleString()},"
@@ -67,5 +66,5 @@ def check(schema: StructType) -> None:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of Arrow batches with this schema, to the letter."""
+    """Exact schema that Spark expects of Arrow batches."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,11 +1,10 @@
-"""The Spark session: a given one as it is, otherwise one on this machine that needs only pip.
+"""The Spark session: an existing one, or a local one that needs only pip.
 
-A session is *given* when one is active already, when ``spark-submit`` runs the program, or
-when ``SPARK_REMOTE`` names a Spark Connect server. A local one is quiet, has no web interface,
-listens on the loopback only, counts time in UTC, and is made for short work: see
-:func:`get_session`.
+An existing session is used if one is active, if ``spark-submit`` runs the program, or if
+``SPARK_REMOTE`` names a Spark Connect server. A local one is quiet, has no web interface, listens
+on the loopback only, uses UTC, and is configured for short work: see :func:`get_session`.
 
-Belongs to the driver.
+Runs in the driver.
 """
 
 import contextlib
@@ -25,20 +24,20 @@ LOOPBACK: Final = "127.0.0.1"
 SHORT_WORK_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 )
-"""Options of Java: the quick compiler only, and one thread for garbage. The room for what it
-compiled is what Java has with both compilers; with the 48 MB that it has with one, a session
-of some hundred queries compiles again and again what it threw away (11 % of its time)."""
+"""Options of Java: the C1 compiler only, and the serial garbage collector. The code cache is as
+large as with both compilers; with the 48 MB that Java has with one, a session of some hundred
+queries keeps recompiling evicted code (11 % of its time)."""
 
 _LOG_CONFIGURATION: Final = Path(__file__).parent / "log4j2.properties"
 
 _CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    # where in Python a column was made costs five more calls of Java for each one
+    # recording where in Python a column was created costs five more Java calls per column
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-    # JSON may have a key twice, and payloads do (`values`)
+    # JSON payloads may have the same key twice (`values`)
     "spark.sql.variant.allowDuplicateKeys": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -51,16 +50,16 @@ def get_session(
     is_short: bool = True,
     configuration: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session to work with; the data source ``mariner`` is registered in it.
+    """Get a session with the data source ``mariner``.
 
     Args:
         master: master of a local session.
-        is_short: start quickly and compile little, which suits reports and tests. False is
-            for work of minutes and more, which Java's full compiler makes faster.
-        configuration: properties of a local session, over ours.
+        is_short: start quickly and compile little, for reports and tests. False is for work of
+            minutes and more, which Java's full compiler makes faster.
+        configuration: properties of a local session, which override the defaults.
 
     Returns:
-        A session. ``stop()`` it when done, if it is a local one.
+        A session. Call ``stop()`` on a local one when done.
 
     Raises:
         JavaError: there is no Java for a local session.
@@ -76,11 +75,11 @@ def get_session(
 def make_local(
     master: str, is_short: bool, configuration: dict[str, str], class_cache: Path | None
 ) -> SparkSession:
-    """A local session; with ``class_cache`` its Java writes that file when it ends."""
+    """Create a local session; with ``class_cache``, Java writes that file when it exits."""
     found = java.find_java()
     options = SHORT_WORK_OPTIONS if is_short else ""
     if class_cache is not None:
-        cache_options = java.class_cache_making_options(found, class_cache)
+        cache_options = java.class_cache_creation_options(found, class_cache)
     else:
         cache_options = java.class_cache_options(found, options) if is_short else ""
     given = configuration.pop("spark.driver.extraJavaOptions", "")
@@ -102,7 +101,7 @@ def make_local(
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for what is started meanwhile."""
+    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,8 +1,7 @@
-"""Timestamps of events as Spark's: microseconds since 1970-01-01 UTC.
+"""Timestamps of events as Spark timestamps: microseconds since 1970-01-01 UTC.
 
-Spark's TIMESTAMP reaches from year 1 to year 9999; a timestamp of an event reaches some
-hundred billion years further. What lies outside is shown as the nearest moment that Spark
-has, and is found by filters as that moment.
+Spark's TIMESTAMP covers the years 1 to 9999; timestamps of events reach some hundred billion years
+further. Those outside are clipped to the first or last moment of Spark, also in filters.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ _SECOND: Final = 1_000_000
 
 
 def from_datetime(moment: datetime) -> int:
-    """Microseconds of an aware moment, exactly."""
+    """Exact microseconds of an aware datetime."""
     return (moment - EPOCH) // _US
 
 
@@ -29,12 +28,12 @@ MAX_US: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
 
 
 def to_us(timestamp: Timestamp) -> int:
-    """Microseconds of an event's timestamp, as Spark shows it."""
+    """Microseconds of an event's timestamp, clipped to Spark's range."""
     return min(max(exact_us(timestamp), MIN_US), MAX_US)
 
 
 def exact_us(timestamp: Timestamp) -> int:
-    """Microseconds of an event's timestamp, also where Spark has no such moment."""
+    """Microseconds of an event's timestamp, even outside of Spark's range."""
     return timestamp.s * _SECOND + timestamp.us
 
 
@@ -44,28 +43,28 @@ def to_timestamp(us: int) -> Timestamp:
 
 
 def all_to_us(s: NDArray[np.int64], us: NDArray[Any]) -> NDArray[np.int64]:
-    """:func:`to_us` of many: seconds and microseconds to be added."""
-    # bounded before it is multiplied, so that nothing overflows
+    """:func:`to_us` of many timestamps, given as seconds and microseconds."""
+    # clipped before the multiplication, so that nothing overflows
     bounded = np.clip(s, MIN_US // _SECOND - 1, MAX_US // _SECOND + 1)
     return np.clip(bounded * _SECOND + us.astype(np.int64), MIN_US, MAX_US)
 
 
 def parse(text: str) -> int:
-    """A moment as people write it (``moments``), in microseconds.
+    """Microseconds of a moment as users write it (``moments``).
 
     Raises:
-        InvalidEventError: it is none.
+        InvalidEventError: the text is invalid.
     """
     return to_us(moments.parse(text))
 
 
 def parse_last(text: str) -> int:
-    """As :func:`parse`, of a moment that is the last one: a date is the end of its day."""
+    """As :func:`parse`, for an upper bound: a date is the end of its day."""
     return to_us(moments.parse_last(text))
 
 
 class Interval(NamedTuple):
-    """Moments from ``first`` to ``last``, both included, as Spark shows them.
+    """Moments from ``first`` to ``last``, both included, in Spark's range.
 
     Attributes:
         first: microseconds; None: no bound.
@@ -76,7 +75,7 @@ class Interval(NamedTuple):
     last: int | None = None
 
     def intersection(self, other: "Interval") -> "Interval":
-        """What is in both."""
+        """Moments in both intervals."""
         firsts = [i for i in (self.first, other.first) if i is not None]
         lasts = [i for i in (self.last, other.last) if i is not None]
         return Interval(max(firsts, default=None), min(lasts, default=None))
@@ -96,7 +95,7 @@ class Interval(NamedTuple):
     def timestamps(self) -> tuple[Timestamp | None, Timestamp | None]:
         """First and last timestamp of events in it; None: no bound.
 
-        What Spark shows as its first or last moment may lie anywhere beyond.
+        Spark's first and last moment also stand for all timestamps beyond.
         """
         no_first = self.first is None or self.first <= MIN_US
         no_last = self.last is None or self.last >= MAX_US
@@ -105,6 +104,6 @@ class Interval(NamedTuple):
             None if no_last or self.last is None else to_timestamp(self.last),
         )
 
-    def holds(self, us: int) -> bool:
+    def contains(self, us: int) -> bool:
         """Whether a moment is in it."""
         return (self.first is None or self.first <= us) and (self.last is None or us <= self.last)

@@ -1,10 +1,9 @@
 """Type paths: an event type as one string, and back.
 
-The segments, joined by ``/``. Inside of a segment ``~`` is written ``~0`` and ``/`` is
-written ``~1``, as in a JSON pointer (RFC 6901). The type without segments is written ``~``,
-which no other type is; a type of one empty segment is the empty string. So every type has
-one path, every path stands for one type, and a type is a prefix of another one exactly if
-its path followed by ``/`` is.
+The path is the segments joined by ``/``. Within a segment, ``~`` is escaped as ``~0`` and ``/`` as
+``~1``, as in a JSON pointer (RFC 6901). The type without segments is ``~``; a type of one empty
+segment is the empty string. So types and paths map one to one, and a type is a prefix of another
+one exactly if its path followed by ``/`` is.
 
 In SQL: ``transform(split(type_path, '/'), s -> replace(replace(s, '~1', '/'), '~0', '~'))``.
 """
@@ -32,7 +31,7 @@ def decode(path: str) -> EventType:
     """The opposite of :func:`encode`.
 
     Raises:
-        ValueError: it is the path of no type.
+        ValueError: an escape sequence is invalid.
     """
     if path == _NO_SEGMENTS:
         return ()

@@ -1,16 +1,16 @@
 """Numbers of JSON payloads, as a column.
 
-What counts as the number of an event is at a *path* of its JSON payload: ``$`` and then keys,
-as ``$.value``, ``$.phase.current`` or ``$['a key'].value``. A payload that is itself a number
-has no keys, and is the number, whatever the path; ``$`` means those alone.
+The number of an event is at a *path* in its JSON payload: ``$`` and keys, as ``$.value``,
+``$.phase.current`` or ``$['a key'].value``. A payload that is itself a number is used for any path;
+``$`` selects only those.
 
-Only JSON numbers count: no texts (``"12"``), no booleans. Of the same key twice the last one
-counts, whatever it is. A number that cannot be read is null, and told apart from none
-(``value_unread``): one beyond what a double holds (``1e999``), and whatever a payload holds that
-is malformed or has a number of more than ``limits.NUMBER_CHARACTERS``.
+Only JSON numbers count, not texts (``"12"``) or booleans. Of duplicate keys the last one counts. A
+number that cannot be read is null, and marked by ``value_unread``: one out of the range of a double
+(``1e999``), and any number in a payload that is malformed or has a number of more than
+``limits.NUMBER_CHARACTERS``.
 
-Where objects below the path have the same key twice, ``spark.sql.variant.allowDuplicateKeys``
-has to be true, as it is in the sessions of ``get_session``; without it their parent is none.
+For duplicate keys below the path, ``spark.sql.variant.allowDuplicateKeys`` must be true, as it is
+in the sessions of ``get_session``; otherwise their parent has no number.
 """
 
 import re
@@ -36,27 +36,25 @@ _PARSER_OPTIONS: Final = {
     "maxNumLen": str(limits.NUMBER_CHARACTERS),
 }
 _FOUND: Final = "__number_found"
-"""A column between two steps."""
+"""A temporary column."""
 
 _UNREAD: Final = float("nan")
-"""What stands for a number that could not be read, as infinity does, which is read of one that
-is too large."""
+"""Stands for a number that could not be read, as infinity does for one that is too large."""
 
 
 def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
-    """Events with their numbers.
+    """Add the numbers of events.
 
     Args:
         events: with a column ``payload_json``.
-        path: where the number is; see the module.
+        path: path of the number; see the module.
 
     Returns:
-        The same rows, with two columns after the others, or in the place of those of these
-        names: ``value`` (double), null where an event has no number, and ``value_unread``:
-        whether it could not be read.
+        The same rows with two columns, added or replaced: ``value`` (double), null if an event
+        has no number, and ``value_unread``: whether it could not be read.
 
     Raises:
-        OptionError: the path is none.
+        OptionError: the path is invalid.
     """
     found = events.withColumn(_FOUND, _find(parse(path)))
     value = sf.when(_is_finite(_FOUND), sf.col(_FOUND))
@@ -64,14 +62,14 @@ def with_value(events: DataFrame, path: str = DEFAULT_PATH) -> DataFrame:
 
 
 def with_unread(events: DataFrame, path: str) -> DataFrame:
-    """Events that have their numbers, with the column ``value_unread`` of :func:`with_value`.
+    """Add the column ``value_unread`` of :func:`with_value` to events with numbers.
 
     Args:
         events: with columns ``payload_json`` and ``value``.
-        path: where the numbers are from.
+        path: path of the numbers.
 
     Raises:
-        OptionError: the path is none.
+        OptionError: the path is invalid.
     """
     found = sf.when(sf.isnull("value"), _find(parse(path)))
     return (
@@ -83,7 +81,7 @@ def parse(path: str) -> list[str]:
     """Keys of a path.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the path is invalid.
     """
     keys: list[str] = []
     position = 1
@@ -104,7 +102,7 @@ def _is_unread(column: str) -> Column:
 
 
 def _find(keys: list[str]) -> Column:
-    """The number of a payload; null: it has none; infinity or NaN: it could not be read."""
+    """The number of a payload; null: there is none; infinity or NaN: it could not be read."""
     text = sf.col("payload_json")
     found = sf.when(text.rlike(_BARE_NUMBER), _find_double(text, []))
     if not keys:
@@ -115,15 +113,15 @@ def _find(keys: list[str]) -> Column:
 
 
 def _names_once(text: Column, keys: list[str]) -> Column:
-    """Whether a text can have none of these keys twice in one object."""
-    is_plain = ~sf.contains(text, sf.lit("\\"))  # nothing is written in another way
+    """Whether a text certainly has none of these keys twice in one object."""
+    is_plain = ~sf.contains(text, sf.lit("\\"))  # no key is escaped
     for key in keys:
         is_plain &= sf.substring_index(text, f'"{key}"', 2) == text
     return is_plain
 
 
 def _find_double(text: Column, keys: list[str]) -> Column:
-    """As :func:`_find`. Of the same key twice it finds the last one that is a number."""
+    """As :func:`_find`; of duplicate keys it finds the last one that is a number."""
     data_type: DataType = DoubleType()
     for key in reversed(keys):
         data_type = StructType([StructField(key, data_type)])
@@ -134,7 +132,7 @@ def _find_double(text: Column, keys: list[str]) -> Column:
 
 
 def _find_variant(text: Column, keys: list[str]) -> Column:
-    """As :func:`_find`, also where keys are given twice; it takes twice as long."""
+    """As :func:`_find`, also correct for duplicate keys; it takes twice as long."""
     found = _parse_json(text, StructType([StructField(keys[0], VariantType())]))
 
     def number_of(value: Column) -> Column:
@@ -147,19 +145,19 @@ def _find_variant(text: Column, keys: list[str]) -> Column:
 
 
 def _parse_json(text: Column, data_type: DataType) -> Column:
-    """A JSON text in an array; null: it is malformed, or not of this type."""
-    # Spark reads no plain numbers, takes an array for its first object, and does not mind what
-    # follows an object: in brackets all three are as they should be
+    """JSON text parsed into an array of one; null: it is malformed, or of another type."""
+    # Spark parses no plain numbers, takes an array for its first object, and ignores what follows
+    # an object: in brackets all three are right
     bracketed = sf.concat(sf.lit("["), text, sf.lit("]"))
     return sf.from_json(bracketed, ArrayType(data_type), _PARSER_OPTIONS)
 
 
 def _of_one(array: Column, number_of: Callable[[Column], Column]) -> Column:
-    """Number of the only value in an array; where it has another size nothing could be read."""
+    """Number of the only value in an array; NaN if the array has another size."""
 
     def number(found: Column) -> Column:
         is_one = sf.coalesce(sf.size(found) == 1, sf.lit(False))
         return sf.when(is_one, number_of(sf.get(found, sf.lit(0)))).otherwise(sf.lit(_UNREAD))
 
-    # a lambda's argument is evaluated once, a column that is named twice is parsed twice
+    # a lambda's argument is evaluated once; a column used twice would be parsed twice
     return sf.get(sf.transform(sf.array(array), number), sf.lit(0))

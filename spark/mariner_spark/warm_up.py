@@ -1,8 +1,8 @@
-"""``python -m mariner_spark.warm_up``: make the class cache, so that sessions start quickly.
+"""``python -m mariner_spark.warm_up``: create the class cache, so that sessions start quickly.
 
-Done once for a Java and a version of Spark. It takes about half a minute and up to 200 MB in
-the user's cache folder (``java.cache_folder``). A session whose Java finds no cache that fits
-starts without; the only difference is the time.
+Needed once per Java and version of Spark. It takes about half a minute, and up to 200 MB in the
+user's cache folder (``java.cache_folder``). Without a fitting cache, sessions only start more
+slowly.
 """
 
 import subprocess
@@ -16,15 +16,15 @@ from mariner_spark.errors import JavaError
 
 
 def warm_up() -> Path:
-    """Make the class cache of the Java that :func:`session.get_session` would use.
+    """Create the class cache of the Java that :func:`session.get_session` would use.
 
-    The work is done in a process of its own, whose Java writes the cache when it ends.
+    This runs in a subprocess, whose Java writes the cache when it exits.
 
     Returns:
-        The cache.
+        Path of the cache.
 
     Raises:
-        JavaError: there is no Java, or it could not make the cache.
+        JavaError: there is no Java, or it could not create the cache.
     """
     path = java.class_cache(java.find_java(), session.SHORT_WORK_OPTIONS)
     partial = path.with_name(f"{path.name}.partial")
@@ -44,7 +44,7 @@ def warm_up() -> Path:
 
 
 def _train(path: Path) -> None:
-    """Do what sessions do first, and wait until Java has written the classes that took."""
+    """Run typical first queries, and wait until Java has written their classes."""
     spark = session.make_local("local[2]", True, {}, path)
     try:
         frame = spark.range(1_000).selectExpr("id % 10 AS k", "string(id) AS v")
@@ -54,7 +54,7 @@ def _train(path: Path) -> None:
         gateway = spark.sparkContext._gateway
         assert gateway is not None
         spark.stop()
-        gateway.proc.stdin.close()  # Java ends by it
+        gateway.proc.stdin.close()  # makes Java exit
         gateway.proc.wait(limits.WARM_UP_TIMEOUT_S)
 
 

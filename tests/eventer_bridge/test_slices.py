@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from eventer_bridge import limits, slices
-from eventer_bridge.slices import Many, Steps, WorkLine
+from eventer_bridge.slices import Many, Steps, WorkQueue
 
 
 class Turns:
@@ -66,7 +66,7 @@ async def test_who_gives_up_does_not_hold_up_the_others(turns: Turns) -> None:
 
 async def test_short_work_of_a_line_is_in_slices_too(turns: Turns) -> None:
     steps: list[tuple[str, int]] = []
-    line = WorkLine()
+    line = WorkQueue()
     for i in "abcde":
         line.add(functools.partial(note, turns, steps, i))
     while line.is_busy:

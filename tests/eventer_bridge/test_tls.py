@@ -133,14 +133,14 @@ def test_errors_name_the_file(made: Certificates, tmp_path: Path) -> None:
         ((made.server_cert, made.ca), f"{made.ca}: expected a private key in PEM form"),
         (
             (made.server_cert, made.client_key),
-            f"{made.client_key}: the private key is not that of {made.server_cert}",
+            f"{made.client_key}: the private key does not match {made.server_cert}",
         ),
         ((made.server_cert, made.server_key, made.client_key), "expected a certificate in PEM"),
     ):
         with pytest.raises(ConfigurationError) as raised:
             tls.server_context(*arguments)
         assert problem in str(raised.value)
-    with pytest.raises(ConfigurationError, match="certificate and its key are needed together"):
+    with pytest.raises(ConfigurationError, match="certificate and its key must be given together"):
         tls.client_context(made.ca, made.client_cert)
     with pytest.raises(ConfigurationError, match="No such file"):
         tls.client_context(missing)

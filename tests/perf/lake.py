@@ -110,7 +110,7 @@ def measure(
     yield f"lake to table: {best['table'] / best['lake']:.2f} (at least 0.8)"
     started = time.monotonic()
     done = compact.compact(small, grace_s=0)
-    yield f"compact: {done.replaced} to {done.made} files, {time.monotonic() - started:.1f} s"
+    yield f"compact: {done.replaced} to {done.written} files, {time.monotonic() - started:.1f} s"
     yield f"activity, compacted: {compare({'': lambda: read(spark, small)})['']:.2f} s"
     for name in ("plain", "lake", "small"):
         sizes = [i.stat().st_size for i in (directory / name).rglob("*.parquet")]

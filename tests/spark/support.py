@@ -72,7 +72,7 @@ def fill(path: Path, events: Iterable[Event]) -> None:
         for _, session in groupby(events, lambda i: (i.id.server, i.id.session)):
             members = list(session)
             new: list[tuple[TypeId, bytes]] = []
-            store.stage(commit, members, types.intern(members, new), new)
+            store.stage(commit, [members], types.intern(members, new), new)
         store.write(commit)
         store.ext_sync()
     finally:

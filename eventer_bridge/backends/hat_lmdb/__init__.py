@@ -1,1 +1,1 @@
-"""The LMDB database of hat-event servers: reading it, and importing it into a new store."""
+"""Reading the LMDB database of hat-event servers, to import it into a new store."""

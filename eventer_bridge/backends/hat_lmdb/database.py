@@ -1,21 +1,21 @@
-"""Reading the LMDB database of a hat-event server (its format 0.9), which is never changed.
+"""Reading the LMDB database of a hat-event server (format 0.9), without changing it.
 
-The file has nine databases; keys are big-endian, so that they are in order of what they
-mean. Used here are::
+The file has nine databases; keys are big-endian, so that their order is that of their values. Used
+here are::
 
     SYSTEM_SETTINGS        0 (8)                                  → JSON: the format's version
     SYSTEM_LAST_EVENT_ID   server (8)                             → event id (24)
-    REF                    event id (24)                          → where it is, once or more:
+    REF                    event id (24)                          → references to the event:
                                                                     4 · key in LATEST_DATA
                                                                     6 · key in TIMESERIES_DATA
     LATEST_DATA            number (8)                             → event
     TIMESERIES_DATA        partition (8) · timestamp (12) · event id (24)  → event
 
-An event is the SBS record ``HatEventer.Event`` (001). An event that is stored stands in
-REF, and one that several partitions or the latest events have is stored in each of them.
+An event is the SBS record ``HatEventer.Event`` (001). Every stored event is in REF; one in several
+partitions, or in the latest events as well, is stored in each of them.
 
-LMDB ends the process where a page is not what it should be. So the importing process does not read
-it itself, but has it read by another (``hat_reading``).
+LMDB aborts the process if a page is damaged. So the importing process reads it through a subprocess
+(``reading``).
 """
 
 import contextlib
@@ -44,7 +44,7 @@ from eventer_bridge.model import (
 )
 
 VERSION: Final = "0.9"
-"""The format that is known here; hat-event writes it since 0.9."""
+"""The supported format; hat-event writes it since 0.9."""
 
 _DATABASES: Final = 9
 _LATEST: Final = 4
@@ -64,11 +64,11 @@ _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class Row(NamedTuple):
-    """An event as it is stored.
+    """A stored event, not yet decoded.
 
     Attributes:
         id: server, session and instance.
-        data: what :func:`decode_event` takes; None: only the id is there.
+        data: the event for :func:`decode_event`; None: only the id is stored.
     """
 
     id: tuple[int, int, int]
@@ -80,7 +80,7 @@ class Unreadable(NamedTuple):
 
     Attributes:
         id: server, session and instance.
-        reason: why.
+        reason: reason of the failure.
     """
 
     id: tuple[int, int, int]
@@ -89,14 +89,13 @@ class Unreadable(NamedTuple):
 
 @contextlib.contextmanager
 def open_store(path: Path) -> Iterator["HatStore"]:
-    """Open a database, to read it as it is at this moment.
+    """Open a database to read its current contents.
 
-    A hat-event server may have it open meanwhile, if its lock file is there and we have the
-    right to write to that.
+    A hat-event server may have it open, if its lock file exists and this process may write to it.
 
     Raises:
-        StoreFormatError: it has a format that is not known.
-        StoreDamagedError: it is damaged, or something else.
+        StoreFormatError: its format is not supported.
+        StoreDamagedError: it is damaged, or not a hat-event database.
         StorageError: it cannot be opened for another reason.
     """
     lock = path.with_name(f"{path.name}-lock")
@@ -110,12 +109,12 @@ def open_store(path: Path) -> Iterator["HatStore"]:
                     map_size=path.stat().st_size,
                     subdir=False,
                     readonly=True,
-                    lock=os.access(lock, os.W_OK),  # would make one otherwise
+                    lock=os.access(lock, os.W_OK),  # else LMDB would create it
                     max_dbs=_DATABASES,
                 )
             )
             used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-            if path.stat().st_size < used:  # reading behind its end would end the process
+            if path.stat().st_size < used:  # reading after its end would kill the process
                 raise StoreDamagedError(f"{path}: cut off: it should have {used} bytes")
             transaction = stack.enter_context(environment.begin())
             store = HatStore(path, environment, transaction)
@@ -145,21 +144,21 @@ class HatStore:
         }
 
     def check_version(self) -> None:
-        """Refuse formats that are not known.
+        """Refuse unsupported formats.
 
         Raises:
-            StoreFormatError: it has another one.
+            StoreFormatError: the format is another one.
         """
         settings = dict(self._rows("SYSTEM_SETTINGS"))
         version = settings.get(bytes(8), b"none").decode(errors="replace").strip('"')
         if version != VERSION:
             raise StoreFormatError(
                 f"{self.path}: a hat-event database of format {version},"
-                f" this version knows format {VERSION} only"
+                f" this version supports only format {VERSION}"
             )
 
     def last_sessions(self) -> dict[int, int]:
-        """The greatest session id that was given, by server; its events may be gone."""
+        """The greatest allocated session id by server; its events may be deleted."""
         found: dict[int, int] = {}
         for _, value in self._rows("SYSTEM_LAST_EVENT_ID"):
             if len(value) == _ID.size:
@@ -168,12 +167,12 @@ class HatStore:
         return found
 
     def n_events(self) -> int:
-        """Number of events that REF knows."""
+        """Number of events in REF."""
         n_events: int = self._transaction.stat(self._databases["REF"])["entries"]
         return n_events
 
     def rows(self) -> Iterator[Row]:
-        """Every event once, as it is stored, ordered by server, session and instance.
+        """Every stored event once, ordered by server, session and instance.
 
         Raises:
             StorageError: the file is damaged.
@@ -181,11 +180,11 @@ class HatStore:
         lost = sorted(self._without_ref().items())
         for key, refs in heapq.merge(self._rows("REF"), lost):
             if len(key) != _ID.size:
-                raise StoreDamagedError(f"{self.path}: {key.hex()} is no event id")
+                raise StoreDamagedError(f"{self.path}: {key.hex()} is not an event id")
             yield Row(_ID.unpack(key), self._resolve(refs))
 
     def _resolve(self, refs: bytes) -> bytes | None:
-        """The event that one of these references leads to."""
+        """The event at the first valid reference; None: there is none."""
         while refs and refs[0] in _REFERRED:
             name, size = _REFERRED[refs[0]]
             data = self._get(name, refs[1 : 1 + size])
@@ -195,7 +194,7 @@ class HatStore:
         return None
 
     def _without_ref(self) -> dict[bytes, bytes]:
-        """Events that are stored, but not in REF: what REF would have, by id."""
+        """References to stored events that are not in REF, by id."""
         found: dict[bytes, bytes] = {}
         for kind, (name, _) in _REFERRED.items():
             for key, data in self._rows(name):
@@ -237,7 +236,7 @@ def decode_event(data: bytes) -> Event:
     """An event, from the SBS record ``HatEventer.Event`` (001).
 
     Raises:
-        ValueError: it is none, or has a value that events cannot have here; it says why.
+        ValueError: the record is invalid, or has a value that is not allowed here; it says why.
     """
     reader = _Reader(data)
     try:
@@ -249,16 +248,16 @@ def decode_event(data: bytes) -> Event:
     except IndexError:
         raise ValueError("its row is cut off") from None
     if reader.n_left:
-        raise ValueError("its row goes on behind the event")
+        raise ValueError("its row continues after the event")
     return Event(event_id, event_type, timestamp, source_timestamp, payload)
 
 
 class _Reader:
-    """Reads values of SBS one after the other.
+    """Reads successive values of SBS.
 
-    An integer is in base 128, most significant digit first, bit 7 set in the last byte and
-    bit 6 of the first its sign. Texts, bytes and arrays begin with their size, choices and
-    optional values with an index.
+    An integer is in base 128, most significant digit first; bit 7 marks the last byte, bit 6 of the
+    first one is the sign. Texts, bytes and arrays begin with their size, choices and optional
+    values with an index.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -279,7 +278,7 @@ class _Reader:
             is_last = bool(byte & 0x80)
             value = value << 7 | byte & 0x7F
             if not INT64_MIN <= value <= INT64_MAX:
-                raise ValueError("an integer of it has more than 64 bits")
+                raise ValueError("one of its integers has more than 64 bits")
         return value
 
     def size(self) -> int:
@@ -291,7 +290,7 @@ class _Reader:
     def choice(self, n_choices: int) -> int:
         value = self.int64()
         if not 0 <= value < n_choices:
-            raise ValueError("its row is no event")
+            raise ValueError("its row is not an event")
         return value
 
     def data(self) -> bytes:
@@ -316,11 +315,11 @@ class _Reader:
         try:
             return JsonPayload(_check_json(data))
         except msgspec.DecodeError as e:
-            raise ValueError(f"its payload is no JSON that can be read: {e}") from e
+            raise ValueError(f"its payload is not readable JSON: {e}") from e
 
 
 def _read_id(data: bytes) -> bytes | None:
-    """Id of an event, as REF has it; None where it cannot be read."""
+    """Id of an event, encoded as in REF; None: it cannot be read."""
     try:
         event_id = decode_event(data).id
         return _ID.pack(event_id.server, event_id.session, event_id.instance)
@@ -330,17 +329,12 @@ def _read_id(data: bytes) -> bytes | None:
 
 @contextlib.contextmanager
 def _errors(path: Path) -> Iterator[None]:
-    """Turn what LMDB raises into ``StorageError``."""
+    """Convert exceptions of LMDB to ``StorageError``."""
     try:
         yield
     except OSError as e:
         raise StorageError(f"{path}: cannot be opened: {e.strerror}") from e
-    except (
-        lmdb.InvalidError,
-        lmdb.NotFoundError,
-        lmdb.CorruptedError,
-        lmdb.PageNotFoundError,
-    ) as e:
+    except _DAMAGED as e:
         raise StoreDamagedError(f"{path}: damaged, or not a hat-event database: {e}") from e
     except lmdb.Error as e:
         raise StorageError(f"{path}: cannot be read: {e}") from e

@@ -1,9 +1,8 @@
-"""The process of ``hat_reading``: reads the LMDB database of a hat-event server.
+"""The subprocess of ``reading``: reads the LMDB database of a hat-event server.
 
-What it writes to its standard output are messages: a length (8 bytes, big endian), and as many
-bytes of MessagePack. The first is an :class:`OpenedDatabase`, each later one a list of rows, and
-the last one, which is empty, says that this was all. A :class:`Failed` may come in place of any of
-them and is the last.
+It writes messages to its standard output: a length (8 bytes, big-endian), and so many bytes of
+MessagePack. The first is an :class:`OpenedDatabase`, each later one a list of rows, and an empty
+one is the end. A :class:`Failed` in place of any of them is the last one.
 
 Run as ``python -m eventer_bridge.backends.hat_lmdb.process``, with the path of the database.
 """
@@ -21,15 +20,15 @@ from eventer_bridge.backends.hat_lmdb.database import HatStore, Row
 from eventer_bridge.errors import StorageError
 
 LENGTH_BYTES: Final = 8
-"""Of a message's length, which comes before it."""
+"""Size of the length before a message."""
 
 _ROWS: Final = 1_000
 _ROWS_BYTES: Final = 1 << 20
-"""Of a message; one row more may be larger."""
+"""Size after which a message ends."""
 
 
 class OpenedDatabase(msgspec.Struct, tag=True):
-    """The database can be read: what is known of it.
+    """The database was opened.
 
     Attributes:
         n_events: see ``HatStore.n_events``.
@@ -54,7 +53,7 @@ class Failed(msgspec.Struct, tag=True):
 
 def main() -> None:
     """Read the database."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # LMDB may abort; that is no news to keep
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # LMDB may abort: no core dump
     try:
         with hat_lmdb.open_store(Path(sys.argv[1])) as store:
             _write(OpenedDatabase(store.n_events(), store.last_sessions()))

@@ -1,7 +1,7 @@
-"""Reading the database of a hat-event server through a process of its own (``hat_process``).
+"""Reading the database of a hat-event server through a subprocess (``process``).
 
-LMDB trusts what is in its pages: where one is damaged it aborts, or reads what is not there. That
-ends the process that reads, and is told here as what it is.
+LMDB trusts its pages: on a damaged one it aborts, or reads invalid memory. That kills only the
+subprocess, and is reported here as damage.
 
 Runs on a thread that may block.
 """
@@ -32,14 +32,14 @@ _decode_rows: Final = msgspec.msgpack.Decoder(list[Row] | Failed).decode
 
 @contextlib.contextmanager
 def open_database(path: Path) -> Iterator["HatDatabase"]:
-    """Open a database, to read it as it is at this moment.
+    """Open a database to read its current contents.
 
     Raises:
-        StoreFormatError: it has a format that is not known.
-        StoreDamagedError: it is damaged, or something else.
+        StoreFormatError: its format is not supported.
+        StoreDamagedError: it is damaged, or not a hat-event database.
         StorageError: it cannot be opened for another reason.
     """
-    # what can be imported here can be there, and nothing else: not from where it is started
+    # the same modules can be imported as here, and none from the current directory
     modules = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     with subprocess.Popen(  # noqa: S603 (the operator's own path is all that is part of it)
         [sys.executable, "-m", _MODULE, str(path.absolute())],
@@ -59,8 +59,8 @@ class HatDatabase:
     """See the module. Made by :func:`open_database`.
 
     Attributes:
-        n_events: number of events that the database's own list knows.
-        last_sessions: the greatest session id that was given, by server; its events may be gone.
+        n_events: number of events in the database's own list.
+        last_sessions: the greatest allocated session id by server; its events may be deleted.
     """
 
     def __init__(self, path: Path, process: "subprocess.Popen[bytes]") -> None:
@@ -84,7 +84,7 @@ class HatDatabase:
             if isinstance(rows, Failed):
                 raise _ERRORS[rows.kind](rows.text)
             for row in rows:
-                if row.id <= last:  # damaged pages can lead in a circle
+                if row.id <= last:  # damaged pages can form a cycle
                     raise StoreDamagedError(f"{self._path}: damaged: events are not in order")
                 last = row.id
                 yield decode_row(row)

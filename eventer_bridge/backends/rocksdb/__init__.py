@@ -1,4 +1,4 @@
-"""Durable backend on RocksDB; see ``keys`` for what is stored, ``query`` for what it costs."""
+"""Durable backend on RocksDB; see ``keys`` for the layout, ``query`` for the cost of queries."""
 
 from eventer_bridge.backends.rocksdb.backend import RocksDbBackend, create
 from eventer_bridge.backends.rocksdb.control import checkpoint

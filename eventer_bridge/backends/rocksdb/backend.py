@@ -1,89 +1,45 @@
-"""The durable backend: group commit, on the event loop.
+"""The durable backend, on RocksDB.
 
-While one group of sessions is being synced on the storage thread, the next one gathers.
-Queries run on threads of their own (``query_runner``), which never wait for a commit
-(other than what the contract says) and never delay one. What need not be kept is chosen
-by a thread of its own (``retention``), and deleted as a commit among the others::
+Registrations are committed in groups (``group_commit``). Queries run on threads of their own
+(``query``), which never wait for a commit (other than what the contract says) and never delay one::
 
-    register() ─▶ encode into the gathering group ─▶ write ─▶ storage thread: sync ─▶ future done
-                                                       ▲ next part of a large session │
-                                                       └──────────────────────────────┘
     query() ─▶ (pending group done) ─▶ reader thread, or the cache of latest events
-
-When a commit fails, everything that waits for one fails with it, and the storage thread
-opens the database again, every ``limits.STORE_RETRY_PERIOD_S``, until it can be written.
-What is known in memory (types, latest events) is then read anew. Whatever the storage thread
-raises is such a failure; should it end all the same, the backend closes.
-
-What was not handed to the database yet is refused. Of the commit that was, nobody knows: it
-fails with ``OutcomeUnknownError``, and nobody sees its events (``Store.undecided``) until the
-database is open again. Then it is looked up once, and from there on queries find it or not;
-who kept the error is told by ``decided``.
 """
 
 import asyncio
 import contextlib
-import enum
 import logging
-import queue
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
-from hat import aio, util
+from hat import aio
 
-from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad, StoreStats
-from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.deletion import Deletion
-from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, Group, GroupCommit, Job
 from eventer_bridge.backends.rocksdb.opening import (
     Opened,
-    ext_call,
-    ext_load,
     ext_open,
-    unexpected,
 )
-from eventer_bridge.backends.rocksdb.query_runner import QueryRunner
-from eventer_bridge.backends.rocksdb.retention import Retention
-from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import (
-    ClosedError,
-    EventerBridgeError,
     OutcomeUnknownError,
     StorageError,
-    StoreDamagedError,
-    StoreFormatError,
 )
 from eventer_bridge.model import (
-    Event,
-    EventType,
     QueryParams,
     QueryResult,
     QueryServerParams,
     Timestamp,
 )
-from eventer_bridge.slices import Steps, WorkLine, parts
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-CommitCb = Callable[[int, float], None]
-"""Called on the loop after a commit: events in it, seconds until it was durable."""
-
 
 async def create(
     path: Path,
-    on_commit: CommitCb | None = None,
+    on_commit: CommitObserver | None = None,
     retention: Sequence[RetentionRule] = (),
     clock: Clock = Timestamp.now,
     *,
@@ -93,7 +49,7 @@ async def create(
 
     Args:
         path: its directory.
-        on_commit: see :data:`CommitCb`.
+        on_commit: see :class:`CommitObserver`.
         retention: how long events are kept (see ``backends.retention``).
         clock: what their age is measured with.
         accept_loss_of: go on without acknowledged events of this server, if the store lost
@@ -117,81 +73,21 @@ async def create(
     return backend
 
 
-class _Job(enum.Enum):
-    """What the storage thread is to do."""
-
-    SYNC = enum.auto()
-    LOOK = enum.auto()
-    REOPEN = enum.auto()
-    STOP = enum.auto()
-
-
-class _Group:
-    """One commit, and the future of all who wait for it.
-
-    Attributes:
-        commit: the commit.
-        future: done when it is durable.
-        is_large: whether it is of a large session, which nobody joins.
-        is_open: whether more is to come, so that it cannot be written.
-    """
-
-    __slots__ = ("commit", "future", "is_large", "is_open")
-
-    def __init__(self, commit: Commit, future: asyncio.Future[None]) -> None:
-        self.commit = commit
-        self.future = future
-        self.is_large = self.is_open = False
-
-
-class RocksDbBackend(Backend):
+class RocksDbBackend(GroupCommit):
     """See the module and :class:`Backend`. Made by :func:`create`."""
 
     def __init__(
         self,
         opened: Opened,
-        on_commit: CommitCb | None,
+        on_commit: CommitObserver | None,
         rules: Sequence[RetentionRule],
         clock: Clock,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._store, self._types, self._latest = opened
+        super().__init__(opened, on_commit, rules, clock)
         self._history_id = self._store.history_id() or ""
         self._stats = StoreStats(0, 0, 0)
-        self._queries = QueryRunner(self._store, self._types, self._latest)
-        self._on_commit = on_commit
-        self._rules, self._clock = rules, clock
         self._control: control.ControlServer | None = None
-        self._groups: deque[_Group] = deque()  # the first is being committed, or will be next
-        self._is_committing = False
-        self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
-        self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
-        self._free_bytes: int | StorageError = 0
-        self._ending = WorkLine()
-        self._started_s = 0.0
-        self._failure: str | None = None
-        self._failure_cbs = util.CallbackRegistry()
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
-        self._thread.start()
-        self._retention = self._start_retention()
-        self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the backend's tasks."""
-        return self._async_group
-
-    @property
-    def failure(self) -> str | None:
-        """See :class:`Backend`."""
-        return self._failure
-
-    def register_failure_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """See :class:`Backend`."""
-        return self._failure_cbs.register(cb)
 
     def stats(self) -> StoreStats:
         """See :class:`Backend`; takes well below a millisecond.
@@ -221,84 +117,6 @@ class RocksDbBackend(Backend):
         with self._store.in_use():
             return self._store.last_session(server_id)
 
-    def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
-        """See :class:`Backend`."""
-        try:
-            self._check_writable()
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        group = self._gather(0)
-        self._store.stage_reservation(group.commit, server_id, session)
-        return group.future
-
-    def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
-        """See :class:`Backend`."""
-        self._types.check(event_types, quota)
-
-    def register(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
-    ) -> asyncio.Future[None]:
-        """See :class:`Backend`. Types that were not checked before may fail it, too."""
-        new_types: list[tuple[TypeId, bytes]] = []
-        try:
-            self._check_writable()
-            type_ids = self._types.intern(events, new_types, quota, n_asked)
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        if new_types:
-            self._note_new_types(new_types)
-        group = self._gather(len(events))
-        try:
-            self._store.stage(group.commit, events, type_ids, new_types)
-        except BaseException as e:
-            self._abandon(group, e)
-            raise
-        if new_types and quota is not None:
-            self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
-        return group.future
-
-    def register_in_steps(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
-    ) -> Steps[asyncio.Future[None]]:
-        """See :class:`Backend`."""
-        new_types: list[tuple[TypeId, bytes]] = []
-        types = self._types
-        try:
-            self._check_writable()
-            type_ids = yield from types.intern_in_steps(events, new_types, quota, n_asked)
-            for part in parts(len(new_types)):
-                self._note_new_types(new_types[part])
-                yield
-            self._check_writable()
-            if types is not self._types:
-                raise StorageError(f"{self._store.path}: the event store was opened again")
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        group = self._append(Commit(len(events)))
-        group.is_large = group.is_open = True
-        future = group.future
-        spent = types.spent(quota.owner) if quota is not None else 0
-        try:
-            for _ in self._store.stage_in_steps(group.commit, events, type_ids, new_types):
-                if future.done():  # a commit before it failed, and everything with it
-                    return future
-                yield
-        except GeneratorExit:  # the loop ends
-            raise
-        except BaseException as e:
-            self._abandon(group, e)
-            raise
-        if new_types and quota is not None:
-            self._store.stage_spent(group.commit, quota.owner, spent)
-        group.is_open = False
-        self._commit_first()
-        return future
-
-    def _note_new_types(self, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
-        if self._retention is not None:
-            names = self._types.names
-            self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
-
     async def query(
         self,
         params: QueryParams,
@@ -307,10 +125,10 @@ class RocksDbBackend(Backend):
         holding: contextlib.ExitStack | None = None,
     ) -> QueryResult:
         """See :class:`Backend`."""
-        self._check_open()
-        if not (isinstance(params, QueryServerParams) and params.persisted):
+        if self._groups and not (isinstance(params, QueryServerParams) and params.persisted):
             await self._settled()
-            self._check_open()
+        if not self._async_group.is_open:
+            raise self._closed()
         return await self._queries.run(params, subscription, client, holding)
 
     @property
@@ -318,53 +136,14 @@ class RocksDbBackend(Backend):
         """See :class:`Backend`."""
         return self._queries.turns
 
-    async def check(self) -> None:
-        """See :class:`Backend`: threads, and the free bytes of the disk."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
-        path = self._store.path
-        is_retention_alive = self._retention is None or self._retention.is_alive
-        if not (self._thread.is_alive() and is_retention_alive and self._queries.is_whole):
-            raise StorageError(f"{path}: a thread of the event store ended")
-        looking = self._looking
-        if looking is None:  # else others ask, too
-            looking = self._looking = self._loop.create_future()
-            self._jobs.put(_Job.LOOK)
-        await asyncio.wait([looking], timeout=limits.LOOK_TIMEOUT_S)
-        if not looking.done():
-            raise StorageError(f"{path}: the storage thread does not answer")
-        if isinstance(self._free_bytes, StorageError):
-            raise self._free_bytes
-        if self._free_bytes < limits.MIN_FREE_BYTES:
-            raise StorageError(
-                f"{path}: the disk is full: {self._free_bytes} bytes are free,"
-                f" {limits.MIN_FREE_BYTES} are needed"
-            )
-
-    def _on_looked(self, free_bytes: int | StorageError) -> None:
-        self._free_bytes = free_bytes
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.set_result(None)
-
     @property
     def query_load(self) -> QueryLoad:
         """See :class:`Backend`."""
         return self._queries.load
 
-    async def flush(self) -> None:
-        """See :class:`Backend`."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
-        if self._groups:
-            # shared with others: who gives up waiting must not cancel it for them
-            await asyncio.shield(self._groups[-1].future)
-        else:
-            await asyncio.sleep(0)  # callbacks of the last commit may still be due
-
     async def _settled(self) -> None:
         """Wait for the commits that come before that of a large session."""
-        last: _Group | None = None
+        last: Group | None = None
         for group in self._groups:
             if group.is_large:
                 break
@@ -372,256 +151,14 @@ class RocksDbBackend(Backend):
         if last is not None:
             await asyncio.wait([last.future])  # if it failed, it is not to be found
 
-    def _check_open(self) -> None:
-        if not self.is_open:
-            raise ClosedError(f"{self._store.path}: the event store is closed")
-
-    def _check_writable(self) -> None:
-        # for every registration: not by way of Resource.is_open, which is three calls more
-        if self._failure is None and self._async_group.is_open:
-            return
-        self._check_open()
-        assert self._failure is not None
-        raise StorageError(self._failure)
-
-    def _gather(self, n_events: int) -> _Group:
-        """The group that so many events are to join."""
-        groups = self._groups
-        if len(groups) > self._is_committing:
-            last = groups[-1]
-            if not last.is_large and last.commit.has_room(n_events):
-                return last
-        return self._append(Commit())
-
-    def _append(self, commit: Commit) -> _Group:
-        if not self._groups:
-            # everything that this iteration of the loop brings joins the first group
-            self._loop.call_soon(self._commit_gathered)
-        group = _Group(commit, self._loop.create_future())
-        self._groups.append(group)
-        return group
-
-    def _start_retention(self) -> Retention | None:
-        if not self._rules:
-            return None
-        return Retention(self._store, self._types, self._rules, self._clock, self._ext_delete)
-
-    def _ext_delete(self, deletion: Deletion) -> bool:
-        return asyncio.run_coroutine_threadsafe(self._delete(deletion), self._loop).result()
-
-    async def _delete(self, deletion: Deletion) -> bool:
-        """See ``Retention``; those that come from now on are written behind it."""
-        self._check_writable()
-        # the first may be written in part, unseen by who chose what is deleted
-        if self._store.has_written_up_to(deletion.newest) or any(
-            group.commit.oldest <= deletion.newest for group in self._groups
-        ):
-            return False
-        try:
-            await asyncio.shield(self._append(deletion.commit).future)
-        except OutcomeUnknownError as e:
-            raise StorageError(str(e)) from e
-        return True
-
-    def _commit_gathered(self) -> None:
-        if self._groups and self._groups[0].commit.n_events > 1:
-            self._commit_grown(1, time.perf_counter() + limits.MAX_GATHERING_S)
-        else:  # who waits for each answer sends no more
-            self._commit_first()
-
-    def _abandon(self, group: _Group, error: BaseException) -> None:
-        """Close: staging panicked, and the groups behind may need types that only this one has."""
-        mlog.error("event store closes for good", extra={"reason": f"staging failed: {error!r}"})
-        while group in self._groups:
-            unsaved = self._groups.pop()
-            if not unsaved.future.done():
-                failed(unsaved.future, StorageError(f"{self._store.path}: it failed: {error!r}"))
-        self.close()
-
-    def _commit_first(self) -> None:
-        """Commit the first group, if it is there, whole, and not being committed."""
-        if self._is_committing or not self._groups or self._groups[0].is_open:
-            return
-        self._is_committing = True
-        self._started_s = time.perf_counter()
-        self._write(self._groups[0].commit)
-
-    def _commit_grown(self, n_events: int, end_s: float) -> None:
-        """Commit the first group when it no longer grows, is full, or is waited for too long.
-
-        Those who sent much take turns in several iterations of the loop. A commit for each of
-        them would cost more than what they sent.
-
-        Args:
-            n_events: what it had in the iteration before.
-            end_s: by ``time.perf_counter()``.
-        """
-        is_alone = len(self._groups) == 1 and not self._is_committing
-        if is_alone and time.perf_counter() < end_s:
-            n_gathered = self._groups[0].commit.n_events
-            if n_gathered > n_events:
-                self._loop.call_soon(self._commit_grown, n_gathered, end_s)
-                return
-        self._commit_first()
-
-    def _write(self, commit: Commit) -> None:
-        """Write a commit, or the next part of it."""
-        try:
-            self._store.write(commit)
-        except StorageError as e:
-            self._on_synced(e)
-        else:
-            self._jobs.put(_Job.SYNC)
-
-    def _on_synced(self, error: StorageError | None) -> None:
-        group = self._groups[0]
-        if error is not None:
-            self._is_committing = False
-            self._fail_groups(error)
-            self._retry(error)
-        elif not group.commit.is_written:
-            self._write(group.commit)
-        elif group.is_large:
-            self._ending.add(partial(self._end_in_steps, group))
-        else:
-            self._on_durable(group)
-
-    def _end_in_steps(self, group: _Group) -> Steps[None]:
-        """Note the latest events of a large session, and then tell that it is durable."""
-        yield from self._latest.update_in_steps(group.commit.latest)
-        group.commit.latest = {}
-        if not group.future.done():  # else the storage thread ended meanwhile
-            self._on_durable(group)
-
-    def _on_durable(self, group: _Group) -> None:
-        del self._groups[0]
-        self._is_committing = False
-        self._store.undecided = frozenset()
-        seconds = time.perf_counter() - self._started_s
-        if self._groups:
-            self._commit_grown(0, self._started_s + seconds + limits.MAX_GATHERING_S)
-        self._latest.update(group.commit.latest)
-        if self._retention is not None:
-            self._retention.on_commit(group.commit)
-        if not group.future.done():
-            group.future.set_result(None)
-        if self._on_commit:
-            self._on_commit(group.commit.n_events, seconds)
-
-    def _fail_groups(self, error: StorageError) -> None:
-        """Nothing can be stored; tell all who wait for a commit."""
-        self._set_failure(str(error))
-        for unsaved in self._groups:
-            if unsaved.future.done():
-                continue
-            if unsaved.commit.is_written:  # the first one, if any
-                self._decided = self._loop.create_future()
-                failed(
-                    unsaved.future, OutcomeUnknownError(f"outcome unknown: {error}", self._decided)
-                )
-            else:
-                failed(unsaved.future, StorageError(str(error)))
-        self._groups.clear()
-
-    def _retry(self, error: StorageError) -> None:
-        if isinstance(error, (StoreDamagedError, StoreFormatError)):
-            mlog.error("event store closes for good", extra={"reason": str(error)})
-            self.close()
-        if self.is_open:
-            self._loop.call_later(limits.STORE_RETRY_PERIOD_S, self._jobs.put, _Job.REOPEN)
-
-    def _on_reopened(self, opened: Opened | StorageError) -> None:
-        if isinstance(opened, StorageError):
-            self._set_failure(str(opened))
-            self._retry(opened)
-            return
-        try:
-            self._decide(opened)
-            if self.is_open:
-                self._retention = self._start_retention()
-        except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
-            self._on_reopened(StorageError(f"{self._store.path}: {e}"))
-            return
-        self._set_failure(None)
-
-    def _decide(self, opened: Opened) -> None:
-        """From now on, what was undecided is found, or is not."""
-        is_stored = self._store.decide()
-        _, self._types, self._latest = opened
-        self._queries.use(self._types, self._latest)
-        if self._decided is not None:
-            mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
-            self._decided.set_result(is_stored)
-            self._decided = None
-
-    def _set_failure(self, failure: str | None) -> None:
-        if failure == self._failure:
-            return
-        self._failure = failure
-        if failure is None:
-            mlog.info("event store can be written again", extra={"path": str(self._store.path)})
-        else:
-            mlog.error("event store cannot be written", extra={"reason": failure})
-        self._failure_cbs.notify()
-
     async def _stop(self) -> None:
-        with contextlib.suppress(StorageError, OutcomeUnknownError):  # who waits is told
+        with contextlib.suppress(StorageError, OutcomeUnknownError):  # the waiting callers get it
             await self.flush()
         if self._control is not None:
             await self._control.async_close()
         self._store.is_closing = True
-        self._jobs.put(_Job.STOP)
+        self._jobs.put(Job.STOP)
         await self._stopped
         self._thread.join()
         if self._decided is not None:
             self._decided.cancel()
-
-    def _on_thread_ended(self) -> None:
-        self._stopped.set_result(None)
-        if self.is_open or self._groups:  # it was not told to
-            self._fail_groups(StorageError(f"{self._store.path}: the storage thread ended"))
-            self.close()
-
-    def _ext_run(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not _Job.STOP:
-                match job:
-                    case _Job.SYNC:
-                        outcome = self._ext_try(self._store.ext_sync)
-                        self._ext_tell(self._on_synced, outcome)
-                    case _Job.LOOK:
-                        self._ext_tell(self._on_looked, self._ext_try(self._store.ext_free_bytes))
-                    case _Job.REOPEN:
-                        reopened = self._ext_try(self._ext_reopen)
-                        self._ext_tell(self._on_reopened, reopened)
-            self._ext_try(self._ext_end)
-        finally:
-            self._ext_tell(self._on_thread_ended)
-
-    def _ext_tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(callback, *args)
-
-    def _ext_try(self, ext_fn: Callable[[], T]) -> T | StorageError:
-        """Call it; whatever it raises becomes an error that the loop handles."""
-        try:
-            return ext_fn()
-        except StorageError as e:
-            return e
-        except BaseException as e:
-            return unexpected(e)
-
-    def _ext_reopen(self) -> Opened:
-        if self._retention is not None:
-            self._retention.ext_close()
-        self._store.ext_reopen()
-        return ext_call(ext_load, self._store)
-
-    def _ext_end(self) -> None:
-        if self._retention is not None:
-            self._retention.ext_close()
-        self._queries.ext_close()
-        try:
-            self._store.ext_close()
-        except StorageError as e:
-            mlog.error("event store failed while it closed", extra={"reason": str(e)})

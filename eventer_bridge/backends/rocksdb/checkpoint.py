@@ -1,8 +1,8 @@
-"""A consistent copy of a store that goes on being written, in a directory of its own.
+"""Checkpoints: consistent copies of a store, taken while it is written to.
 
-RocksDB makes it within the store's directory, out of hard links, which takes milliseconds
-however large the store is. From there it is moved to where it was asked for: on the same
-file system that is a rename; on another, its files are copied while registration goes on.
+RocksDB creates one in the store's directory, from hard links, which takes milliseconds, however
+large the store is. It is then moved to the target: by a rename on the same file system, or by
+copying its files, while registration goes on.
 
 Runs on a thread that may block.
 """
@@ -20,22 +20,22 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 
 _SCRATCH: Final = re.compile(r"checkpoint-[0-9a-f]{8}(\.tmp)?")
-"""Names of checkpoints within the store's directory; RocksDB makes them under another first."""
+"""Names of temporary checkpoints in the store's directory, with RocksDB's own temporary suffix."""
 
 
 def ext_checkpoint(
     store: Store, target: Path, is_stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Make a checkpoint: an ordinary store that holds all that was written before the call.
+    """Create a checkpoint: an ordinary store with everything written before the call.
 
     Args:
         store: the store, which is open.
         target: absolute path that does not exist, in a directory that does.
-        is_stopped: asked now and then; true gives up.
+        is_stopped: called at intervals; true cancels.
 
     Raises:
-        StorageError: it failed; nothing is left of it.
-        ClosedError: it was stopped.
+        StorageError: it failed; no files are left.
+        ClosedError: it was cancelled.
     """
     if not target.is_absolute():
         raise StorageError(f"{target}: expected an absolute path")
@@ -50,18 +50,18 @@ def ext_checkpoint(
     except OSError as e:
         raise StorageError(f"{target}: cannot be written: {e.strerror}") from e
     finally:
-        # RocksDB, too, makes it under another name first
+        # RocksDB has a temporary name of its own
         for path in (scratch, scratch.with_name(f"{scratch.name}.tmp")):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def scratch_path(store_path: Path) -> Path:
-    """A new path within a store's directory, for a checkpoint that is removed soon."""
+    """A new path in a store's directory for a temporary checkpoint."""
     return store_path.absolute() / f"checkpoint-{secrets.token_hex(4)}"
 
 
 def ext_remove_scratch(store_path: Path) -> None:
-    """Remove what interrupted processes left, so that it no longer takes space."""
+    """Remove temporary checkpoints of interrupted processes."""
     for entry in os.scandir(store_path):
         if _SCRATCH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path, ignore_errors=True)

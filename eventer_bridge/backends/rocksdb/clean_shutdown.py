@@ -1,10 +1,9 @@
-"""The clean-shutdown marker: what the small files of a store were like when it was closed.
+"""The clean-shutdown marker: sizes and checksums of a store's small files when it was closed.
 
-RocksDB cannot notice that its list of files (MANIFEST) or its log lost their end: it would
-open the store without what stood there, and delete files that it does not know of any
-more. A store that was closed properly is not to change until it is opened again; so its
-last act is to note sizes and checksums in the file ``CLOSED``, which is compared and
-removed when it is opened. After a crash there is none, and nothing is compared.
+RocksDB cannot notice that its list of files (MANIFEST) or its log lost their end: it would open the
+store without those rows, and delete files that are no longer listed. The files of a closed store
+must not change; so closing it writes their sizes and checksums to the file ``CLOSED``, and opening
+it compares and removes them. After a crash there is no marker, and nothing is compared.
 """
 
 import os
@@ -49,21 +48,22 @@ def check_marker(path: Path) -> None:
     """
     marker = path / MARKER
     try:
-        noted = _decode(marker.read_bytes())
+        expected = _decode(marker.read_bytes())
         found = _files(path)
     except FileNotFoundError:
-        return  # or a process opens the store right now
-    different = sorted(i for i in noted.keys() | found.keys() if noted.get(i) != found.get(i))
+        return  # no marker, or another process opens the store right now
+    names = expected.keys() | found.keys()
+    different = sorted(i for i in names if expected.get(i) != found.get(i))
     if different and marker.exists():
         raise StoreDamagedError(
             f"{path}: the event store is damaged, or was changed by something else since it was"
-            f" closed: {', '.join(different)} (the file {MARKER} in it notes how it was; without"
-            " that file it is not compared)"
+            f" closed: {', '.join(different)} (its file {MARKER} records how it was; without that"
+            " file nothing is compared)"
         )
 
 
 def remove_marker(path: Path) -> None:
-    """Remove the marker, which was compared.
+    """Remove the marker, after it was compared.
 
     Raises:
         OSError: it cannot be removed.
@@ -76,7 +76,7 @@ def _decode(data: bytes) -> _Files:
     try:
         return msgspec.json.decode(data, type=_Files)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return {MARKER: (0, 0)}  # damaged itself: differs from whatever is found
+        return {MARKER: (0, 0)}  # damaged: differs from any files
 
 
 def _files(path: Path) -> _Files:

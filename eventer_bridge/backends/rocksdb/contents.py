@@ -1,7 +1,7 @@
-"""What a database says of itself: its format, its event types, and what they cost.
+"""Metadata of a database: its format, its event types, and their prices.
 
-Read when a store is opened, and before that by :func:`check`, without changing anything, so
-that a store that cannot be used stays as it is. Runs on a thread that may block.
+Read when a store is opened, and before that by :func:`check`, without changing anything, so that an
+unusable store stays unchanged. Runs on a thread that may block.
 """
 
 from collections.abc import Iterable
@@ -18,26 +18,26 @@ from eventer_bridge.errors import StoreDamagedError, StoreFormatError
 from eventer_bridge.model import EventType
 
 FORMAT: Final = 1
-"""Version of the layout in ``keys``; raised when older versions would misread it."""
+"""Version of the layout in ``keys``; incremented when older versions would misread it."""
 
 IMPORTING: Final = b"import"
-"""In place of the format, until an import has come to its end."""
+"""Stored in place of the format until an import is complete."""
 
 FAMILIES: Final = ("event", "source", "session", "server", "type")
 """Column families besides ``default``."""
 
 
 def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
-    """Refuse a database that is no store of ours, or that could not be used.
+    """Refuse a database that is not an event store, or cannot be used.
 
     Args:
-        path: of the store, for messages.
-        db: the database, which may be open to be read only.
-        names: of its column families.
+        path: path of the store, for messages.
+        db: the database, which may be open for reading only.
+        names: names of its column families.
 
     Raises:
-        StoreFormatError: it has a format that is not known here.
-        StoreDamagedError: it is damaged, or something else.
+        StoreFormatError: its format is not supported.
+        StoreDamagedError: it is damaged, or not an event store.
         Exception: RocksDB's, for ``database.explain``.
     """
     if is_known_format(path, db, names):
@@ -47,7 +47,7 @@ def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
 
 
 def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
-    """Whether the database is an event store of our format; false if it is still empty.
+    """Whether the database is an event store of this format; false if it is empty.
 
     Args, Raises: as :func:`check`.
     """
@@ -58,13 +58,12 @@ def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
         return False
     if found == IMPORTING:
         raise StoreDamagedError(
-            f"{path}: an import into this event store did not come to its end: remove it, and"
-            " import again"
+            f"{path}: an import into this event store was interrupted: remove it, and import again"
         )
     if not found.isdigit() or int(found) != FORMAT:
         raise StoreFormatError(
             f"{path}: the event store has format {found.decode(errors='replace')},"
-            f" this version knows format {FORMAT} only"
+            f" this version supports only format {FORMAT}"
         )
     if missing := set(FAMILIES).difference(names):
         raise StoreDamagedError(
@@ -74,10 +73,10 @@ def is_known_format(path: Path, db: Rdict, names: Iterable[str]) -> bool:
 
 
 def read_types(path: Path, family: Rdict) -> list[tuple[TypeId, EventType]]:
-    """The types that are stored.
+    """The stored event types.
 
     Args:
-        path: of the store, for messages.
+        path: path of the store, for messages.
         family: column family ``type``.
 
     Raises:
@@ -100,10 +99,10 @@ def read_types(path: Path, family: Rdict) -> list[tuple[TypeId, EventType]]:
 
 
 def read_spent(path: Path, default: Rdict) -> dict[str, int]:
-    """What the types cost that each owner brought (``TypeBudget.spent``).
+    """Prices paid by each owner (``TypeBudget.spent``).
 
     Args:
-        path: of the store, for messages.
+        path: path of the store, for messages.
         default: column family ``default``.
 
     Raises:

@@ -1,13 +1,12 @@
-"""Asking the process that has a store open for a checkpoint, through a unix socket.
+"""Requesting a checkpoint from the process that has a store open, through a unix socket.
 
-Whoever has a store open listens on ``control.sock`` in its directory, which only its own
-user (and root) can connect to. A connection is one request and one response, each a line
-of JSON::
+That process listens on ``control.sock`` in the store's directory, to which only its own user (and
+root) can connect. A connection is one request and one response, each a line of JSON::
 
     {"checkpoint": "/absolute/path"}   →   {"error": null}  or  {"error": "why not"}
 
-:class:`ControlServer` belongs to the event loop, checkpoints are made on a thread of its
-own, one after the other. :func:`checkpoint` is the client; it blocks.
+:class:`ControlServer` belongs to the event loop; a thread of its own creates the checkpoints, one
+after the other. :func:`checkpoint` is the client; it blocks.
 """
 
 import asyncio
@@ -45,23 +44,23 @@ class _Response(msgspec.Struct):
 
 
 def checkpoint(store_path: Path, target: Path) -> None:
-    """Make a checkpoint of a store, whether a process has it open or not; blocks.
+    """Create a checkpoint of a store, whether a process has it open or not; blocks.
 
-    The process that has it open makes it, with its user's rights. It holds everything
-    that was acknowledged before the call, and is an ordinary store.
+    A process that has it open creates it, with the rights of its user. The checkpoint is an
+    ordinary store with everything that was acknowledged before the call.
 
     Args:
         store_path: directory of the store.
         target: path that does not exist, in a directory that does.
 
     Raises:
-        StoreLockedError: a process that cannot be asked has it open.
-        StorageError: it failed; nothing is left of it.
+        StoreLockedError: a process has it open that takes no requests.
+        StorageError: it failed; no files are left.
     """
     database.check_exists(store_path)
     target = target.absolute()
     if is_served(store_path):
-        _ask(store_path, target)
+        _request_checkpoint(store_path, target)
         if not target.is_dir():
             raise StorageError(
                 f"{target}: was made, but cannot be seen from here: the process that has the"
@@ -78,13 +77,13 @@ def checkpoint(store_path: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def reading(store_path: Path) -> Iterator[Store]:
-    """Look at a store without changing it, whether a process has it open or not; blocks.
+def open_read_only(store_path: Path) -> Iterator[Store]:
+    """Open a store for reading only, whether a process has it open or not; blocks.
 
-    One that is open is looked at through a checkpoint, which is removed afterwards.
+    If a process has it open, a checkpoint of it is read, which is removed afterwards.
 
     Yields:
-        The store, open to read only.
+        The store, open for reading only.
 
     Raises:
         StorageError: it is no store, or cannot be opened.
@@ -93,19 +92,19 @@ def reading(store_path: Path) -> Iterator[Store]:
     if not is_served(store_path):
         with _open_for_reading(store_path) as store:
             yield store
-        if is_served(store_path):  # files that were looked at may be gone
+        if is_served(store_path):  # it may have removed files meanwhile
             raise StorageError(f"{store_path}: was opened by a process meanwhile: try again")
         return
     path = scratch_path(store_path)
-    _ask(store_path, path)
+    _request_checkpoint(store_path, path)
     try:
         with _open_for_reading(path) as store:
             yield store
     except StorageError as e:
         if path.exists():
             raise
-        # who opens a store removes such checkpoints
-        raise StorageError(f"{store_path}: was opened anew meanwhile: try again") from e
+        # opening a store removes temporary checkpoints
+        raise StorageError(f"{store_path}: was reopened meanwhile: try again") from e
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -120,10 +119,10 @@ def _open_for_reading(path: Path) -> Iterator[Store]:
 
 
 def is_served(store_path: Path) -> bool:
-    """Whether a process has the store open, and can be asked.
+    """Whether a process has the store open, and takes requests.
 
     Raises:
-        StorageError: one may be there, but we have no right to ask it.
+        StorageError: this process may not connect to it.
     """
     try:
         with _connect(store_path):
@@ -131,16 +130,14 @@ def is_served(store_path: Path) -> bool:
     except (FileNotFoundError, ConnectionRefusedError):
         return False
     except OSError as e:
-        raise StorageError(
-            f"{store_path / SOCKET}: cannot be connected to: {e.strerror or e}"
-        ) from e
+        raise StorageError(f"{store_path / SOCKET}: cannot connect: {e.strerror or e}") from e
 
 
-def _ask(store_path: Path, target: Path) -> None:
+def _request_checkpoint(store_path: Path, target: Path) -> None:
     what = f"{store_path}: the process that has the event store open"
     try:
         with _connect(store_path) as peer, peer.makefile("rb") as lines:
-            # a stuck process does not hold up its operator for ever
+            # a stuck process must not block its operator for ever
             peer.settimeout(limits.CHECKPOINT_TIMEOUT_S)
             peer.sendall(msgspec.json.encode(_Request(str(target))) + b"\n")
             line = lines.readline(limits.MAX_CONTROL_LINE_BYTES)
@@ -148,7 +145,7 @@ def _ask(store_path: Path, target: Path) -> None:
     except TimeoutError:
         raise StorageError(f"{what} did not answer") from None
     except OSError as e:
-        raise StorageError(f"{what} cannot be asked: {e.strerror}") from e
+        raise StorageError(f"{what} cannot be reached: {e.strerror}") from e
     except UnicodeEncodeError:
         raise StorageError(f"{str(target)!a}: not Unicode text") from None
     except msgspec.DecodeError:
@@ -167,7 +164,7 @@ def _connect(store_path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _short_path(store_path: Path) -> Iterator[str]:
-    """The socket by another path: the address of a unix socket has 108 bytes at most."""
+    """A short path of the socket: the address of a unix socket has at most 108 bytes."""
     descriptor = os.open(store_path, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{descriptor}/{SOCKET}"
@@ -176,15 +173,15 @@ def _short_path(store_path: Path) -> Iterator[str]:
 
 
 async def listen(store: Store) -> "ControlServer | None":
-    """Listen for requests about a store that is open.
+    """Listen for requests about an open store.
 
     Returns:
-        The server; None where the file system knows no sockets (told in the log).
+        The server; None: the file system has no sockets (the log says so).
     """
     peer = socket.socket(socket.AF_UNIX)
     try:
         with _short_path(store.path) as path:
-            # we have the store locked: if there is one, nobody listens on it any more
+            # the store is locked by this process: an existing socket is left over
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108  # not a path that Path could keep
             peer.bind(path)
@@ -202,7 +199,7 @@ async def listen(store: Store) -> "ControlServer | None":
 
 
 class ControlServer(aio.Resource):
-    """See the module. Made by :func:`listen`; closing it gives up what is under way."""
+    """See the module. Created by :func:`listen`; closing it cancels a running checkpoint."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -225,7 +222,7 @@ class ControlServer(aio.Resource):
         server.close()
         with contextlib.suppress(OSError):
             (self._store.path / SOCKET).unlink()
-        # waits for what is under way, which asks now and then whether we are open
+        # waits for a running checkpoint, which checks at intervals whether this is open
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
     def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -242,7 +239,7 @@ class ControlServer(aio.Resource):
             async with asyncio.timeout(limits.CONTROL_TIMEOUT_S):
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # whoever asked is gone, or never asked
+            pass  # the client left, or sent no request
         finally:
             self._n_connections -= 1
             writer.close()
@@ -259,12 +256,12 @@ class ControlServer(aio.Resource):
         if self._n_connections > limits.MAX_CONTROL_CONNECTIONS:
             return "too many requests at a time"
         target = Path(request.checkpoint)
-        make = functools.partial(ext_checkpoint, self._store, target, lambda: not self.is_open)
+        create = functools.partial(ext_checkpoint, self._store, target, lambda: not self.is_open)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, make)
+            await asyncio.get_running_loop().run_in_executor(self._thread, create)
         except EventerBridgeError as e:
             return str(e)
-        except Exception as e:  # who asked is told, whatever it was
+        except Exception as e:  # the client gets any error
             mlog.exception("checkpoint failed", extra={"path": str(target)})
             return f"{target}: the checkpoint failed: {e}"
         mlog.info("checkpoint made", extra={"path": str(target)})

@@ -1,13 +1,13 @@
-"""Opening of the RocksDB database: directory, options, format, and what to say if it fails.
+"""Opening the RocksDB database: directory, options, format, errors.
 
-Runs on a thread that may block. What damage is noticed, and by whom:
+Runs on a thread that may block. How damage is detected:
 
-- sorted files (``.sst``): RocksDB, missing or too short when it opens, damaged blocks (by
-  checksum) when it reads them. Files of large values (``.blob``): RocksDB, when it reads them.
-- after a proper end, everything else: by its clean-shutdown marker (``clean_shutdown``).
-- after a crash, the log: ``log_files`` and RocksDB, and what is missing of it by the mark of how
-  far it was acknowledged (``acknowledged``). That the list of files (MANIFEST) lost its end
-  exactly between two records, nobody can notice.
+- sorted files (``.sst``): by RocksDB, missing or short ones at opening, damaged blocks (by
+  checksum) at reading. Files of large values (``.blob``): by RocksDB, at reading.
+- after a clean shutdown, everything else: by the clean-shutdown marker (``clean_shutdown``).
+- after a crash, the log: by ``log_files`` and RocksDB, and missing parts by the mark of the last
+  acknowledged commit (``acknowledged``). That the list of files (MANIFEST) lost its end exactly
+  between two records cannot be detected.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from eventer_bridge.backends.rocksdb import acknowledged, contents, directories
 from eventer_bridge.backends.rocksdb.clean_shutdown import check_marker, remove_marker
 from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
-from eventer_bridge.backends.rocksdb.log_files import Torn, check_log, cut_off
+from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.unfinished import undo
 from eventer_bridge.errors import (
     StorageError,
@@ -47,43 +47,43 @@ from eventer_bridge.errors import (
 mlog = logging.getLogger(__name__)
 
 COMMIT: Final = "commit failed"
-"""What failed, for :func:`explain`."""
+"""Operation, for :func:`explain`."""
 
 BLOCK_CACHE_BYTES: Final = 32 << 20
-"""Blocks, indexes and filters of all families that are kept decompressed."""
+"""Cache of decompressed blocks, indexes and filters of all families."""
 
 WRITE_BUFFER_BYTES: Final = 16 << 20
-"""Rows of one family that are kept in memory before they are written as a sorted file."""
+"""Memory for rows of one family before they are written as a sorted file."""
 
 ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
-"""The same for all families together, those that are being written out included."""
+"""The same for all families together, including those being written."""
 
 MAX_WAL_BYTES: Final = 128 << 20
-"""Log that is replayed at most after a crash: about a second."""
+"""Maximum log to replay after a crash: about a second."""
 
 MIN_BLOB_BYTES: Final = 64 << 10
-"""Value of an event that is kept in a file of its own kind (``.blob``). In a sorted file it would
-be a block, which whoever looks for the row before or after it reads and unpacks: 75 ms where four
-files have one of 15 MB, in which nobody else can run."""
+"""Size from which the value of an event goes to a blob file (``.blob``). In a sorted file it would
+be a block, which reading the row before or after it loads and unpacks: 75 ms if four files have one
+of 15 MB, during which no other thread can run."""
 
 MAX_OPEN_FILES: Final = 256
-"""Files that are kept open; each costs some memory besides the descriptor."""
+"""Maximum open files; each costs some memory besides the descriptor."""
 
 _MUTABLE_OPTIONS: Final = {"bottommost_file_compaction_delay": str(365 * 24 * 3600)}
-"""In seconds. RocksDB would rewrite files without need whenever a snapshot is released that
-is younger than they are, which is at the end of every query. It has to be set after opening."""
+"""In seconds. Otherwise RocksDB needlessly rewrites files whenever a snapshot that is younger than
+they are is released, which is at the end of every query. It must be set after opening."""
 
 _CREATION = ("IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-", "rocksdict-", "lost+found")
-"""How names begin that may stand in a new store before there is a CURRENT file."""
+"""Prefixes of the names of files in a new store before CURRENT exists."""
 
 
 def lock_directory(path: Path) -> int:
-    """Make the directory of a store, where there is none, and lock it.
+    """Create the directory of a store if there is none, and lock it.
 
-    RocksDB locks it as well, but only when it opens; it is to be checked before that.
+    RocksDB locks it as well, but only at opening; the checks come before that.
 
     Returns:
-        A file descriptor; closing it unlocks.
+        A file descriptor; closing it unlocks the directory.
 
     Raises:
         StoreLockedError: it is locked already.
@@ -109,32 +109,32 @@ def lock_directory(path: Path) -> int:
     return descriptor
 
 
-def _close_to_others(path: Path) -> None:
-    """A store of an older version, or one that was copied, may be open to others."""
+def _make_private(path: Path) -> None:
+    """Make the files private: those of an earlier version, or copied ones, may not be."""
     try:
         n_files = directories.make_private(path)
     except OSError as e:
         extra: dict[str, object] = {"path": str(path), "reason": e.strerror}
-        mlog.warning("others than its owner have rights on the event store", extra=extra)
+        mlog.warning("others than its owner can access the event store", extra=extra)
         return
     if n_files:
         extra = {"path": str(path), "files": n_files}
-        mlog.info("others than its owner no longer have rights on the event store", extra=extra)
+        mlog.info("others than its owner can no longer access the event store", extra=extra)
 
 
 def open_database(path: Path, *, create: bool = True) -> Rdict:
-    """Open the database of a directory that is locked (:func:`lock_directory`).
+    """Open the database of a locked directory (:func:`lock_directory`).
 
-    What can be refused is refused before anything is changed.
+    All checks come before the first change.
 
     Args:
-        path: of the store.
-        create: make a new one where there is none.
+        path: path of the store.
+        create: create a new one if there is none.
 
     Raises:
         StoreLockedError: another program has it open.
-        StoreFormatError: it was written in a format that is not known here.
-        StoreDamagedError: it is damaged, or is something else.
+        StoreFormatError: its format is not supported.
+        StoreDamagedError: it is damaged, or not an event store.
         StorageError: it cannot be opened or created for another reason.
     """
     try:
@@ -143,16 +143,16 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
             torn = check(path)
             remove_marker(path)
             if torn is not None:
-                cut_off(torn)
+                truncate(torn)
         elif create:
             check_marker(path)
             _refuse_strange_files(path)
         else:
-            raise StorageError(f"{path}: the event store is not there any more")
+            raise StorageError(f"{path}: the event store no longer exists")
     except OSError as e:
         raise StorageError(f"{path}: cannot be used as an event store: {e.strerror}") from e
     if create:
-        _close_to_others(path)
+        _make_private(path)
     names = _family_names(path) if exists else ["default"]
     cache = Cache(BLOCK_CACHE_BYTES)
     db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
@@ -164,24 +164,24 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
         for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
     except StorageError:
-        _give_up(db)
+        _close_quietly(db)
         raise
     except Exception as e:
-        _give_up(db)
+        _close_quietly(db)
         raise explain(path, "cannot be opened", e) from None
     return db
 
 
-def _give_up(db: Rdict) -> None:
-    with contextlib.suppress(Exception):  # what failed before fails it again
+def _close_quietly(db: Rdict) -> None:
+    with contextlib.suppress(Exception):  # an earlier failure makes it fail again
         db.close()
 
 
-def check(path: Path) -> Torn | None:
+def check(path: Path) -> TornWrite | None:
     """Refuse a store that cannot be opened, without changing anything.
 
     Returns:
-        A torn write at the end of its log, which nobody was told is stored.
+        A torn write at the end of its log, which was not acknowledged.
 
     Raises:
         StorageError: as :func:`open_database`.
@@ -193,10 +193,10 @@ def check(path: Path) -> Torn | None:
 
 
 def refuse_other_format(path: Path) -> None:
-    """Refuse what another version wrote, also where it lost something (``loss``).
+    """Refuse a store of another format, even a damaged one (``loss``).
 
     Raises:
-        StoreFormatError: it was written in a format that is not known here.
+        StoreFormatError: its format is not supported.
     """
     access, mode = AccessType.read_only(False), DBRecoveryMode.point_in_time()
     try:
@@ -204,14 +204,14 @@ def refuse_other_format(path: Path) -> None:
         db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
     except StorageError:
         return
-    # that it is damaged is known
+    # damage is known already
     with _reading(path, db), contextlib.suppress(StoreDamagedError):
         is_known_format(path, db, names)
 
 
 @contextlib.contextmanager
 def _reading(path: Path, db: Rdict) -> Iterator[None]:
-    """Give the database up afterwards; what RocksDB raises becomes ``StorageError``."""
+    """Close the database at the end; convert exceptions of RocksDB to ``StorageError``."""
     try:
         yield
     except StorageError:
@@ -219,11 +219,11 @@ def _reading(path: Path, db: Rdict) -> Iterator[None]:
     except Exception as e:
         raise explain(path, "cannot be opened", e) from None
     finally:
-        _give_up(db)
+        _close_quietly(db)
 
 
-def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
-    """Open a database to read it; also its column families, and how its log is torn."""
+def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
+    """Open a database for reading; returns also its column families and its torn write."""
     try:
         check_marker(path)
         ends, torn = check_log(path)
@@ -231,9 +231,9 @@ def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
     except OSError as e:
         raise StorageError(f"{path}: cannot be read: {e.strerror}") from e
     names = _family_names(path)
-    # rows that are only in the log are read from it, into memory; a torn end is left there
+    # rows that are only in the log are read into memory; a torn end is left there
     access, mode = AccessType.read_only(False), DBRecoveryMode.tolerate_corrupted_tail_records()
-    if torn is not None:  # RocksDB would not take it for one in each case
+    if torn is not None:  # RocksDB does not always recognise one
         mode = DBRecoveryMode.point_in_time()
     db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
     try:
@@ -242,18 +242,18 @@ def _open_unchanged(path: Path) -> tuple[Rdict, list[str], Torn | None]:
         if torn is not None and db.latest_sequence_number() < torn.sequence:
             raise StoreDamagedError(f"{path}: the event store is damaged: a checksum of its log")
     except StorageError:
-        _give_up(db)
+        _close_quietly(db)
         raise
     return db, names, torn
 
 
 def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
-    """Write to new, synced files what was read from the log, and check that writing works.
+    """Write rows that were read from the log to new, synced files, and check that writing works.
 
-    After a failed sync the kernel may show in the log what the disk does not have.
+    After a failed sync, the kernel may return rows of the log that are not on the disk.
 
     Args:
-        db: a database that was just opened.
+        db: a database that was just opened for writing.
         families: its column families.
 
     Raises:
@@ -265,7 +265,7 @@ def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
 
 
 def open_for_reading(path: Path) -> Rdict:
-    """Open a database that nobody has open, without changing or locking it.
+    """Open a database that no process has open, without changing or locking it.
 
     Raises:
         StorageError: as :func:`open_database`; also if there is none.
@@ -276,7 +276,7 @@ def open_for_reading(path: Path) -> Rdict:
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
     except StorageError:
-        _give_up(db)
+        _close_quietly(db)
         raise
     return db
 
@@ -285,24 +285,24 @@ def check_exists(path: Path) -> None:
     """Refuse a path that is no event store.
 
     Raises:
-        StorageError: there is nothing, or something else.
+        StorageError: it does not exist, or is not an event store.
     """
     try:
         is_directory, has_current = path.is_dir(), (path / "CURRENT").exists()
     except OSError as e:
-        raise StorageError(f"{path}: cannot be looked at: {e.strerror}") from e
+        raise StorageError(f"{path}: cannot be inspected: {e.strerror}") from e
     if not is_directory:
-        raise StorageError(f"{path}: no event store: no such directory")
+        raise StorageError(f"{path}: not an event store: no such directory")
     if not has_current:
         raise StoreDamagedError(f"{path}: damaged, or not an event store: no file CURRENT")
 
 
 def explain(path: Path, what: str, error: BaseException) -> StorageError:
-    """What an exception of RocksDB stands for: it has but one class, and a text.
+    """Convert an exception of RocksDB, which only has a text, to an error.
 
     Args:
-        path: of the store.
-        what: what failed.
+        path: path of the store.
+        what: the operation that failed.
         error: the exception.
     """
     reason = str(error)
@@ -329,12 +329,12 @@ def _open(
 def _make_directory(path: Path) -> None:
     missing = [i for i in (path, *path.parents) if not i.exists()]
     path.mkdir(directories.PRIVATE, parents=True, exist_ok=True)
-    for made in missing:  # a power cut must not take back the directory of a synced file
-        directories.sync(made.parent)
+    for created in missing:  # a power cut must not remove the directory of a synced file
+        directories.sync(created.parent)
 
 
 def _refuse_strange_files(path: Path) -> None:
-    """CURRENT is written last when a database is made; data comes after it."""
+    """Refuse data without CURRENT: creating a database writes CURRENT before any data."""
     for file in sorted(path.iterdir()):
         if not file.name.startswith(_CREATION) and file.suffix != ".dbtmp":
             raise StoreDamagedError(
@@ -346,7 +346,7 @@ def _family_names(path: Path) -> list[str]:
     try:
         return Rdict.list_cf(str(path))
     except Exception:
-        # opening will say why, and first of all whether it is locked
+        # opening it raises the reason, and first of all whether it is locked
         return ["default", *FAMILIES]
 
 
@@ -356,7 +356,7 @@ def _create_families(db: Rdict, names: Iterable[str], cache: Cache) -> None:
 
 
 def _begin_log(db: Rdict) -> None:
-    """Write the format, and what makes the new log of this database like no other."""
+    """Write the format, and random bytes that make the new log unique."""
     batch = WriteBatch(raw_mode=True)
     batch.put(LOG_KEY, secrets.token_bytes(16))
     batch.put(FORMAT_KEY, str(FORMAT).encode())
@@ -364,7 +364,7 @@ def _begin_log(db: Rdict) -> None:
 
 
 def synced() -> WriteOptions:
-    """Of a write that is durable when it is done."""
+    """Options of a write that is durable when it returns."""
     options = WriteOptions()
     options.sync = True
     return options
@@ -373,9 +373,9 @@ def synced() -> WriteOptions:
 def _options(cache: Cache, mode: DBRecoveryMode) -> Options:
     options = _family_options("default", cache)
     options.create_if_missing(True)
-    # What was acknowledged was synced, and is never dropped silently: any damage of the log
-    # refuses to open. A torn write at its end was cut off before (``log_files``). The
-    # default of RocksDB would go on without everything that follows the damage.
+    # Acknowledged rows were synced, and are never dropped silently: with any damage of the log,
+    # the store does not open. A torn write at its end was truncated before (``log_files``). By
+    # default, RocksDB would open without everything after the damage.
     options.set_wal_recovery_mode(mode)
     options.set_max_total_wal_size(MAX_WAL_BYTES)
     options.set_db_write_buffer_size(ALL_WRITE_BUFFERS_BYTES)
@@ -396,9 +396,9 @@ def _family_options(name: str, cache: Cache) -> Options:
     # indexes and filters too are bounded by the cache, however large the store grows
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    # In pieces of a few kB, of which the ones in use are kept. Whole ones grow to some MB
-    # with their file, which is more than a shard of the cache has: they would not be kept
-    # at all, and each row that is read would read one first (1 to 2 ms a row).
+    # Partitions of a few kB are cached as they are used. Whole indexes grow to some MB with their
+    # file, more than a shard of the cache: they would not be cached at all, and every read of a row
+    # would read one first (1 to 2 ms per row).
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_pin_top_level_index_and_filter(True)

@@ -1,13 +1,12 @@
 """Deleting the oldest events of some types, in all column families at once.
 
-Runs on the retention thread. A :class:`Deletion` is a commit as any other: after it, as
-before it, every family says the same, so that a crash leaves a consistent store. Sessions
-that are registered meanwhile may join it.
+Runs on the retention thread. A :class:`Deletion` is an ordinary commit: all families stay
+consistent, even after a crash. Sessions that are registered meanwhile may join it.
 
-``event``: a range where many events of a type go, else key by key. ``source``: by key (an
-event that comes now may lie anywhere in it). ``session``: rewritten without the events, or
-deleted with its row in ``server`` when none is left, many that follow each other as a range.
-``default``: how far ids and clock of a server had come, where one of its sessions is deleted.
+``event``: by range if many events of a type are deleted, else by key. ``source``: by key (a new
+event may have any position in it). ``session``: rewritten without the events, or deleted with its
+row in ``server`` if none is left; many successive ones by range. ``default``: the last id and
+timestamp of a server, if one of its sessions is deleted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +15,17 @@ from typing import NamedTuple
 from rocksdict import ColumnFamily, RdictIter
 
 from eventer_bridge import limits
-from eventer_bridge.backends.pacing import yield_gil
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_sessions
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.turns import yield_gil
 
 
 class StoredEvent(NamedTuple):
-    """A row of ``event``; ``is_latest`` where no event of its type comes after it."""
+    """A row of ``event``; ``is_latest``: no event of its type comes after it."""
 
     key: bytes
     value: bytes
@@ -34,7 +33,7 @@ class StoredEvent(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """As ``retention.event_bytes`` counts it."""
+        """Size, as ``retention.event_bytes`` computes it."""
         return len(self.key) + len(self.value)
 
 
@@ -43,7 +42,7 @@ def ext_oldest(
 ) -> list[StoredEvent]:
     """The first events of some types, in natural order.
 
-    Sessions are walked as long as that is cheaper than to seek every type.
+    Sessions are walked as long as that is cheaper than seeking every type.
     """
     sessions = scan_sessions(
         snapshot,
@@ -63,7 +62,7 @@ def ext_oldest(
 
 
 def _has_next(snapshot: Snapshot, iterator: RdictIter, key: bytes) -> bool:
-    """Whether an iterator, which is behind an event, is at another one of its type."""
+    """Whether an iterator, which is after an event, is at another one of its type."""
     if not iterator.valid():
         return False
     following: bytes = iterator.key()
@@ -75,15 +74,15 @@ class Deletion:
 
     Args:
         store: the store.
-        snapshot: where ``events`` were found.
-        events: the first events of some types from a place on, in natural order, without
-            the latest of each.
-        with_ranges: false: key by key, whatever comes meanwhile.
+        snapshot: snapshot that ``events`` were read from.
+        events: the first events of some types from a position on, in natural order, without the
+            latest of each.
+        with_ranges: whether to delete ranges; false: by key only.
 
     Attributes:
         commit: the deletion.
-        newest: session key up to which it deletes ranges; empty without ranges. No event
-            up to there may be written between the snapshot and the deletion.
+        newest: session key up to which ranges are deleted; empty: no ranges. No event up to there
+            may be written between the snapshot and the deletion.
     """
 
     def __init__(
@@ -106,8 +105,8 @@ class Deletion:
         by_type: dict[TypeId, list[bytes]] = {}
         source_cf = store.handle("source")
         for key, value, _ in events:
-            type_id, place = key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]
-            self._batch.delete(type_id + keys.source_of(value) + place, source_cf)
+            type_id, position = key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]
+            self._batch.delete(type_id + keys.source_of(value) + position, source_cf)
             by_type.setdefault(type_id, []).append(key)
         for of_type in by_type.values():
             self._delete_rows(of_type, store.handle("event"))
@@ -119,7 +118,7 @@ class Deletion:
         for key, _, _ in events:
             session_key = key[keys.TYPE_BYTES : -keys.INT_BYTES]
             gone.setdefault(session_key, set()).add(key[-keys.INT_BYTES :])
-        runs: list[list[bytes]] = [[]]  # sessions to be deleted that follow each other
+        runs: list[list[bytes]] = [[]]  # successive sessions to be deleted
         iterator = snapshot.iterator("session")
         for session_key, instances in gone.items():  # in the order of the keys
             if not (iterator.valid() and iterator.key() == session_key):
@@ -136,7 +135,7 @@ class Deletion:
             self._delete_servers(store, run)
 
     def _delete_servers(self, store: Store, session_keys: Iterable[bytes]) -> None:
-        """Delete rows of ``server``; sessions of one server follow each other there, too."""
+        """Delete rows of ``server``; successive sessions of a server are successive there, too."""
         by_server: dict[bytes, list[bytes]] = {}
         timestamps: dict[bytes, bytes] = {}
         for session_key in session_keys:
@@ -151,7 +150,7 @@ class Deletion:
                 self._batch.put(keys.DELETED_KEY + server, position)
 
     def _delete_rows(self, row_keys: Sequence[bytes], family: ColumnFamily) -> None:
-        """Delete rows that follow each other."""
+        """Delete successive rows."""
         if self._with_ranges and len(row_keys) >= limits.RETENTION_RANGE_ROWS:
             self._batch.delete_range(row_keys[0], row_keys[-1] + b"\x00", family)
         else:

@@ -1,11 +1,11 @@
-"""Directories of stores: making, copying and removing them so that a crash leaves no half.
+"""Directories of stores: creating, copying and removing them atomically.
 
-Runs on threads that may block. A directory is made under a name of its own beside its
-place (or on the store's file system), synced, and renamed when it is whole.
+Runs on threads that may block. A directory is created under a temporary name beside its target (or
+on the store's file system), synced, and renamed when it is complete.
 
-What is stored is its owner's only: directories of stores have mode 0700, which is enough to keep
-others out whatever is in them. Files have 0600 where the process makes them so
-(:func:`private_files`): RocksDB knows no modes, only the umask, which is the whole process'.
+Stores are private to their owner: directories have mode 0700, which is enough to keep others out.
+Files have mode 0600 if the process sets it (:func:`private_files`): RocksDB only knows the umask,
+which applies to the whole process.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Final
 from eventer_bridge.errors import ClosedError, StorageError
 
 PARTIAL: Final = ".partial"
-"""End of the name of a directory that is being made."""
+"""Suffix of the name of a directory that is being created."""
 
 PRIVATE: Final = 0o700
 """Mode of the directory of a store."""
@@ -28,10 +28,10 @@ PRIVATE: Final = 0o700
 
 @contextlib.contextmanager
 def private_files() -> Iterator[None]:
-    """Files and directories that the process makes meanwhile are its user's only.
+    """Make files and directories that the process creates in the block private to its user.
 
-    For processes that have no other umask to mind, such as the gateway and the commands that
-    make stores; in those of others, it would be theirs.
+    For processes of our own, such as the gateway and the commands that create stores: the umask of
+    an embedding program is not ours to change.
     """
     before = os.umask(0o077)
     try:
@@ -41,13 +41,13 @@ def private_files() -> Iterator[None]:
 
 
 def make_private(path: Path) -> int:
-    """Take all rights of others from a directory and its files.
+    """Remove all rights of other users on a directory and its files.
 
     Returns:
-        How many of them others had rights on.
+        Number of files on which others had rights.
 
     Raises:
-        OSError: it may not be done.
+        OSError: this process may not change them.
     """
     n_open = 0
     for file in (path, *path.iterdir()):
@@ -60,13 +60,13 @@ def make_private(path: Path) -> int:
 
 @contextlib.contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """A directory that appears at ``path`` when the body is done, and not at all if it fails.
+    """Create a directory that appears at ``path`` when the block is done, or not if it fails.
 
     Yields:
-        Where to fill it: a name beside it that does not exist yet.
+        A path beside it that does not exist yet, to create and fill.
 
     Raises:
-        StorageError: something is there, or it cannot be made.
+        StorageError: the path exists, or cannot be created.
     """
     path = path.absolute()
     with _os_errors(path):
@@ -87,14 +87,14 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def refuse_within_store(path: Path) -> None:
-    """Refuse a place in the directory of an event store: what is there is the store's.
+    """Refuse a path inside an event store.
 
     Raises:
-        StorageError: it is in one.
+        StorageError: it is inside one.
     """
     for parent in path.resolve().parents:
         if _is_database(parent):
-            raise StorageError(f"{path}: is in the event store {parent}: name a place outside it")
+            raise StorageError(f"{path}: is in the event store {parent}: choose a path outside it")
 
 
 def _is_database(path: Path) -> bool:
@@ -105,23 +105,23 @@ def _is_database(path: Path) -> bool:
 
 
 def refuse_unfinished(path: Path) -> None:
-    """Refuse to make a store where a command is making one, or did not get to its end.
+    """Refuse to create a store where a command is creating one, or was interrupted.
 
     Raises:
-        StorageError: it is so.
+        StorageError: there is a partial directory.
     """
     partial = path.with_name(path.name + PARTIAL)
     if os.path.lexists(partial):
         raise StorageError(
-            f"{partial}: exists already: remove it, if nobody is making {path} right now"
+            f"{partial}: exists already: remove it, unless something is creating {path} right now"
         )
 
 
 def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
-    """Refuse a place that is taken.
+    """Refuse a path that exists.
 
     Raises:
-        StorageError: something is there; with ``may_be_empty`` other than an empty directory.
+        StorageError: it exists; with ``may_be_empty``: and is not an empty directory.
     """
     if not os.path.lexists(path):
         return
@@ -130,7 +130,7 @@ def refuse_existing(path: Path, *, may_be_empty: bool) -> None:
     if any(path.iterdir()):
         raise StorageError(f"{path}: exists already, and is not empty")
     if path.is_mount():
-        raise StorageError(f"{path}: is a mount point: name a directory in it")
+        raise StorageError(f"{path}: is a mount point: choose a directory in it")
 
 
 def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
@@ -139,11 +139,11 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
     Args:
         source: the directory.
         target: a path that does not exist, in a directory that does.
-        is_stopped: asked before each file is copied.
+        is_stopped: called before each file is copied; true cancels.
 
     Raises:
         OSError: it failed.
-        ClosedError: it was stopped.
+        ClosedError: it was cancelled.
     """
     try:
         source.rename(target)
@@ -162,13 +162,13 @@ def move(source: Path, target: Path, is_stopped: Callable[[], bool]) -> None:
 
 
 def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: False) -> None:
-    """Copy the files of a store into a new directory, synced; what is no file is left out.
+    """Copy the files of a store to a new directory, and sync them; other entries are left out.
 
-    CURRENT, without which it is no store, comes last: a copy that was killed is none.
+    CURRENT, without which it is no store, is copied last: an interrupted copy is no store.
 
     Raises:
         OSError: it failed.
-        ClosedError: it was stopped.
+        ClosedError: it was cancelled.
     """
     target.mkdir(mode=PRIVATE)
     files = [i for i in source.iterdir() if i.is_file() and i.name != "LOCK"]
@@ -184,7 +184,7 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a directory.
+    """Sync a file, or the entries of a directory.
 
     Raises:
         OSError: it failed.
@@ -197,9 +197,9 @@ def sync(path: Path) -> None:
 
 
 def give_to_owner_of(pattern: Path, path: Path) -> None:
-    """Give a directory of files to the owner of another, if we may (as root).
+    """Give a directory of files to the owner of another one, if this process is root's.
 
-    So that the gateway can use files that its operator's command made.
+    So the gateway can use files that its operator's command created.
 
     Raises:
         OSError: it failed.
@@ -217,4 +217,4 @@ def _os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise StorageError(f"{path}: cannot be made: {e.strerror}") from e
+        raise StorageError(f"{path}: cannot be created: {e.strerror}") from e

@@ -1,4 +1,4 @@
-"""What is in a store, as far as it can be told without reading all of it.
+"""Summary of a store, as far as it is known without reading every row.
 
 Runs on a thread that may block.
 """
@@ -14,7 +14,7 @@ from eventer_bridge.model import Timestamp
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What is stored of one server.
+    """Sessions of one server that are stored.
 
     Attributes:
         server_id: identifier of the server.
@@ -22,7 +22,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
         last_session: the greatest session id.
         first_timestamp: of the first session.
         last_timestamp: of the last session.
-        mark: the greatest session id that may have been given.
+        mark: the greatest session id that may have been allocated.
     """
 
     server_id: int
@@ -34,20 +34,20 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
-    """See the module.
+    """See the module; printed by ``mariner store info --json``.
 
     Attributes:
         format: version of the layout.
-        history: name of the history (``history``), None for a store of before.
+        history: name of the history (``history``), None if the store has none yet.
         events: stored events, an estimate (``verify`` counts them).
         event_types: known event types, exactly.
-        spent: what those cost that each client brought (``type_budget``).
+        spent: cost of the types that each client registered first (``type_budget``).
         first_timestamp: the least timestamp, None where there are no events.
         last_timestamp: the greatest timestamp.
         servers: servers with events, by id.
-        index_bytes: bytes of sorted files by column family; rows that are only in the
-            log are not in it.
-        disk_bytes: bytes of the disk that all files of the store take.
+        index_bytes: bytes of sorted files by column family, without rows that are only in
+            the log.
+        disk_bytes: disk space of all files of the store.
     """
 
     format: int
@@ -63,7 +63,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
 
 
 def ext_info(store: Store) -> StoreInfo:
-    """Look at a store; a few reads for each server.
+    """Summarise a store: reads all event types, and a few rows for each server.
 
     Raises:
         StorageError: it could not be read.
@@ -81,13 +81,18 @@ def ext_info(store: Store) -> StoreInfo:
         spent=store.ext_spent(),
         first_timestamp=None if first is None else keys.decode_timestamp(first),
         last_timestamp=None if last is None else keys.decode_timestamp(last),
-        servers=list(_servers(store)),
+        servers=list(ext_servers(store)),
         index_bytes={name: store.file_bytes(name) for name in (*FAMILIES, "default")},
         disk_bytes=store.disk_bytes(),
     )
 
 
-def _servers(store: Store) -> Iterator[ServerInfo]:
+def ext_servers(store: Store) -> Iterator[ServerInfo]:
+    """The servers that have events, by id; a few reads for each, and none of the rest.
+
+    Raises:
+        StorageError: it could not be read.
+    """
     snapshot = store.snapshot()
     iterator = snapshot.iterator("server")
     iterator.seek_to_first()

@@ -1,27 +1,27 @@
 """Keys and values of the store: bytes whose order is the order of the events.
 
-Pure functions, for any thread. Every integer is big-endian with its sign bit flipped, so
-that comparing bytes compares values. Keys have a fixed size, so that many of them can be
-decoded at once (``numpy`` over the joined keys)::
+Pure functions, for any thread. Integers are big-endian, signed ones with the sign bit flipped,
+so that comparing bytes compares values. Keys have a fixed size, so that many of them can be
+decoded at once (``numpy`` over the joined keys, as Spark's source does)::
 
-    place     = timestamp (12) · server (8) · session (8) · instance (8)       36 bytes
+    position  = timestamp (12) · server (8) · session (8) · instance (8)       36 bytes
     timestamp = s (8) · us (4)
 
-    event     type (4) · place                                     → value of the event
-    source    type (4) · no_source (1) · source timestamp (12) · place   → nothing
-    session   place without instance (28)          → (instance (8) · type (4)) per event
+    event     type (4) · position                                  → value of the event
+    source    type (4) · no_source (1) · source timestamp (12) · position → nothing
+    session   position without instance (28)       → (instance (8) · type (4)) per event
     server    server (8) · session (8)                             → timestamp
     type      type (4)                                             → JSON array of segments
     default   "format"                                             → see ``contents``
               "reserved" · server (8)                              → session (8)
               "deleted" · server (8)                    → session (8) · timestamp
-              "types of " · who                         → what the types cost that who
-                                                          brought (8)
+              "types of " · owner                       → price of the types that this owner
+                                                          registered first (8)
               "log"                                     → random, see ``acknowledged``
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``unfinished``
 
-The order of places is the natural order of events (001, "Event ordering"), ties between
+The order of positions is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
 source timestamp (zeros follow): such events come last in either direction.
 
@@ -53,16 +53,36 @@ TypeId: TypeAlias = bytes
 KEY_MAX: Final = b"\xff" * 64
 """``prefix + KEY_MAX`` lies behind every key that begins with ``prefix``."""
 
-TYPE_BYTES: Final = 4
-INT_BYTES: Final = 8
-TIMESTAMP_BYTES: Final = 12
-ID_BYTES: Final = 24
-SERVER_KEY_BYTES: Final = 16
-SESSION_KEY_BYTES: Final = 28
-PLACE_BYTES: Final = 36
-ENTRY_BYTES: Final = 12
-EVENT_KEY_BYTES: Final = 40
-SOURCE_KEY_BYTES: Final = 53
+TIMESTAMP_FIELDS: Final = {"s": "Q", "us": "I"}
+SESSION_FIELDS: Final = {**TIMESTAMP_FIELDS, "server": "Q", "session": "Q"}
+EVENT_FIELDS: Final = {"type": "I", **SESSION_FIELDS, "instance": "Q"}
+"""Fields of keys in order, each with its code in ``struct``, which ``numpy`` knows as well."""
+
+BYTE_ORDER: Final = ">"
+SIGN_BIT: Final = 1 << 63
+"""Flipped in every ``Q`` field: seconds and ids are signed, all other fields are not."""
+
+
+def _struct(fields: Mapping[str, str]) -> Struct:
+    return Struct(BYTE_ORDER + "".join(fields.values()))
+
+
+_TYPE: Final = Struct(BYTE_ORDER + EVENT_FIELDS["type"])
+_INT: Final = Struct(BYTE_ORDER + EVENT_FIELDS["instance"])
+_TIMESTAMP: Final = _struct(TIMESTAMP_FIELDS)
+_SESSION: Final = _struct(SESSION_FIELDS)
+_EVENT: Final = _struct({**EVENT_FIELDS, "type": f"{_TYPE.size}s"})
+
+TYPE_BYTES: Final = _TYPE.size
+INT_BYTES: Final = _INT.size
+TIMESTAMP_BYTES: Final = _TIMESTAMP.size
+ID_BYTES: Final = 3 * INT_BYTES
+SERVER_KEY_BYTES: Final = 2 * INT_BYTES
+SESSION_KEY_BYTES: Final = _SESSION.size
+POSITION_BYTES: Final = TIMESTAMP_BYTES + ID_BYTES
+ENTRY_BYTES: Final = INT_BYTES + TYPE_BYTES
+EVENT_KEY_BYTES: Final = _EVENT.size
+SOURCE_KEY_BYTES: Final = TYPE_BYTES + 1 + TIMESTAMP_BYTES + POSITION_BYTES
 
 HAS_SOURCE: Final = b"\x00"
 NO_SOURCE: Final = b"\x01"
@@ -70,33 +90,30 @@ NO_SOURCE: Final = b"\x01"
 FORMAT_KEY: Final = b"format"
 RESERVED_KEY: Final = b"reserved"
 DELETED_KEY: Final = b"deleted"
-"""The last of a server's sessions that retention deleted whole, so that ids and clock of the
-server never go back by it."""
+"""The last session of a server that retention deleted completely, so that its ids and clock never
+go back."""
 
 LOG_KEY: Final = b"log"
-"""What is written first to a new log, so that it is like no other (``acknowledged``). Of no
-meaning later."""
+"""First row of a new log: random bytes that make the log unique (``acknowledged``). Not read
+later."""
 
 HISTORY_KEY: Final = b"history"
-"""Which history the store is of (``history``). Versions that know of none leave it as it is."""
+"""History of the store (``history``). Earlier versions leave it unchanged."""
 
 UNFINISHED_KEY: Final = b"unfinished"
-"""Which session is being written in parts (``unfinished``)."""
+"""Session that is being written in parts (``unfinished``)."""
 
 JSON_FLAG: Final = 1
 BINARY_FLAG: Final = 2
 SOURCE_FLAG: Final = 4
 """Flags of a value: the payload is JSON, or binary; there is a source timestamp."""
 
-SPENT_KEY: Final = b"types of "
-"""What the types cost that somebody brought, whose name follows in UTF-8 (``type_budget``)."""
+VALUE_HEAD_BYTES: Final = 1
+SOURCED_HEAD_BYTES: Final = VALUE_HEAD_BYTES + TIMESTAMP_BYTES
+"""Size of the value before the payload: flags, or flags and a source timestamp."""
 
-_BIAS: Final = 1 << 63
-_TYPE: Final = Struct(">I")
-_INT: Final = Struct(">Q")
-_TIMESTAMP: Final = Struct(">QI")
-_SESSION: Final = Struct(">QIQQ")
-_EVENT: Final = Struct(">4sQIQQQ")
+SPENT_KEY: Final = b"types of "
+"""Price of the types of an owner, whose name follows in UTF-8 (``type_budget``)."""
 
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
 _JSON_ONLY: Final = _FLAGS[JSON_FLAG]
@@ -106,7 +123,7 @@ _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def encode_type_id(number: int) -> TypeId:
-    """Number of a type, from 0, as it stands in keys."""
+    """Number of a type, from 0, as in keys."""
     return _TYPE.pack(number)
 
 
@@ -116,15 +133,15 @@ def decode_type_id(type_id: TypeId) -> int:
 
 
 def split_types(type_ids: bytes) -> list[TypeId]:
-    """Ids of types that stand one behind the other."""
+    """Split joined type ids."""
     return [type_ids[i : i + TYPE_BYTES] for i in range(0, len(type_ids), TYPE_BYTES)]
 
 
 def encode_type(event_type: EventType) -> bytes:
-    """Segments of a type.
+    """Segments of a type as JSON.
 
     Raises:
-        InvalidEventError: a segment has no UTF-8 form (a lone surrogate).
+        InvalidEventError: a segment cannot be encoded as UTF-8 (a lone surrogate).
     """
     try:
         return msgspec.json.encode(event_type)
@@ -139,17 +156,17 @@ def decode_type(data: bytes) -> EventType:
 
 def encode_int(value: int) -> bytes:
     """A signed 64-bit integer, as 8 bytes."""
-    return _INT.pack(value + _BIAS)
+    return _INT.pack(value + SIGN_BIT)
 
 
 def decode_int(data: bytes) -> int:
     """The opposite of :func:`encode_int`."""
     number: int = _INT.unpack(data)[0]
-    return number - _BIAS
+    return number - SIGN_BIT
 
 
 def encode_owner(owner: str) -> bytes:
-    """Key of what the types of an owner cost."""
+    """Key of the price of an owner's types."""
     return SPENT_KEY + owner.encode("utf-8", "surrogatepass")
 
 
@@ -160,51 +177,53 @@ def decode_owner(key: bytes) -> str:
 
 def encode_timestamp(timestamp: Timestamp) -> bytes:
     """A timestamp, as 12 bytes."""
-    return _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
+    return _TIMESTAMP.pack(timestamp.s + SIGN_BIT, timestamp.us)
 
 
 def decode_timestamp(data: bytes, offset: int = 0) -> Timestamp:
     """The opposite of :func:`encode_timestamp`."""
     s, us = _TIMESTAMP.unpack_from(data, offset)
-    return Timestamp(s - _BIAS, us)
+    return Timestamp(s - SIGN_BIT, us)
 
 
 def is_timestamp(data: bytes, offset: int = 0) -> bool:
-    """Whether :func:`decode_timestamp` would decode it."""
+    """Whether :func:`decode_timestamp` can decode it."""
     us: int = _TIMESTAMP.unpack_from(data, offset)[1]
     return us < 1_000_000
 
 
 def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
-    """Key of a session: the place of its events without their instance."""
-    return _SESSION.pack(timestamp.s + _BIAS, timestamp.us, server + _BIAS, session + _BIAS)
+    """Key of a session: the position of its events without their instance."""
+    return _SESSION.pack(
+        timestamp.s + SIGN_BIT, timestamp.us, server + SIGN_BIT, session + SIGN_BIT
+    )
 
 
 def source_of(value: bytes) -> bytes:
-    """``no_source`` and the source timestamp of an event, from its value (13 bytes)."""
+    """``no_source`` and the source timestamp of an event (13 bytes), from its value."""
     if value[0] & SOURCE_FLAG:
-        return HAS_SOURCE + value[1 : 1 + TIMESTAMP_BYTES]
+        return HAS_SOURCE + value[VALUE_HEAD_BYTES:SOURCED_HEAD_BYTES]
     return _WITHOUT_SOURCE
 
 
 def event_key(key: bytes) -> bytes:
     """Key in ``event``, from a key in ``event`` or ``source``."""
-    return key[:TYPE_BYTES] + key[-PLACE_BYTES:]
+    return key[:TYPE_BYTES] + key[-POSITION_BYTES:]
 
 
 def session_of(key: bytes) -> bytes:
     """Key in ``session``, from a key in ``event`` or ``source``."""
-    return key[-PLACE_BYTES:-INT_BYTES]
+    return key[-POSITION_BYTES:-INT_BYTES]
 
 
 def payload_of(value: bytes) -> Payload | None:
     """Payload of an event, from its value."""
-    begin = 1 + TIMESTAMP_BYTES if value[0] & SOURCE_FLAG else 1
-    return _decode_payload(value, begin)
+    has_source = value[0] & SOURCE_FLAG
+    return _decode_payload(value, SOURCED_HEAD_BYTES if has_source else VALUE_HEAD_BYTES)
 
 
 def encode_id(event_id: EventId) -> bytes:
-    """Server, session and instance: the end of a place."""
+    """Server, session and instance: the end of a position."""
     return b"".join(map(encode_int, (event_id.server, event_id.session, event_id.instance)))
 
 
@@ -222,11 +241,11 @@ def find_entry(entries: bytes, instance: bytes) -> TypeId | None:
 
 
 def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
-    """What is left of a session's entries.
+    """Remove entries of a session.
 
     Args:
         entries: value of the session.
-        instances: those that go, encoded.
+        instances: instances to remove, encoded.
     """
     if len(entries) == ENTRY_BYTES * len(instances):
         return b""
@@ -235,11 +254,10 @@ def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
 
 
 def encode_value(event: Event) -> tuple[bytes, bytes]:
-    """What is kept of an event besides its key.
+    """Encode an event, without its key.
 
     Returns:
-        ``no_source`` and the source timestamp (13 bytes, as :func:`source_of` finds them in
-        the value), and the value.
+        ``no_source`` and the source timestamp (13 bytes, as from :func:`source_of`), and the value.
     """
     timestamp, payload = event.source_timestamp, event.payload
     if timestamp is None:
@@ -247,13 +265,13 @@ def encode_value(event: Event) -> tuple[bytes, bytes]:
             return _WITHOUT_SOURCE, _JSON_ONLY + payload.data
         has_source, source, head = 0, _WITHOUT_SOURCE, b""
     else:
-        head = _TIMESTAMP.pack(timestamp.s + _BIAS, timestamp.us)
+        head = _TIMESTAMP.pack(timestamp.s + SIGN_BIT, timestamp.us)
         has_source, source = SOURCE_FLAG, HAS_SOURCE + head
     if isinstance(payload, JsonPayload):
         return source, b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
     if payload is None:
         return source, _FLAGS[has_source] + head
-    # what is only stored and handed out again need not be good Unicode
+    # the label is only stored and returned, and need not be valid Unicode
     label = payload.data_type.encode("utf-8", "surrogatepass")
     size = _TYPE.pack(len(label))
     return source, b"".join((_FLAGS[has_source | BINARY_FLAG], head, size, label, payload.data))
@@ -264,41 +282,48 @@ def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) ->
 
     Args:
         key: key of the event.
-        value: what :func:`encode_value` made.
-        names: types by their ids.
+        value: value by :func:`encode_value`.
+        names: types by id.
     """
     type_id, s, us, server, session, instance = _EVENT.unpack(key)
     source_timestamp = None
-    begin = 1
-    if value[0] & SOURCE_FLAG:
-        source_timestamp = decode_timestamp(value, 1)
-        begin += TIMESTAMP_BYTES
+    begin = VALUE_HEAD_BYTES
+    kind = value[0]
+    if kind & SOURCE_FLAG:
+        source_timestamp = decode_timestamp(value, VALUE_HEAD_BYTES)
+        begin = SOURCED_HEAD_BYTES
+        kind &= ~SOURCE_FLAG
+    payload: Payload | None
+    if kind == JSON_FLAG:  # most of them
+        payload = JsonPayload(msgspec.Raw(value[begin:]))
+    else:
+        payload = _decode_payload(value, begin)
     return Event(
-        EventId(server - _BIAS, session - _BIAS, instance - _BIAS),
+        EventId(server - SIGN_BIT, session - SIGN_BIT, instance - SIGN_BIT),
         names[type_id],
-        Timestamp(s - _BIAS, us),
+        Timestamp(s - SIGN_BIT, us),
         source_timestamp,
-        _decode_payload(value, begin),
+        payload,
     )
 
 
 def check_value(value: bytes) -> None:
-    """Refuse what :func:`encode_value` cannot have made.
+    """Refuse a value that :func:`encode_value` cannot have returned.
 
     Raises:
-        ValueError: it says why.
+        ValueError: the value is damaged; the text says why.
     """
     kind = value[0] & ~SOURCE_FLAG if value else -1
-    begin = 1
+    begin = VALUE_HEAD_BYTES
     if value and value[0] & SOURCE_FLAG:
-        begin += TIMESTAMP_BYTES
-        if len(value) < begin or not is_timestamp(value, 1):
+        begin = SOURCED_HEAD_BYTES
+        if len(value) < begin or not is_timestamp(value, VALUE_HEAD_BYTES):
             raise ValueError("no source timestamp, but a flag says so")
     if kind == JSON_FLAG:
         try:
             _check_json(value[begin:])
         except RecursionError:
-            pass  # deeper than this process can follow, but so it was stored
+            pass  # nested too deeply for this process, but it was stored so
         except msgspec.DecodeError as e:
             raise ValueError(f"payload: {e}") from e
         str(value[begin:], "utf-8")

@@ -32,7 +32,7 @@ class LatestCache:
     row that lies behind everything that the store has and the cache has not.
 
     Args:
-        stored: the greatest place (see ``keys``) in the store, empty where it is empty.
+        stored: the greatest position (see ``keys``) in the store; empty if the store is.
         rows: the latest rows of some types.
     """
 
@@ -45,22 +45,19 @@ class LatestCache:
         """Latest row of a type; None: ask the store."""
         return self._rows.get(type_id)
 
-    def update(self, written: Mapping[TypeId, Row]) -> None:
+    def update_in_steps(self, written: Mapping[TypeId, Row]) -> Steps[None]:
+        """As :meth:`update`, of a large session. Until it is done, the next commit waits."""
+        waiting = iter(written.items())
+        while some := list(islice(waiting, STEP_ROWS)):
+            self.update(some)
+            yield
+
+    def update(self, written: Iterable[tuple[TypeId, Row]]) -> None:
         """Take note of a commit.
 
         Args:
             written: the greatest row of each type that was written.
         """
-        self._update(written.items())
-
-    def update_in_steps(self, written: Mapping[TypeId, Row]) -> Steps[None]:
-        """As :meth:`update`, of a large session. Until it is done, the next commit waits."""
-        waiting = iter(written.items())
-        while some := list(islice(waiting, STEP_ROWS)):
-            self._update(some)
-            yield
-
-    def _update(self, written: Iterable[tuple[TypeId, Row]]) -> None:
         rows = self._rows
         for type_id, row in written:
             known = rows.get(type_id)

@@ -71,26 +71,25 @@ class Database:
             raise
 
     @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[tuple[Rdict, dict[str, Rdict]]]:
         """Use the database: it stays open meanwhile. Does not wait.
+
+        Yields:
+            It as RocksDB has it, and its column families by name.
 
         Raises:
             StorageError: it is being opened again, or could not be.
         """
         with self._gate:
-            self.check_open()
+            if self._unusable is not None:
+                raise StorageError(self._unusable)
             self._n_users += 1
         try:
-            yield
+            yield self._db, self._families
         finally:
             with self._gate:
                 self._n_users -= 1
                 self._gate.notify_all()
-
-    def check_open(self) -> None:
-        """Raise ``StorageError`` while the database is being opened again, or could not be."""
-        if self._unusable is not None:
-            raise StorageError(self._unusable)
 
     def check_usable(self) -> None:
         """End who has used the database for long, if others need that it is not used.
@@ -101,7 +100,8 @@ class Database:
         """
         if self.is_closing:
             raise ClosedError(f"{self.path}: the event store is closed")
-        self.check_open()
+        if self._unusable is not None:
+            raise StorageError(self._unusable)
 
     def ext_reopen(self) -> None:
         """Close and open the database, after a commit failed; takes commits afterwards.

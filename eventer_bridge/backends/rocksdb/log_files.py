@@ -1,13 +1,13 @@
 """Check of the write-ahead log before RocksDB replays it: a torn end, or damage?
 
-A power cut, ``kill -9`` or a full disk can tear the write that was under way: the last
-record of the last log, which nobody was told of. It is cut off here, and the log says so.
-Whatever else is wrong with the log is damage of what was acknowledged. RocksDB itself does
-not tell the two apart where it matters: a damaged length near the end of the log, and a
-log that misses its end although another follows it, lose rows silently there.
+A power cut, ``kill -9`` or a full disk can tear the write in progress: the last record of the last
+log, which was not acknowledged. It is truncated here, and logged. Anything else wrong with the log
+is damage of acknowledged commits. RocksDB does not distinguish the two where it matters: a damaged
+length near the end of the log, and a log without its end that another one follows, silently lose
+rows there.
 
-This works because the store has one commit under way at a time, and because every commit
-goes through the log (``Store``): the sequence numbers of the records have no gap.
+This works because the store has one commit in progress at a time, and because every commit goes
+through the log (``Store``): the sequence numbers of the records have no gap.
 
 Format (RocksDB wiki, "Write Ahead Log File Format"): blocks of 32 KiB, of fragments that
 never cross them: masked CRC-32C of type and data (4), length (2), type (1), data. One FULL
@@ -34,22 +34,22 @@ _BATCH: Final = Struct("<QI")
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
 
 HEAD_BYTES: Final = _FRAGMENT.size + _BATCH.size
-"""What a log begins with: checksum, length and type of its first fragment, and the sequence number
-and number of operations of its first record."""
+"""Begin of a log: checksum, length and type of its first fragment, and sequence number and number
+of operations of its first record."""
 
 _Data: TypeAlias = mmap.mmap | bytes
 
 
 class _Records(NamedTuple):
-    """Whole records at the beginning of a log.
+    """Complete records at the begin of a log.
 
     Attributes:
-        first: sequence number of the first one; None where there is none.
-        following: sequence number that follows the last one.
+        first: sequence number of the first one; None: there is none.
+        following: sequence number after the last one.
         last: offset of the last one.
         last_sequence: sequence number of the last one.
-        end: offset behind the last one.
-        broken: offset of the fragment that cannot be right, or the size of the log.
+        end: offset of the end of the last one.
+        broken: offset of the first invalid fragment, or the size of the log.
     """
 
     first: int | None
@@ -60,14 +60,14 @@ class _Records(NamedTuple):
     broken: int
 
 
-class Torn(NamedTuple):
-    """A write at the end of the log that was not whole.
+class TornWrite(NamedTuple):
+    """An incomplete write at the end of the log.
 
     Attributes:
         log: the file.
-        end: offset behind what is whole.
-        size: of the file, in bytes.
-        sequence: number of the last operation that is whole.
+        end: offset of the end of the last complete record.
+        size: size of the file in bytes.
+        sequence: sequence number of the last complete operation.
     """
 
     log: Path
@@ -76,30 +76,30 @@ class Torn(NamedTuple):
     sequence: int
 
 
-class Checked(NamedTuple):
-    """What :func:`check_log` found.
+class CheckedLog(NamedTuple):
+    """Result of :func:`check_log`.
 
     Attributes:
-        ends: where each log ends that is not empty, in bytes, by its number.
-        torn: what :func:`cut_off` is to cut off; None: it ends as it should.
+        ends: end of the complete records of each non-empty log, in bytes, by its number.
+        torn: incomplete write, for :func:`truncate`; None: there is none.
     """
 
     ends: dict[int, int]
-    torn: Torn | None
+    torn: TornWrite | None
 
 
 def list_logs(path: Path) -> list[Path]:
-    """The files of a store's log, in their order."""
+    """The log files of a store, in order."""
     return sorted((i for i in path.glob("*.log") if i.stem.isdigit()), key=log_number)
 
 
 def log_number(log: Path) -> int:
-    """Number of a file of the log, from its name."""
+    """Number of a log file, from its name."""
     return int(log.stem)
 
 
-def check_log(path: Path) -> Checked:
-    """Check the log of a store that nobody has open.
+def check_log(path: Path) -> CheckedLog:
+    """Check the log of a store that no process has open.
 
     Args:
         path: directory of the store.
@@ -122,18 +122,17 @@ def check_log(path: Path) -> Checked:
             what = f"{n_missing} operations are missing before it"
             raise _damaged(log, 0, what if n_missing > 0 else "it begins before the last one ended")
         following = records.following
-    return Checked(ends, torn)
+    return CheckedLog(ends, torn)
 
 
-def cut_off(torn: Torn) -> None:
-    """Cut off a torn write, and say so.
+def truncate(torn: TornWrite) -> None:
+    """Truncate a log before its torn write, and log it.
 
     Raises:
         OSError: the log cannot be written.
     """
     mlog.warning(
-        "the event store's log ends in a torn write, which nobody was told is stored:"
-        " it is cut off",
+        "the event store's log ends in a torn write, which was never acknowledged: it is cut off",
         extra={"path": str(torn.log), "bytes": torn.size - torn.end},
     )
     with torn.log.open("r+b") as writable:
@@ -141,7 +140,7 @@ def cut_off(torn: Torn) -> None:
         os.fsync(writable.fileno())
 
 
-def _check(log: Path, *, is_last: bool) -> tuple[_Records, Torn | None]:
+def _check(log: Path, *, is_last: bool) -> tuple[_Records, TornWrite | None]:
     with (
         log.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
@@ -149,7 +148,7 @@ def _check(log: Path, *, is_last: bool) -> tuple[_Records, Torn | None]:
         size = len(data)
         records = _walk(data)
         end, following = records.end, records.following
-        if not _is_zero(data, end, size):  # RocksDB reads zeros as an end, and rightly so
+        if not _is_zero(data, end, size):  # RocksDB reads zeros as the end, rightly
             if not is_last:
                 raise _damaged(
                     log, end, f"it ends within a record, at {end}, but another log follows"
@@ -158,13 +157,13 @@ def _check(log: Path, *, is_last: bool) -> tuple[_Records, Torn | None]:
                 raise _damaged(log, end, f"no record at {records.broken}")
         elif is_last and _has_hole(data, records.last, end):
             end, following = records.last, records.last_sequence
-        else:
+        elif not (is_last and _ends_in_header(end, size)):  # the usual case
             return records, None
-    return records, Torn(log, end, size, following - 1)
+    return records, TornWrite(log, end, size, following - 1)
 
 
 def _walk(data: _Data) -> _Records:
-    """Follow lengths and types; checksums are RocksDB's work."""
+    """Follow lengths and types; RocksDB verifies the checksums."""
     size = len(data)
     first: int | None = None
     following = last = sequence = end = offset = 0
@@ -200,8 +199,8 @@ def _walk(data: _Data) -> _Records:
 def _is_torn(data: _Data, broken: int) -> bool:
     """Whether the fragment at ``broken`` was only written in part.
 
-    It is longer than the file, or in pages that never reached the disk. A fragment that is
-    all there, and whose length is damaged, has the right checksum for another length.
+    It is longer than the file, or in pages that never reached the disk. A complete fragment with a
+    damaged length has the right checksum for another length.
     """
     size = len(data)
     if broken + _FRAGMENT.size > size:
@@ -218,11 +217,15 @@ def _is_torn(data: _Data, broken: int) -> bool:
     return checksum not in _checksums(fragment)
 
 
+def _ends_in_header(end: int, size: int) -> bool:
+    """Whether the file ends within a header: RocksDB refuses it, also if it is zero so far."""
+    return 0 < size - max(end, size - size % _BLOCK_BYTES) < _FRAGMENT.size
+
+
 def _has_hole(data: _Data, begin: int, end: int) -> bool:
     """Whether a page of this record never reached the disk.
 
-    The file system writes pages in its own order. Zeros that were registered have the
-    right checksum.
+    The file system writes pages in any order. Zeros in events have the right checksum.
     """
     page = begin
     while page < end and not _is_zero(data, page, min(_next_page(page), end)):
@@ -275,7 +278,7 @@ _CHECKSUMS: Final = _checksum_table()
 
 
 def _checksums(data: bytes) -> Iterator[int]:
-    """The masked CRC-32C of every beginning of some bytes."""
+    """The masked CRC-32C of every prefix of some bytes."""
     value = 0xFFFFFFFF
     for byte in data:
         value = _CHECKSUMS[(value ^ byte) & 0xFF] ^ value >> 8

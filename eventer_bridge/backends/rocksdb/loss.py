@@ -1,9 +1,8 @@
-"""Going on without acknowledged events that the log lost: only if the operator says so.
+"""Opening a store without acknowledged events that its log lost: only if the operator accepts it.
 
-The log is kept up to where it can be used; what follows is set aside, under a name that RocksDB
-does not look at. What was in sorted files already stays, so that rows of the same session may be
-missing in one index and not in another: ``verify`` tells. Somebody may have seen what was lost, as
-after a restore (``restoring``).
+The log is kept up to the damage; the rest is set aside, under a name that RocksDB ignores. Rows in
+sorted files stay, so rows of a session may be missing in one index and not in another: ``verify``
+finds them. Clients may have seen the lost events, as after a restore (``restoring``).
 
 Runs on a thread that may block.
 """
@@ -17,25 +16,25 @@ from typing import Final
 
 from eventer_bridge.backends.rocksdb import acknowledged, database, directories
 from eventer_bridge.backends.rocksdb.log_files import list_logs, log_number
-from eventer_bridge.backends.rocksdb.restoring import ext_go_on
+from eventer_bridge.backends.rocksdb.restoring import ext_begin_history
 from eventer_bridge.errors import StorageError, StoreLossError
 
 mlog = logging.getLogger(__name__)
 
 SET_ASIDE: Final = ".lost"
-"""End of the name of a log that is not used any more."""
+"""Suffix of the name of a log that is set aside."""
 
 ACCEPTING: Final = "LOSS-ACCEPTED"
-"""File that is there from before the first change until the store is of another history: without
-it, who is interrupted leaves a store that gives ids again, and nobody would know."""
+"""File that exists from before the first change until the store has a new history: without it, an
+interruption would leave a store that reuses ids, unnoticed."""
 
 
 def ext_accept_loss(path: Path, server_id: int) -> None:
-    """Make a store that lost acknowledged events one that can be opened; the log says what.
+    """Make a store that lost acknowledged events usable again; logs the loss.
 
     Args:
-        path: its directory; nobody has it open. A store that lost nothing is not changed.
-        server_id: the server whose ids go on far above those that it may have given.
+        path: its directory; no process has it open. A store without a loss is not changed.
+        server_id: the server whose ids continue far above those it may have allocated.
 
     Raises:
         StorageError: it cannot be opened for another reason.
@@ -52,7 +51,7 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
             _set_aside(path, loss.log_number, loss.good_bytes)
             acknowledged.forget(path)
             mlog.warning(
-                "event store goes on without acknowledged events, as its operator said",
+                "event store continues without acknowledged events, as its operator asked",
                 extra={"path": str(path), "reason": str(loss)},
             )
         is_lost = accepting.exists()
@@ -61,7 +60,7 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
     finally:
         os.close(lock)
     if is_lost:
-        ext_go_on(path, (server_id,))
+        ext_begin_history(path, (server_id,))
         try:
             accepting.unlink()
             directories.sync(path)
@@ -70,10 +69,10 @@ def ext_accept_loss(path: Path, server_id: int) -> None:
 
 
 def refuse_interrupted(path: Path) -> None:
-    """Refuse a store of which somebody accepted a loss and did not come to the end.
+    """Refuse a store for which accepting a loss was interrupted.
 
     Raises:
-        StoreLossError: it is so.
+        StoreLossError: it was.
     """
     if (path / ACCEPTING).exists():
         text = f"{path}: the event store lost events, and going on without them was interrupted"
@@ -103,6 +102,6 @@ def _set_aside(path: Path, number: int, good_bytes: int) -> None:
 
 
 def _free_name(log: Path) -> Path:
-    """Where a log is set aside; what was set aside before stays."""
+    """An unused name to set a log aside."""
     names = (f"{log.name}{SET_ASIDE}{i}" for i in chain([""], (f".{n}" for n in count(1))))
     return next(path for i in names if not (path := log.with_name(i)).exists())

@@ -1,4 +1,4 @@
-"""What a backend knows of its store from the start, read when it is opened, and opened again."""
+"""Opening a store, and loading the state that a backend keeps of it, also when it reopens it."""
 
 import logging
 from collections.abc import Callable
@@ -30,12 +30,11 @@ class Opened(NamedTuple):
 
 
 def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
-    """Open a store to write, and give it a history where it has none; raises as :class:`Store`.
+    """Open a store for writing, and give it a history if it has none; raises as :class:`Store`.
 
     Args:
         path: its directory.
-        accept_loss_of: go on without acknowledged events of this server, if it lost some
-            (``loss``).
+        accept_loss_of: accept the loss of acknowledged events of this server (``loss``).
     """
     if accept_loss_of is not None:
         ext_accept_loss(path, accept_loss_of)
@@ -54,7 +53,7 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 
 def ext_load(store: Store) -> Opened:
-    """Read what is to be known.
+    """Load event types and latest events.
 
     Raises:
         StorageError: it cannot be read.
@@ -65,12 +64,12 @@ def ext_load(store: Store) -> Opened:
 
 
 def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
-    """Call it; what it raises does not keep its iterators, and so the database, alive.
+    """Call a function; an exception does not keep its iterators, and so the database, alive.
 
     Raises:
-        EventerBridgeError: what it raised.
-        StorageError: it raised something else, a mistake of ours or of RocksDB's binding; the
-            log has it.
+        EventerBridgeError: as the function.
+        StorageError: the function raised anything else, a bug of ours or of RocksDB's binding,
+            which is logged.
     """
     try:
         return ext_fn(*args)
@@ -84,6 +83,6 @@ def ext_call(ext_fn: Callable[..., T], *args: Any) -> T:
 
 
 def unexpected(error: BaseException) -> StorageError:
-    """What nobody thought of, as an error that callers handle; called where it was caught."""
+    """Log an unexpected exception, and convert it to an error that callers handle."""
     mlog.error("event store failed unexpectedly", exc_info=error)
     return StorageError(f"the event store failed unexpectedly: {type(error).__name__}: {error}")

@@ -1,50 +1,62 @@
 """Answering queries from the store (001, "Queries").
 
-A :class:`StoreReader` answers one query, on a reader thread, from one snapshot of the store, in
-two steps: find the keys of the answer and of one event more, then read the values of what
-is returned.
+The latest events of a few types come from the cache, on the event loop. Every other query has its
+turns on a reader thread and is answered from one snapshot of the store, in two steps: find the keys
+of the answer and of one more event, then read the values of the answer. What a query sees is up to
+the backend, which waits for commits before it or after it.
 
 What a query costs, besides what it returns:
 
 - latest: a seek for each type that is returned, and finding the types that are asked for.
+- timeseries of one type by timestamp: one seek; keys and values are read in one pass.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: sessions are walked (``scan.walk``).
 - timeseries with ``unique_type``: the same; events of a type that was found are skipped.
-  Every page begins at the begin, to know which types the pages before it found.
+  Every page starts from the beginning, to know which types the pages before it found.
 - timeseries with ``ids``: a look-up for each id, nothing else.
-- ``payload``: a filter as the next, which reads the value of every event that satisfies
-  the other conditions, until the answer is full. Values are read one by one and not kept.
+- ``payload``: a filter, which reads the value of every event that satisfies the other conditions
+  until the answer is full. Values are read one by one and not kept.
 - bounds of the property that is ordered by, and ``last_event_id``: nothing, they are
   sought. Bounds of the other property are a filter: what does not pass it is read too.
 - server: nothing; with rights to some types only, as timeseries.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Final, TypeAlias
 
 from eventer_bridge import limits
-from eventer_bridge.backends.common import NO_WAY_ON, result_limit, take
-from eventer_bridge.backends.readers import LargeCb
+from eventer_bridge.backends.base import QueryLoad
+from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
+from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import Row
+from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_server
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
-from eventer_bridge.backends.rocksdb.types import VisibleTypes
-from eventer_bridge.backends.rocksdb.wanted import every_type
-from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
+from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
+from eventer_bridge.errors import ClosedError, StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
     EventType,
     QueryLatestParams,
+    QueryParams,
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
 )
+from eventer_bridge.subscription import EVERYTHING, Subscription
+
+QUICK_TYPES: Final = 64
+"""Types that are looked up on the loop; more would hold up others."""
 
 ValueCb: TypeAlias = Callable[[bytes], bytes]
 """Gives the value of a row of ``event``, by its key."""
@@ -53,8 +65,132 @@ ROWS_AT_A_TIME: Final = 16
 """Rows that are read before it pauses: some 0.1 ms."""
 
 
+class QueryRunner:
+    """See the module. Everything but ``ext_…`` belongs to the event loop's thread.
+
+    Args:
+        store: what is read from.
+        types: its event types.
+        latest: its latest events.
+    """
+
+    def __init__(self, store: Store, types: TypeRegistry, latest: LatestCache) -> None:
+        self._store = store
+        self._types, self._latest = types, latest
+        self._readers = Readers(store.check_usable)
+
+    @property
+    def load(self) -> QueryLoad:
+        """Queries that are under way."""
+        return self._readers.load
+
+    @property
+    def turns(self) -> int:
+        """Turns that queries had so far."""
+        return self._readers.n_turns
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every thread that was started lives."""
+        return self._readers.is_whole
+
+    def use(self, types: TypeRegistry, latest: LatestCache) -> None:
+        """The store was opened again: go on with these."""
+        self._types, self._latest = types, latest
+
+    async def run(
+        self,
+        params: QueryParams,
+        subscription: Subscription | None,
+        client: str,
+        holding: ExitStack | None,
+    ) -> QueryResult:
+        """Answer a query from what is written by now; see ``Backend.query``."""
+        if isinstance(params, QueryTimeseriesParams) and params.ids:  # most ask for none
+            check_ids(params)
+        rights = EVERYTHING if subscription is None else subscription
+        asked = _few_types(params)
+        if asked and params.last_event_id is None:
+            if self._types.ids.keys().isdisjoint(asked):
+                return QueryResult([], False)
+            is_latest = isinstance(params, QueryLatestParams)
+            if is_latest and (rows := self._quick_latest(asked, rights)):
+                return take(self._decode(rows), limits.MAX_LATEST_RESULTS)
+        if self._store.is_closing:
+            raise ClosedError(f"{self._store.path}: the event store is closed")
+        return await self._readers.run(
+            client, partial(self._ext_run, params, asked, rights), holding
+        )
+
+    def ext_close(self) -> None:
+        """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""
+        self._readers.ext_close()
+
+    def _quick_latest(self, asked: AbstractSet[EventType], rights: Subscription) -> list[Row]:
+        """Latest events of some types, if all of them are known; else none."""
+        rows: list[Row] = []
+        for event_type in asked:
+            type_id = self._types.ids.get(event_type)
+            row = None if type_id is None else self._latest.get(type_id)
+            if row is None:
+                return []
+            if rights.is_everything or rights.matches(event_type):
+                rows.append(row)
+        return rows
+
+    def _decode(self, rows: Iterable[Row]) -> Iterator[Event]:
+        for key, value in rows:
+            yield keys.decode_event(key, value, self._types.names)
+
+    def _ext_run(
+        self,
+        params: QueryParams,
+        asked: AbstractSet[EventType],
+        rights: Subscription,
+        pause: PauseCb,
+        become_large: LargeCb,
+    ) -> QueryResult:
+        with self._store.in_use() as opened:
+            # in a function of its own: it is gone when the store is free again
+            return self._ext_answer(
+                Snapshot(self._store, *opened, pause), params, asked, rights, become_large
+            )
+
+    def _ext_answer(
+        self,
+        snapshot: Snapshot,
+        params: QueryParams,
+        asked: AbstractSet[EventType],
+        rights: Subscription,
+        become_large: LargeCb,
+    ) -> QueryResult:
+        types = self._types  # after the snapshot: it has the type of each row of it
+        reader = StoreReader(snapshot, types.names, become_large)
+        if isinstance(params, QueryLatestParams):
+            return reader.ext_latest(params, all_wanted(types, params, rights, snapshot.pause))
+        wanted: Collection[TypeId]
+        if asked and types.ids.keys() >= asked:
+            is_any_seen = rights.is_everything
+            wanted = frozenset(types.ids[i] for i in asked if is_any_seen or rights.matches(i))
+        else:
+            wanted = find_wanted(types, params, rights, snapshot.pause)
+        if isinstance(params, QueryServerParams):
+            return reader.ext_server(params, wanted)
+        return reader.ext_timeseries(params, wanted)
+
+
+def _few_types(params: QueryParams) -> AbstractSet[EventType]:
+    """The types that are asked for, if they are a few without wildcards; else none."""
+    if isinstance(params, QueryServerParams) or params.event_types is None:
+        return frozenset()
+    if len(params.event_types) > QUICK_TYPES:
+        return frozenset()
+    asked = dict.fromkeys(map(tuple, params.event_types))
+    return frozenset() if any("?" in i or "*" in i for i in asked) else asked.keys()
+
+
 class StoreReader:
-    """See the module.
+    """Answers one query, on a reader thread.
 
     Args:
         snapshot: the moment that is asked about.
@@ -69,12 +205,14 @@ class StoreReader:
         self._names = names
         self._become_large = become_large
 
-    def ext_latest(self, params: QueryLatestParams, wanted: VisibleTypes | None) -> QueryResult:
+    def ext_latest(
+        self, params: QueryLatestParams, wanted: VisibleTypes | EveryType
+    ) -> QueryResult:
         """Latest event of each type, in the order of their numbers.
 
         Args:
             params: the query; its ``event_types`` are not looked at.
-            wanted: types of interest; None: all.
+            wanted: types of interest.
 
         Raises:
             StorageError: it could not be read (so for all queries).
@@ -83,45 +221,45 @@ class StoreReader:
         first = 0
         if params.last_event_id is not None:
             key = self._snapshot.find(params.last_event_id)
-            if key is None or (wanted is not None and key[: keys.TYPE_BYTES] not in wanted):
+            if key is None or key[: keys.TYPE_BYTES] not in wanted:
                 return NO_WAY_ON
             first = keys.decode_type_id(key[: keys.TYPE_BYTES]) + 1
-        type_ids = every_type(len(self._names), first) if wanted is None else wanted.since(first)
         iterator, seek_last = self._snapshot.iterator("event"), self._snapshot.seek_last
-        each = (seek_last(iterator, type_id) for type_id in self._pausing(type_ids))
+        each = (seek_last(iterator, type_id) for type_id in self._pausing(wanted.since(first)))
         found = (key for key in each if key is not None)
         # it stands at the key that was found last
-        return self._take(found, lambda _: iterator.value(), limits.MAX_LATEST_RESULTS)
+        return self._take(found, lambda _: iterator.value(), None, limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(
-        self, params: QueryTimeseriesParams, type_ids: Collection[TypeId] | None
+        self, params: QueryTimeseriesParams, wanted: Collection[TypeId]
     ) -> QueryResult:
         """Events by timestamp or source timestamp.
 
         Args:
             params: the query; its ``event_types`` are not looked at.
-            type_ids: types of interest; None: all.
+            wanted: types of interest.
         """
-        max_results = result_limit(params.max_results)
-        timeseries = Timeseries(self._snapshot, len(self._names), params, type_ids)
-        if (in_row := timeseries.in_row()) is not None:
-            iterator = self._snapshot.iterator("event")
-            return self._take(in_row, lambda _: iterator.value(), max_results)
-        found = timeseries.find(max_results + 1)
-        return self._take(found, self._snapshot.value, max_results)
+        timeseries = Timeseries(self._snapshot, params, wanted)
+        if not timeseries.is_contiguous:
+            found = timeseries.find(result_limit(params.max_results) + 1)
+            return self._take(found, self._snapshot.value, params.max_results, limits.MAX_RESULTS)
+        iterator = self._snapshot.iterator("event")
+        return self._take(
+            timeseries.contiguous_keys(),
+            lambda _: iterator.value(),
+            params.max_results,
+            limits.MAX_RESULTS,
+        )
 
-    def ext_server(
-        self, params: QueryServerParams, type_ids: Collection[TypeId] | None
-    ) -> QueryResult:
+    def ext_server(self, params: QueryServerParams, wanted: Collection[TypeId]) -> QueryResult:
         """Events of a server, by id.
 
         Args:
             params: the query.
-            type_ids: types of interest; None: all.
+            wanted: types of interest.
         """
         if not INT64_MIN <= params.server_id <= INT64_MAX:
             return QueryResult([], False)
-        max_results = result_limit(params.max_results)
         server = keys.encode_int(params.server_id)
         last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
         start, stop = max(server, last_id), server + keys.KEY_MAX
@@ -132,12 +270,12 @@ class StoreReader:
         found = find_in_sessions(
             self._snapshot,
             chain((first,), sessions),
-            type_ids,
+            wanted,
             KeyRange(first, keys.KEY_MAX),
-            limit=max_results + 1,
+            limit=result_limit(params.max_results) + 1,
             accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
         )
-        return self._take(found, self._snapshot.value, max_results)
+        return self._take(found, self._snapshot.value, params.max_results, limits.MAX_RESULTS)
 
     def _pausing(self, type_ids: Iterable[TypeId]) -> Iterator[TypeId]:
         for n_types, type_id in enumerate(type_ids):
@@ -145,33 +283,44 @@ class StoreReader:
                 self._snapshot.pause()
             yield type_id
 
-    def _take(self, found: Iterable[bytes], value: ValueCb, max_events: int) -> QueryResult:
+    def _take(
+        self, found: Iterable[bytes], value: ValueCb, max_results: int | None, most: int
+    ) -> QueryResult:
+        """The first events, cut as ``common.take`` does; waits until there may be so many bytes.
+
+        One function for all of it: what it does for each event is most of a query's time.
+
+        Args:
+            found: their keys, in order.
+            value: gives the value of one of them.
+            max_results: of the query.
+            most: events in any answer.
+        """
+        max_events = most if max_results is None else min(max_results, most)
+        pause, names, decode = self._snapshot.pause, self._names, keys.decode_event
+        taken: list[Event] = []
+        n_bytes, n_free_bytes = 0, limits.LARGE_ANSWER_BYTES
         try:
-            return take(self._events(found, value), max_events)
+            for n_rows, key in enumerate(found):
+                if n_rows >= max_events:
+                    return QueryResult(taken, True)
+                if n_rows % ROWS_AT_A_TIME == 0:
+                    pause()
+                data = value(key)
+                if n_free_bytes >= 0:
+                    n_free_bytes -= limits.ANSWER_EVENT_BYTES + len(data)
+                    if n_free_bytes < 0:
+                        del data  # it may be large itself
+                        self._become_large()
+                        data = value(key)
+                event = decode(key, data, names)
+                if event.payload is not None:
+                    n_bytes += len(event.payload.data)
+                    if n_bytes > limits.MAX_RESULT_BYTES and taken:
+                        return QueryResult(taken, True)
+                taken.append(event)
         except KeyError as e:
             raise StoreDamagedError(
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
-
-    def _events(self, found: Iterable[bytes], value: ValueCb) -> Iterator[Event]:
-        """Read and decode events; waits until there may be so many bytes of them."""
-        # one function for all of it: what it does for each event is most of a query's time
-        pause, names, decode = self._snapshot.pause, self._names, keys.decode_event
-        n_free_bytes = limits.LARGE_ANSWER_BYTES
-        for n_rows, key in enumerate(found):
-            if n_rows % ROWS_AT_A_TIME == 0:
-                pause()
-            data = value(key)
-            if n_free_bytes >= 0:
-                n_free_bytes -= limits.ANSWER_EVENT_BYTES + len(data)
-                if n_free_bytes < 0:
-                    del data  # it may be large itself
-                    self._become_large()
-                    data = value(key)
-            yield decode(key, data, names)
-
-
-def decode_rows(rows: Iterable[Row], names: Mapping[TypeId, EventType]) -> Iterator[Event]:
-    """Decode rows of ``event``, one by one."""
-    for key, value in rows:
-        yield keys.decode_event(key, value, names)
+        return QueryResult(taken, False)

@@ -1,9 +1,8 @@
-"""What makes a copy of a backup the store of a server that went back in time.
+"""Beginning a new history in a store that lost events, after a restore or an accepted loss.
 
-The copy is a store that the server will open. What was registered after the backup is gone in it,
-as what was lost is from a store that lost something (``loss``), but somebody has seen it: so no id
-up to what may have been given since is given again, and the store is of another history from now
-on (``history``), by which those who have seen it know.
+A restored store lacks the events after the backup, as a damaged one lacks lost events (``loss``),
+but clients have seen them. So no id that may have been allocated since is reused, and the store
+gets a new history (``history``), by which followers notice.
 
 Runs on a thread that may block.
 """
@@ -17,17 +16,18 @@ from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.info import ext_servers
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import INT64_MAX
 
 
 class RestoredServer(NamedTuple):
-    """Where ids of a server go on.
+    """Ids of a server in the store.
 
     Attributes:
         server_id: identifier of the server.
-        last_session: its last session that is stored; None: there is none.
-        mark: ids of sessions up to this one are not given any more.
+        last_session: its last stored session; None: there is none.
+        mark: session ids up to this one are never allocated again.
     """
 
     server_id: int
@@ -36,21 +36,21 @@ class RestoredServer(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The history that a store has from now on, and its servers."""
+    """The new history of a store, and its servers."""
 
     history_id: str
     servers: list[RestoredServer]
 
 
-def ext_go_on(path: Path, server_ids: Iterable[int] = ()) -> Restored:
-    """Make a store of a copy of a backup that nobody has opened.
+def ext_begin_history(path: Path, server_ids: Iterable[int] = ()) -> Restored:
+    """Begin a new history in a store that no process has open, and raise its marks.
 
-    All servers' marks are raised, because it does not say which of them is its own: how far the
-    others are replicated goes by what is stored of them.
+    The marks of all servers are raised, because the store does not record which one is its own;
+    replication of the others continues after their stored events, not after their marks.
 
     Args:
         path: its directory.
-        server_ids: servers whose ids it gave, even if it knows nothing of them any more.
+        server_ids: servers that allocated ids, even if nothing of them is stored any more.
 
     Raises:
         StorageError: it cannot be opened or written.
@@ -79,22 +79,14 @@ def _raised(mark: int, now_us: int) -> int:
 
 
 def _servers(store: Store) -> set[int]:
-    """Servers that have events, had some, or gave ids."""
-    found: set[bytes] = set()
-    iterator = store.iterator("server")
-    iterator.seek_to_first()
-    while iterator.valid():
-        server = iterator.key()[: keys.INT_BYTES]
-        found.add(server)
-        iterator.seek(server + keys.KEY_MAX)
-    with store.errors():
-        iterator.status()
+    """Servers that have or had events, or reserved ids."""
+    found = {server.server_id for server in ext_servers(store)}
     for prefix in (keys.DELETED_KEY, keys.RESERVED_KEY):
         marks = store.iterator("default")
         marks.seek(prefix)
         while marks.valid() and (key := marks.key()).startswith(prefix):
-            found.add(key.removeprefix(prefix))
+            found.add(keys.decode_int(key.removeprefix(prefix)))
             marks.next()
         with store.errors():
             marks.status()
-    return set(map(keys.decode_int, found))
+    return found

@@ -1,17 +1,15 @@
-"""Deleting events that need not be kept any more, beside everything else.
+"""Retention: deletes events by the rules, in the background.
 
-A thread of its own counts what is there (once, and only for rules that need it) and then
-looks every ``limits.RETENTION_PERIOD_S`` at what may go. It deletes the oldest events of one
-rule after the other, ``limits.RETENTION_BATCH_EVENTS`` in one commit, which the backend
-makes among its own::
+A thread of its own counts the stored events (once, and only for rules that need it), and then runs
+a pass every ``limits.RETENTION_PERIOD_S``. It deletes the oldest events of one rule after the
+other, ``limits.RETENTION_BATCH_EVENTS`` per commit, which the backend queues with its own commits::
 
-    count ─▶ look: choose ─▶ Deletion ─▶ backend: commit ─▶ rest ─▶ choose …
+    count ─▶ pass: choose ─▶ Deletion ─▶ backend: commit ─▶ rest ─▶ choose …
 
-While events are registered it rests after each step, so that it takes a small share of a
-processor (``limits.RETENTION_CPU_SHARE``, more while the event loop is idle between them);
-without registrations it goes on at once. So it may fall behind while events are registered
-as fast as they can be; it catches up as soon as they come more slowly.
-Nothing is remembered on disk: after a crash it begins as after any start.
+While events are registered, it rests after each step, so that it takes a small share of a processor
+(``limits.RETENTION_CPU_SHARE``, more while the event loop is idle between them); without
+registrations it does not rest. So it may fall behind at the highest rates, and catches up at lower
+ones. It has no state on disk: after a crash it starts as usual.
 """
 
 import contextlib
@@ -23,7 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
-from eventer_bridge.backends.pacing import yield_gil
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -41,6 +38,7 @@ from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.types import TypeRegistry
+from eventer_bridge.backends.turns import yield_gil
 from eventer_bridge.errors import ClosedError, StorageError
 from eventer_bridge.model import EventType
 
@@ -50,17 +48,17 @@ _COUNTED_AT_A_TIME: Final = 1_000
 """Rows that are counted between two rests: about 0.5 ms."""
 
 _BUSY_S: Final = 0.001
-"""Who gives way gets the interpreter back at once if the event loop waits for something, but
-after some milliseconds if it has work to do."""
+"""After yielding, a thread gets the GIL back at once if the event loop is idle, and after some
+milliseconds if it is busy."""
 
 
 class _Step(NamedTuple):
-    """What is done next for a rule.
+    """The next step for a rule.
 
     Attributes:
         share: the events of the rule.
-        start: place from which on they are looked at.
-        with_ranges: whether ranges are deleted, or only rows one by one.
+        start: position from which to choose.
+        with_ranges: whether to delete ranges, or only single rows.
     """
 
     share: Share
@@ -71,16 +69,16 @@ class _Step(NamedTuple):
 class Retention:
     """See the module.
 
-    Made on the loop's thread before the first commit is staged, and told of types and of
-    commits there. It ends before the store is closed or opened again; then another is made.
+    Created on the loop's thread before the first commit is staged; new types and commits are
+    reported to it there. It ends before the store is closed or reopened; then a new one is created.
 
     Args:
         store: the store.
         types: its types.
-        rules: the first that matches an event's type holds for it.
-        clock: what ``duration`` is measured with.
-        ext_commit: commits a deletion, and waits for that. False: it was not done, since an
-            event came meanwhile that lies in its ranges.
+        rules: the rules; the first that matches an event's type applies.
+        clock: clock for ``duration``.
+        ext_commit: commits a deletion, and waits for it. False: it was not committed, because a
+            new event is in its ranges.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Retention:
         self._using = contextlib.ExitStack()
         self._before: Snapshot | None = None
         if any(rule.is_counted for rule in rules):
-            # everything that is committed from now on is tallied by its commit
+            # events that are committed from now on are counted by their commit
             self._using.enter_context(store.in_use())
             self._before = store.snapshot()
         self._thread = threading.Thread(target=self._ext_run, name="store-retention", daemon=True)
@@ -121,11 +119,11 @@ class Retention:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread lives."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
-        """Types that were not known before; call it before their events are staged."""
+        """Add new types; to be called before their events are staged."""
         for type_id, event_type in new:
             share = self._shares.find(event_type)
             if share is None:
@@ -136,7 +134,7 @@ class Retention:
                 self._counted[type_id] = share
 
     def on_commit(self, commit: Commit) -> None:
-        """A commit is durable."""
+        """Count the events of a durable commit."""
         self._n_commits += commit.n_events > 0
         for share, (n_events, n_bytes) in commit.tally.items():
             share.new_events += n_events
@@ -145,9 +143,9 @@ class Retention:
                 self._wake.set()
 
     def ext_close(self) -> None:
-        """Stop, after the step that is under way.
+        """Stop after the current step.
 
-        May be called again, and on any thread but the loop's, which has to commit that step.
+        May be called again, and on any thread but the loop's, which must commit that step.
         """
         self._is_closing.set()
         self._wake.set()
@@ -157,24 +155,24 @@ class Retention:
         with contextlib.suppress(ClosedError):
             with self._using:
                 try:
-                    self._ext_try(self._ext_count)
+                    self._ext_retry(self._ext_count)
                 finally:
                     self._before = None
             while True:
-                self._ext_try(self._ext_look)
+                self._ext_retry(self._ext_pass)
                 self._ext_wait(self._is_closing, limits.RETENTION_MIN_PERIOD_S)
                 self._ext_wait(self._wake, limits.RETENTION_PERIOD_S)
                 self._wake.clear()
 
-    def _ext_try(self, ext_fn: Callable[[], None]) -> None:
-        """Call it, again and again until it does not fail."""
+    def _ext_retry(self, ext_fn: Callable[[], None]) -> None:
+        """Call a function until it succeeds."""
         while True:
             try:
                 return ext_call(ext_fn)
             except StorageError as e:
                 reason = str(e)
             mlog.error(
-                "retention failed, and tries again",
+                "retention failed, and will try again",
                 extra={"reason": reason, "after_s": limits.RETENTION_PERIOD_S},
             )
             self._ext_wait(self._is_closing, limits.RETENTION_PERIOD_S)
@@ -209,8 +207,8 @@ class Retention:
             },
         )
 
-    def _ext_look(self) -> None:
-        """Delete what may go: a step of each rule in turn, until nothing is left."""
+    def _ext_pass(self) -> None:
+        """Delete events by the rules: a step of each rule in turn, until nothing is left."""
         waiting = deque(_Step(share) for share in self._shares.all)
         is_anything_deleted = False
         while waiting:
@@ -226,7 +224,7 @@ class Retention:
             self._progress.done()
 
     def _ext_step(self, step: _Step) -> _Step | None:
-        """Delete some events; returns the next step of the rule, if there is one."""
+        """Delete some events; returns the next step of the rule, or None."""
         share, start, with_ranges = step
         budget = Budget(share, self._clock)
         if budget.is_empty:
@@ -238,7 +236,7 @@ class Retention:
             deletion = Deletion(self._store, snapshot, chosen, with_ranges)
             if not self._ext_commit(deletion):
                 return _Step(share, start, with_ranges=False)
-            self._note(share, chosen)
+            self._record(share, chosen)
         if not events or is_last:
             return None
         return _Step(share, events[-1].key[keys.TYPE_BYTES :] + b"\x00")
@@ -252,14 +250,14 @@ class Retention:
         type_ids = tuple(self._types_of[share])
         return ext_oldest(snapshot, type_ids, KeyRange(start, stop), limits.RETENTION_BATCH_EVENTS)
 
-    def _note(self, share: Share, chosen: Sequence[StoredEvent]) -> None:
+    def _record(self, share: Share, chosen: Sequence[StoredEvent]) -> None:
         n_bytes = sum(event.n_bytes for event in chosen)
         share.old_events -= len(chosen)
         share.old_bytes -= n_bytes
         self._progress.deleted(len(chosen), n_bytes)
 
     def _ext_rest(self) -> None:
-        """Let others go on: shortly, or longer if events were registered meanwhile."""
+        """Yield to other threads: shortly, or longer if events were registered meanwhile."""
         worked_s = time.thread_time() - self._rested_s
         began_s = time.perf_counter()
         yield_gil()
@@ -274,15 +272,15 @@ class Retention:
 
 
 def _choose(events: Sequence[StoredEvent], budget: Budget) -> tuple[list[StoredEvent], bool]:
-    """Those that are to be deleted, and whether nothing that comes after them is."""
+    """The events to delete, and whether no later ones are to be deleted."""
     chosen: list[StoredEvent] = []
     moment = budget.expired_before
     expired = b"" if moment is None else keys.encode_timestamp(moment)
     for event in events:
         if event.is_latest:
             continue
-        place = event.key[keys.TYPE_BYTES :]
-        if not budget.take(place < expired, event.n_bytes):
+        position = event.key[keys.TYPE_BYTES :]
+        if not budget.take(position < expired, event.n_bytes):
             return chosen, True
         chosen.append(event)
     return chosen, len(events) < limits.RETENTION_BATCH_EVENTS

@@ -1,7 +1,7 @@
-"""Taking a copy of a store back to an earlier moment: events with later timestamps go.
+"""Rewinding a copy of a store to an earlier moment: deletes events with later timestamps.
 
-For a store whose server had a clock that was ahead (``eventer_bridge.core.clock``). Ids are
-not given again by it: what is reserved stays reserved.
+For a store whose server had a clock that was ahead (``eventer_bridge.core.clock``). Ids are not
+reused: reserved ids stay reserved.
 
 Runs on a thread that may block.
 """
@@ -20,11 +20,11 @@ def ext_rewind(path: Path, until: Timestamp) -> int:
     """Delete the events with later timestamps.
 
     Args:
-        path: directory of the store, which nobody has open.
-        until: the greatest timestamp that stays.
+        path: directory of the store, which no process has open.
+        until: the greatest timestamp to keep.
 
     Returns:
-        How many events were deleted.
+        Number of deleted events.
 
     Raises:
         StorageError: it cannot be opened or written.
@@ -39,7 +39,7 @@ def ext_rewind(path: Path, until: Timestamp) -> int:
 def _rewind(store: Store, until: Timestamp) -> int:
     snapshot = store.snapshot()
     commit = Commit()
-    _put_back_marks(store, commit, keys.encode_timestamp(until))
+    _rewind_marks(store, commit, keys.encode_timestamp(until))
     n_deleted = n_staged = 0
     sessions = snapshot.iterator("session")
     sessions.seek(keys.encode_timestamp(until) + keys.KEY_MAX)
@@ -65,17 +65,17 @@ def _delete_session(
     starts = range(0, len(entries), keys.ENTRY_BYTES)
     for start in starts:
         entry = entries[start : start + keys.ENTRY_BYTES]
-        type_id, place = entry[keys.INT_BYTES :], session_key + entry[: keys.INT_BYTES]
-        source = keys.source_of(snapshot.value(type_id + place))
-        delete(type_id + place, event_cf)
-        delete(type_id + source + place, source_cf)
+        type_id, position = entry[keys.INT_BYTES :], session_key + entry[: keys.INT_BYTES]
+        source = keys.source_of(snapshot.value(type_id + position))
+        delete(type_id + position, event_cf)
+        delete(type_id + source + position, source_cf)
     delete(session_key, store.handle("session"))
     delete(session_key[keys.TIMESTAMP_BYTES :], store.handle("server"))
     return len(starts)
 
 
-def _put_back_marks(store: Store, commit: Commit, until: bytes) -> None:
-    """What retention deleted of a server does not keep its clock ahead."""
+def _rewind_marks(store: Store, commit: Commit, until: bytes) -> None:
+    """Reset the timestamps of deleted sessions, which would keep a server's clock ahead."""
     rows = store.iterator("default")
     rows.seek(keys.DELETED_KEY)
     while rows.valid() and (key := rows.key()).startswith(keys.DELETED_KEY):

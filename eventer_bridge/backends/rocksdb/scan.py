@@ -15,14 +15,10 @@ from rocksdict import RdictIter
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.wanted import patience
-from eventer_bridge.model import Timestamp
+from eventer_bridge.backends.rocksdb.wanted import EveryType, patience
 
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
-
-STEP_KEYS: Final = 128
-"""Keys that :func:`step` passes before it pauses."""
 
 PAUSE_BYTES: Final = 64 * keys.ENTRY_BYTES
 """Of a session's entries are walked before it pauses."""
@@ -64,63 +60,8 @@ class KeyRange(NamedTuple):
         return self.start <= position < self.stop
 
 
-def time_span(
-    first: Timestamp | None,
-    last: Timestamp | None,
-    *,
-    descending: bool = False,
-    prefix: bytes = b"",
-) -> KeyRange:
-    """The span from a timestamp up to and with another; None: no bound.
-
-    Args:
-        first: lower bound.
-        last: upper bound.
-        descending: in which direction it is read.
-        prefix: what stands in front of the timestamp.
-    """
-    start = prefix + keys.encode_timestamp(first) if first else prefix
-    stop = prefix + keys.encode_timestamp(last) if last else prefix
-    return KeyRange(start, stop + keys.KEY_MAX, descending)
-
-
-def step(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
-    """Keys of a span that may be seen, in order; the iterator stands at the one given last.
-
-    Nobody else may move it meanwhile. That spares a seek for each value.
-
-    Args:
-        snapshot: what is read from.
-        iterator: of ``event`` or ``source``.
-        span: keys, with their types.
-
-    Raises:
-        StorageError: they could not be read.
-        ClosedError: the store is about to close.
-    """
-    start, stop, descending = span
-    hides = snapshot.hides if snapshot.hidden else None
-    if descending:
-        move = iterator.prev
-        iterator.seek_for_prev(stop)
-        if iterator.valid() and iterator.key() == stop:
-            move()
-    else:
-        move = iterator.next
-        iterator.seek(start)
-    while True:
-        snapshot.pause()
-        for _ in range(STEP_KEYS):
-            if not iterator.valid():
-                with snapshot.errors():
-                    iterator.status()  # raises if it is not the end, but a failure
-                return
-            key = iterator.key()
-            if not start <= key < stop:
-                return
-            if hides is None or not hides(key):
-                yield key
-            move()
+NOWHERE: Final = KeyRange(b"", b"")
+"""No part of it."""
 
 
 def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
@@ -246,13 +187,13 @@ def _range(
 def walk(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
-    wanted: Collection[TypeId] | None,
+    wanted: Collection[TypeId],
     span: KeyRange,
     *,
     limit: int,
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
-) -> tuple[list[bytes], KeyRange | None]:
+) -> tuple[list[bytes], KeyRange]:
     """First keys in ``event`` of given sessions, as long as that is cheaper than a merge.
 
     It is given up when as many events were passed over as there are wanted types: a merge
@@ -262,19 +203,20 @@ def walk(
     Args:
         snapshot: what is read from.
         session_keys: keys in ``session``, in the direction of the span.
-        wanted: types of interest; None: all.
-        span: places (see ``keys``) of interest.
+        wanted: types of interest, to look up in quickly.
+        span: positions (see ``keys``) of interest.
         limit: keys at most.
         accept: filter of keys.
-        done: as for :func:`merge`; only with ``wanted``.
+        done: as for :func:`merge`.
 
     Returns:
-        Keys, and the span that is left to be merged if it was given up.
+        Keys, and the span that is left to be merged: :data:`NOWHERE`, unless it was given up.
     """
     start, stop, descending = span
     found: list[bytes] = []
     n_passed = 0
-    n_allowed = 0 if wanted is None else patience(wanted)
+    n_allowed = patience(wanted)
+    is_any_wanted = isinstance(wanted, EveryType)
     for session_key in session_keys:
         entries = snapshot.entries(session_key)
         begins: Iterable[int] = range(0, len(entries), keys.ENTRY_BYTES)
@@ -283,34 +225,34 @@ def walk(
         for begin in begins:
             if not begin % PAUSE_BYTES:
                 snapshot.pause()
-            place = session_key + entries[begin : begin + keys.INT_BYTES]
-            if not start <= place < stop:
+            position = session_key + entries[begin : begin + keys.INT_BYTES]
+            if not start <= position < stop:
                 continue
             type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
-            if wanted is not None and (type_id not in wanted or type_id in done):
+            if type_id in done or not (is_any_wanted or type_id in wanted):
                 n_passed += 1
                 if n_passed > n_allowed:
                     n_allowed = len(wanted)  # they may have to be sought for that
                 if n_passed > n_allowed:
                     rest = (
-                        KeyRange(start, place + b"\x00", True)
+                        KeyRange(start, position + b"\x00", True)
                         if descending
-                        else KeyRange(place, stop)
+                        else KeyRange(position, stop)
                     )
                     return found, rest
                 continue
-            key = type_id + place
+            key = type_id + position
             if accept is None or accept(key):
                 found.append(key)
                 if len(found) >= limit:
-                    return found, None
-    return found, None
+                    return found, NOWHERE
+    return found, NOWHERE
 
 
 def find_in_sessions(
     snapshot: Snapshot,
     session_keys: Iterable[bytes],
-    type_ids: Collection[TypeId] | None,
+    type_ids: Collection[TypeId],
     span: KeyRange,
     *,
     limit: int,
@@ -322,18 +264,18 @@ def find_in_sessions(
     Args:
         snapshot: what is read from.
         session_keys: keys in ``session``, in the direction of the span.
-        type_ids: types of interest, to look up in quickly; None: all.
-        span: places (see ``keys``) of interest.
+        type_ids: types of interest, to look up in quickly.
+        span: positions (see ``keys``) of interest.
         limit: keys at most.
         accept: filter of keys.
-        done: as for :func:`merge`; only with ``type_ids``.
+        done: as for :func:`merge`.
     """
     found: list[bytes] = []
-    if type_ids is None or patience(type_ids) > FEW_TYPES:
+    if isinstance(type_ids, EveryType) or patience(type_ids) > FEW_TYPES:
         found, rest = walk(
             snapshot, session_keys, type_ids, span, limit=limit, accept=accept, done=done
         )
-        if rest is None or type_ids is None:
+        if rest is NOWHERE:
             return found
         span = rest
     n_left = limit - len(found)

@@ -18,13 +18,15 @@ from typing import Final
 
 from rocksdict import Rdict, RdictIter
 
-from eventer_bridge.backends.pacing import Pacer
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import explain
 from eventer_bridge.backends.rocksdb.lifecycle import Database
-from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
+from eventer_bridge.backends.turns import Pacer
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
+
+STEP_KEYS: Final = 128
+"""Keys that :meth:`Snapshot.event_keys` passes before it pauses."""
 
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
@@ -68,13 +70,13 @@ class Snapshot:
                 self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
-                unfinished = unfinished_session(db)
+                unfinished: bytes | None = db.get(keys.UNFINISHED_KEY)
                 if db.latest_sequence_number() == moment:
                     break
         # after the moment: what became durable since then may be seen
         self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else database.undecided
         if unfinished is not None:
-            self.hidden = self.hidden | {unfinished}
+            self.hidden = self.hidden | {unfinished[: keys.SESSION_KEY_BYTES]}
         self._event, self._session = self._families["event"], self._families["session"]
 
     @property
@@ -93,6 +95,40 @@ class Snapshot:
     def hides(self, key: bytes) -> bool:
         """Whether a row of ``event`` or ``source`` is not to be seen, by its key."""
         return bool(self.hidden) and keys.session_of(key) in self.hidden
+
+    def event_keys(self, start: bytes, stop: bytes, *, descending: bool) -> Iterator[bytes]:
+        """Keys in ``event`` from ``start`` up to, but without ``stop``, in order.
+
+        The iterator of ``event`` stands at the one that was given last, which spares a seek for
+        each value. Nobody else may move it meanwhile.
+
+        Raises:
+            StorageError: they could not be read.
+            ClosedError: the store is about to close.
+        """
+        iterator = self._iterators["event"]
+        hides = self.hides if self.hidden else None
+        if descending:
+            move = iterator.prev
+            iterator.seek_for_prev(stop)
+            if iterator.valid() and iterator.key() == stop:
+                move()
+        else:
+            move = iterator.next
+            iterator.seek(start)
+        while True:
+            self.pause()
+            for _ in range(STEP_KEYS):
+                if not iterator.valid():
+                    with self.errors():
+                        iterator.status()  # raises if it is not the end, but a failure
+                    return
+                key: bytes = iterator.key()
+                if not start <= key < stop:
+                    return
+                if hides is None or not hides(key):
+                    yield key
+                move()
 
     def value(self, key: bytes) -> bytes:
         """Value of an event that exists.

@@ -12,8 +12,8 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice, repeat
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from rocksdict import (
@@ -68,7 +68,7 @@ class Store(Database):
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self._sync_lock = threading.Lock()
-        self._committing = _Committing(path)
+        self._commit_failure: str | None = None  # until it is opened again
 
     def ext_types(self) -> list[tuple[TypeId, EventType]]:
         """The types that are stored.
@@ -89,7 +89,7 @@ class Store(Database):
             return read_spent(self.path, self._db)
 
     def ext_last_position(self) -> bytes:
-        """A place (see ``keys``) behind every stored one; empty where there is none."""
+        """A position (see ``keys``) behind every stored one; empty if the store is empty."""
         snapshot = self.snapshot()
         last = snapshot.seek_last(snapshot.iterator("session"), b"")
         return b"" if last is None else last + keys.KEY_MAX
@@ -104,27 +104,38 @@ class Store(Database):
     def stage(
         self,
         commit: Commit,
-        events: Sequence[Event],
+        sessions: Sequence[Sequence[Event]],
         type_ids: Sequence[TypeId],
         new_types: Iterable[tuple[TypeId, bytes]],
     ) -> None:
-        """Add the events of a session to a commit.
+        """Add sessions to a commit.
 
         Args:
             commit: which was not written yet.
-            events: the session's.
-            type_ids: ids of their types, one each.
+            sessions: their events.
+            type_ids: ids of the types of all these events, one each.
             new_types: those of them that are not stored yet, encoded.
         """
-        first = events[0]
-        first_id = first.id
-        session_key = keys.session_key(first.timestamp, first_id.server, first_id.session)
         if new_types:
             self.stage_types(commit, new_types)
-        values = map(keys.encode_value, events)
-        entries = self._stage_events(commit, session_key, events, type_ids, values)
-        self._stage_session(commit, session_key, b"".join(entries))
-        commit.n_events += len(events)
+        n_events = [*map(len, sessions)]
+        session_keys = [
+            keys.session_key(session[0].timestamp, session[0].id.server, session[0].id.session)
+            for session in sessions
+        ]
+        keys_of_events = chain.from_iterable(map(repeat, session_keys, n_events))
+        events = chain.from_iterable(sessions)
+        values = map(keys.encode_value, chain.from_iterable(sessions))
+        entries = self._stage_events(commit, keys_of_events, events, type_ids, values)
+        if len(entries) == len(sessions):  # most of them have one event
+            for session_key, entry in zip(session_keys, entries, strict=True):
+                self._stage_session(commit, session_key, entry)
+        else:
+            of_event = iter(entries)
+            for session_key, n in zip(session_keys, n_events, strict=True):
+                some = islice(of_event, n)
+                self._stage_session(commit, session_key, b"".join(some))
+        commit.n_events += len(type_ids)
 
     def stage_in_steps(
         self,
@@ -133,7 +144,7 @@ class Store(Database):
         type_ids: Sequence[TypeId],
         new_types: Sequence[tuple[TypeId, bytes]],
     ) -> Steps[None]:
-        """As :meth:`stage`, except that the commit has to say before how many events it gets."""
+        """As :meth:`stage`, of one session, in steps; the commit knows how many events it gets."""
         first = events[0]
         session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
         commit.sessions.add(session_key)
@@ -148,7 +159,9 @@ class Store(Database):
             end = begin + len(some)
             values = [*map(keys.encode_value, some)]
             yield
-            staged = self._stage_events(commit, session_key, some, type_ids[begin:end], values)
+            staged = self._stage_events(
+                commit, repeat(session_key, len(some)), some, type_ids[begin:end], values
+            )
             entries.append(b"".join(staged))
             begin = end
             yield
@@ -175,24 +188,26 @@ class Store(Database):
     def _stage_events(
         self,
         commit: Commit,
-        session_key: bytes,
-        events: Sequence[Event],
+        session_keys: Iterable[bytes],
+        events: Iterable[Event],
         type_ids: Sequence[TypeId],
         values: Iterable[tuple[bytes, bytes]],
     ) -> list[bytes]:
-        """Returns their instances and types, as ``session`` has them."""
+        """Returns for each its instance and type, as ``session`` has them."""
         put = commit.batch.put
         event_cf, source_cf, _, _, _ = self._handles
         encode_int = keys.encode_int
         latest, counted = commit.latest, self.counted
         entries: list[bytes] = []
-        for event, type_id, (source, value) in zip(events, type_ids, values, strict=True):
+        for session_key, event, type_id, (source, value) in zip(
+            session_keys, events, type_ids, values, strict=True
+        ):
             instance = encode_int(event.id.instance)
-            place = session_key + instance
-            key = type_id + place
+            position = session_key + instance
+            key = type_id + position
             put(key, value, event_cf)
-            put(type_id + source + place, b"", source_cf)
-            entries += (instance, type_id)
+            put(type_id + source + position, b"", source_cf)
+            entries.append(instance + type_id)
             known = latest.get(type_id)
             if known is None or known[0] < key:
                 latest[type_id] = key, value
@@ -227,14 +242,19 @@ class Store(Database):
         Raises:
             StorageError: it failed; what the disk holds then is known after opening again.
         """
-        with self._write_lock, self._committing:
-            self._oldest_written = min(self._oldest_written, commit.oldest)
-            if commit.before:
-                self._db.write(commit.before.popleft())
-            else:
-                commit.is_written = True
-                self.undecided = commit.sessions
-                self._db.write(commit.batch)
+        with self._write_lock:
+            if self._commit_failure is not None:
+                raise StorageError(self._commit_failure)
+            self._oldest_written = min(self._oldest_written, *commit.sessions, keys.KEY_MAX)
+            try:
+                if commit.before:
+                    self._db.write(commit.before.popleft())
+                else:
+                    commit.is_written = True
+                    self.undecided = commit.sessions
+                    self._db.write(commit.batch)
+            except BaseException as e:  # a panic of RocksDB's binding is no Exception
+                raise self._failed(e) from None
 
     def ext_write_synced(self, commit: Commit) -> None:
         """Write a small commit and sync it, while nobody else uses the store.
@@ -260,13 +280,26 @@ class Store(Database):
             self._mark.ext_advance()
 
     def _sync(self) -> None:
-        with self._sync_lock, self._committing:
-            self._db.flush_wal(True)
+        with self._sync_lock:
+            if self._commit_failure is not None:
+                raise StorageError(self._commit_failure)
+            try:
+                self._db.flush_wal(True)
+            except BaseException as e:
+                raise self._failed(e) from None
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """What to raise where a step of a commit failed; no other one succeeds from then on."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return error
+        failure = error if isinstance(error, StorageError) else explain(self.path, COMMIT, error)
+        self._commit_failure = str(failure)
+        return failure
 
     def ext_reopen(self) -> None:
         """See :class:`Database`. What is :attr:`undecided` stays so, but can be decided now."""
         super().ext_reopen()
-        self._committing = _Committing(self.path)
+        self._commit_failure = None
 
     def decide(self) -> bool:
         """Whether what is undecided is stored, after the store was opened again; it is seen then.
@@ -425,27 +458,3 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
-
-
-class _Committing:
-    """Raises ``StorageError`` where a step of a commit fails, and from then on in each other one.
-
-    A class, and not a generator with ``contextmanager``: every commit enters it twice.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._failure: str | None = None
-
-    def __enter__(self) -> None:
-        if self._failure is not None:
-            raise StorageError(self._failure)
-
-    def __exit__(
-        self, _type: object, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        if error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
-            return
-        failure = error if isinstance(error, StorageError) else explain(self._path, COMMIT, error)
-        self._failure = str(failure)
-        raise failure from None

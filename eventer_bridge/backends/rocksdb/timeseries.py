@@ -2,33 +2,34 @@
 
 Runs on a reader thread. Events are sought in one or two spans of their order: by timestamp
 in one, by source timestamp in those that have one and, behind, those that have none. In a
-span they are found by looking up the ids that are asked for, or by what ``scan`` offers.
+span they are found by looking up the ids that are asked for, in one pass where they are contiguous
+(events of one type), or by what ``scan`` offers. What a span cannot say is a filter of keys.
 
-The position of an event in the order is its place, after the source timestamp if that is
-ordered by; an index key is a type and a position (see ``keys``).
+An index key is a type and a position (see ``keys``), with the source timestamp in between if that
+is ordered by.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.filters import NOWHERE, FirstOfType, make_filter
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import (
+    NOWHERE,
+    Filter,
     KeyRange,
     find_in_sessions,
     merge,
     scan_sessions,
-    step,
-    time_span,
     without_type,
 )
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
-from eventer_bridge.backends.rocksdb.wanted import every_type, the_only
-from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams
+from eventer_bridge.backends.rocksdb.wanted import SoughtTypes
+from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams, Timestamp
+from eventer_bridge.payloads import same_as
 
 
 class Timeseries:
@@ -36,9 +37,11 @@ class Timeseries:
 
     Args:
         snapshot: the moment that is asked about.
-        n_types: number of types that rows can have.
         params: the query; its ``event_types`` and ``max_results`` are not looked at.
-        type_ids: types of interest; None: all.
+        type_ids: types of interest.
+
+    Attributes:
+        is_contiguous: whether all events that may be found follow each other in ``event``.
 
     Raises:
         StorageError: the store could not be read.
@@ -46,35 +49,34 @@ class Timeseries:
     """
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        n_types: int,
-        params: QueryTimeseriesParams,
-        type_ids: Collection[TypeId] | None,
+        self, snapshot: Snapshot, params: QueryTimeseriesParams, type_ids: Collection[TypeId]
     ) -> None:
         self._snapshot = snapshot
-        self._n_types = n_types
         self._params = params
         self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
         self._type_ids = type_ids
-        self._filter = make_filter(snapshot, params)
+        self._filter = _make_filter(snapshot, params)
         self._first_of_type = FirstOfType(self._filter) if params.unique_type else None
         self._accept = self._first_of_type or self._filter
         self._done = self._first_of_type.done if self._first_of_type else frozenset[TypeId]()
         self._candidates = None if params.ids is None else self._look_up(params.ids)
+        # of sought ones, all would be sought; others may become more, as types become visible
+        some = () if isinstance(type_ids, SoughtTypes) else tuple(islice(type_ids, 2))
+        self._only_type = some[0] if len(some) == 1 else b""
+        self.is_contiguous = (
+            len(some) == 1 and not (self._is_by_source or params.unique_type) and params.ids is None
+        )
 
-    def in_row(self) -> Iterator[bytes] | None:
-        """As :meth:`find`, key by key; None where they do not follow each other in ``event``.
+    def contiguous_keys(self) -> Iterator[bytes]:
+        """As :meth:`find`, key by key, where :attr:`is_contiguous`.
 
         The iterator of ``event`` stands at the key that was given last.
         """
-        type_id = the_only(self._type_ids)
-        is_by_id = self._candidates is not None
-        if type_id is None or is_by_id or self._is_by_source or self._first_of_type is not None:
-            return None
+        type_id = self._only_type
         [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
-        span = KeyRange(type_id + sought.start, type_id + sought.stop, sought.descending)
-        found = step(self._snapshot, self._snapshot.iterator("event"), span)
+        found = self._snapshot.event_keys(
+            type_id + sought.start, type_id + sought.stop, descending=sought.descending
+        )
         return found if self._filter is None else filter(self._filter, found)
 
     def find(self, limit: int) -> list[bytes]:
@@ -101,11 +103,19 @@ class Timeseries:
         The two differ only for unique types: an event that an earlier page gave still keeps
         the later ones of its type out.
         """
-        spans = self._spans()
+        params = self._params
+        is_descending = params.order is Order.DESCENDING
+        if not self._is_by_source:
+            spans = [_time_range(params.t_from, params.t_to, descending=is_descending)]
+        else:
+            bounds = params.source_t_from, params.source_t_to
+            spans = [_time_range(*bounds, descending=is_descending, prefix=keys.HAS_SOURCE)]
+            if bounds == (None, None):
+                spans.append(_time_range(*bounds, descending=is_descending, prefix=keys.NO_SOURCE))
         whole = [(span, span) for span in spans]
-        if self._params.last_event_id is None:
+        if params.last_event_id is None:
             return whole
-        position = self._position_of(self._params.last_event_id)
+        position = self._position_of(params.last_event_id)
         for n, span in enumerate(spans):
             if position is not None and span.contains(position):
                 rest = span.after(position)
@@ -115,29 +125,18 @@ class Timeseries:
                 return [*before, (span, rest), *whole[n + 1 :]]
         return []
 
-    def _spans(self) -> list[KeyRange]:
-        params = self._params
-        is_descending = params.order is Order.DESCENDING
-        if not self._is_by_source:
-            return [time_span(params.t_from, params.t_to, descending=is_descending)]
-        first, last = params.source_t_from, params.source_t_to
-        spans = [time_span(first, last, descending=is_descending, prefix=keys.HAS_SOURCE)]
-        if first is None and last is None:
-            spans.append(time_span(None, None, descending=is_descending, prefix=keys.NO_SOURCE))
-        return spans
-
     def _position_of(self, last_id: EventId) -> bytes | None:
         """Position of the last event; None if the query without it does not contain it."""
         params, type_ids = self._params, self._type_ids
         key = self._snapshot.find(last_id)
-        if key is None or (type_ids is not None and key[: keys.TYPE_BYTES] not in type_ids):
+        if key is None or key[: keys.TYPE_BYTES] not in type_ids:
             return None
         if params.ids is not None and last_id not in params.ids:
             return None
         index_key = self._index_key(key)
         if self._first_of_type is not None:
             whole = msgspec.structs.replace(params, last_event_id=None)
-            of_type = Timeseries(self._snapshot, self._n_types, whole, [key[: keys.TYPE_BYTES]])
+            of_type = Timeseries(self._snapshot, whole, [key[: keys.TYPE_BYTES]])
             is_contained = of_type.find(1) == [key]
         else:
             is_contained = self._filter is None or self._filter(index_key)
@@ -152,7 +151,7 @@ class Timeseries:
             return merge(
                 self._snapshot,
                 self._snapshot.iterator("source"),
-                self._types(),
+                self._type_ids,
                 span,
                 limit=limit,
                 accept=self._accept,
@@ -166,18 +165,12 @@ class Timeseries:
         return find_in_sessions(
             self._snapshot,
             scan_sessions(self._snapshot, session_span),
-            self._counted_types() if self._first_of_type else self._type_ids,
+            self._type_ids,
             span,
             limit=limit,
             accept=self._accept,
             done=self._done,
         )
-
-    def _types(self) -> Iterable[TypeId]:
-        return every_type(self._n_types) if self._type_ids is None else self._type_ids
-
-    def _counted_types(self) -> Collection[TypeId]:
-        return frozenset(self._types()) if self._type_ids is None else self._type_ids
 
     def _look_up(self, event_ids: Sequence[EventId]) -> list[bytes]:
         """Index keys of the events with these ids, in order."""
@@ -193,7 +186,7 @@ class Timeseries:
             found.extend(
                 self._index_key(key)
                 for key in snapshot.find_in_session(server, session, instances)
-                if wanted is None or key[: keys.TYPE_BYTES] in wanted
+                if key[: keys.TYPE_BYTES] in wanted
             )
         return sorted(found, key=without_type, reverse=self._params.order is Order.DESCENDING)
 
@@ -203,3 +196,106 @@ class Timeseries:
             return key
         source = keys.source_of(self._snapshot.value(key))
         return key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
+
+
+def _time_range(
+    first: Timestamp | None,
+    last: Timestamp | None,
+    *,
+    descending: bool = False,
+    prefix: bytes = b"",
+) -> KeyRange:
+    """From a timestamp up to and with another; None: no bound.
+
+    Args:
+        first: lower bound.
+        last: upper bound.
+        descending: in which direction it is read.
+        prefix: what stands in front of the timestamp.
+    """
+    start = prefix + keys.encode_timestamp(first) if first else prefix
+    stop = prefix + keys.encode_timestamp(last) if last else prefix
+    return KeyRange(start, stop + keys.KEY_MAX, descending)
+
+
+def _make_filter(snapshot: Snapshot, params: QueryTimeseriesParams) -> Filter | None:
+    """Filter of what the span of a query cannot say: payload, bounds of the other timestamp."""
+    by_key: Filter | None = None
+    conditions: list[Callable[[bytes], bool]] = []
+    if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+        if params.t_from is not None or params.t_to is not None:
+            by_key = _is_within(_time_range(params.t_from, params.t_to))
+    elif params.source_t_from is not None or params.source_t_to is not None:
+        sources = _time_range(params.source_t_from, params.source_t_to, prefix=keys.HAS_SOURCE)
+        conditions.append(lambda value: sources.contains(keys.source_of(value)))
+    if params.payload is not None:
+        is_same = same_as(params.payload)
+        conditions.append(lambda value: is_same(keys.payload_of(value)))
+    return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
+
+
+def _is_within(positions: KeyRange) -> Filter:
+    return lambda key: positions.contains(key[-keys.POSITION_BYTES :])
+
+
+class ValueFilter:
+    """Accepts the keys (of ``event`` or ``source``) whose values satisfy conditions.
+
+    Each value is read once, and not kept.
+
+    Args:
+        snapshot: what is read from.
+        conditions: all of them must hold, of the value of an event.
+        by_key: another filter, which is asked first; None accepts everything.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        conditions: Sequence[Callable[[bytes], bool]],
+        by_key: Filter | None,
+    ) -> None:
+        self._snapshot = snapshot
+        self._conditions = conditions
+        self._by_key = by_key
+
+    def __call__(self, key: bytes) -> bool:
+        """See :data:`Filter`.
+
+        Raises:
+            StorageError: the value could not be read.
+            ClosedError: the store is about to close.
+        """
+        if self._by_key is not None and not self._by_key(key):
+            return False
+        value = self._snapshot.value(keys.event_key(key))
+        self._snapshot.pause()
+        return all(condition(value) for condition in self._conditions)
+
+
+class FirstOfType:
+    """Accepts the first key of each type that another filter accepts (000, "unique type").
+
+    Keys of a type must come in order. Of those, only keys in ``shown`` are accepted: what
+    lies before it was answered by an earlier page, and keeps later keys of its type out.
+
+    Args:
+        accept: the other filter; None accepts everything.
+
+    Attributes:
+        shown: see above; nothing, until it is set.
+        done: types whose first key was found.
+    """
+
+    def __init__(self, accept: Filter | None) -> None:
+        self._accept = accept
+        self.shown = NOWHERE
+        self.done: set[TypeId] = set()
+
+    def __call__(self, key: bytes) -> bool:
+        """See :data:`Filter`."""
+        type_id = key[: keys.TYPE_BYTES]
+        if type_id in self.done or (self._accept and not self._accept(key)):
+            return False
+        self.done.add(type_id)
+        return self.shown.contains(key[keys.TYPE_BYTES :])

@@ -35,6 +35,7 @@ class TypeRegistry:
 
     Attributes:
         names: every known type, by id.
+        ids: the same the other way round. Both may be read on any thread.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class TypeRegistry:
     ) -> None:
         self.names: dict[TypeId, EventType] = {}
         self._budget = TypeBudget(spent)
-        self._ids: dict[EventType, TypeId] = {}
+        self.ids: dict[EventType, TypeId] = {}
         self._trie = TypeTrie()
         self._visible: OrderedDict[Subscription, VisibleTypes] = OrderedDict()
         self._visible_lock = threading.Lock()
@@ -60,7 +61,7 @@ class TypeRegistry:
         Raises:
             LimitError: they cost too much.
         """
-        self._budget.check(set(event_types).difference(self._ids), quota)
+        self._budget.check(set(event_types).difference(self.ids), quota)
 
     def spent(self, owner: str) -> int:
         """What the types of an owner cost."""
@@ -85,7 +86,7 @@ class TypeRegistry:
             LimitError: as :meth:`check`.
             InvalidEventError: a new type is not Unicode text.
         """
-        ids = self._ids
+        ids = self.ids
         try:
             return [ids[event.type] for event in events]
         except KeyError:
@@ -99,7 +100,7 @@ class TypeRegistry:
         n_asked: int = 0,
     ) -> Steps[list[TypeId]]:
         """As :meth:`intern`, of many events. Nobody else adds types meanwhile."""
-        ids = self._ids
+        ids = self.ids
         unknown: dict[EventType, bool] = {}  # each with whether it was asked for
         for part in parts(len(events)):
             for index, event in enumerate(events[part], part.start):
@@ -143,12 +144,8 @@ class TypeRegistry:
 
         Types that are added after it began may be among those found, or not. Any thread.
         """
-        ids = self._ids
+        ids = self.ids
         return ([ids[i] for i in found] for found in self._trie.find(subscription))
-
-    def find_one(self, event_type: EventType) -> TypeId | None:
-        """Id of a type; None: it is not known. Any thread."""
-        return self._ids.get(event_type)
 
     def visible(self, rights: Subscription) -> "VisibleTypes":
         """The types that rights allow: one for all who ask for equal rights. Any thread."""
@@ -165,7 +162,7 @@ class TypeRegistry:
 
     def _add(self, type_id: TypeId, event_type: EventType, owner: str | None) -> None:
         event_type = self._budget.add(event_type, owner)
-        self._ids[event_type] = type_id
+        self.ids[event_type] = type_id
         self._trie.add(event_type)
         self.names[type_id] = event_type  # the last: see ``__len__``
 
@@ -173,7 +170,7 @@ class TypeRegistry:
 class VisibleTypes(Collection[TypeId]):
     """Ids of the types that rights allow, kept up to date: a byte for each known type.
 
-    Made by ``Types.visible``. Any thread.
+    Made by ``TypeRegistry.visible``. Any thread.
 
     Args:
         types: all types.

@@ -1,11 +1,11 @@
-"""Checking a whole store: every row is read, decoded and looked for in the other indexes.
+"""Verifying a store: reads and decodes every row, and looks it up in the other indexes.
 
-Runs on a thread that may block. RocksDB checks the checksum of every block that it reads.
-Memory does not depend on the size of the store, except that the event types are held.
+Runs on a thread that may block. RocksDB verifies the checksum of every block that it reads. Memory
+does not depend on the size of the store, except for the event types.
 
-Every event must be in ``source`` and among the entries of its session, which must be in
-``server``. That nothing else is in ``source`` and ``session`` follows from the numbers of
-their rows; only if they do not fit, each row's event is looked for.
+Every event must be in ``source`` and in the entries of its session, which must be in ``server``.
+The numbers of rows show that nothing else is in ``source`` and ``session``; only if they do not
+match, each row's event is looked up.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +22,8 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
 
 ROWS_AT_A_TIME: Final = 128
-"""Rows that are looked up together, which is faster than one by one. Those of the largest
-sessions have 0.8 MB each."""
+"""Rows that are looked up together, which is faster than one by one. Rows of the largest sessions
+have 0.8 MB each."""
 
 EVENTS_AT_A_TIME: Final = 8
 """The same for events, which can be much larger, and are looked up only in a damaged store."""
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be.
+    """An inconsistency.
 
     Attributes:
         family: column family.
-        row: which event (``server/session/instance``), session (``server/session``), event
-            type or key (``key …`` in hexadecimal digits).
-        text: what is wrong with it.
+        row: event (``server/session/instance``), session (``server/session``), event type or key
+            (``key …`` in hexadecimal digits).
+        text: description.
     """
 
     family: str
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What was found in a store."""
+    """Numbers of rows in a store."""
 
     events: int
     sessions: int
@@ -66,9 +66,9 @@ def ext_verify(
     """Check a store.
 
     Args:
-        store: which nobody writes to meanwhile.
-        on_finding: called for everything that is wrong.
-        on_progress: called now and then: rows that were read, an estimate of all.
+        store: the store; it must not be written to meanwhile.
+        on_finding: called for each inconsistency.
+        on_progress: called at intervals with the number of rows read, and an estimate of all.
     """
     return _Verification(store, on_finding, on_progress).run()
 
@@ -213,7 +213,7 @@ class _Verification:
         return n_events
 
     def _event_rows(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys of events, and how their keys in ``source`` continue after the type."""
+        """Keys of events, and the part of their keys in ``source`` between type and position."""
         for key, value in self._rows("event"):
             if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
                 self._report("event", _key(key), "not a key of this index")
@@ -230,20 +230,20 @@ class _Verification:
             yield key, source
 
     def _check_entries(self, event_keys: list[bytes]) -> None:
-        places = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]
-        session_keys = list(dict.fromkeys(place[: keys.SESSION_KEY_BYTES] for _, place in places))
+        rows = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]
+        session_keys = list(dict.fromkeys(pos[: keys.SESSION_KEY_BYTES] for _, pos in rows))
         found = self._values("session", session_keys)
         sessions = dict(zip(session_keys, found, strict=False))
-        for type_id, place in places:
-            session_key = place[: keys.SESSION_KEY_BYTES]
+        for type_id, position in rows:
+            session_key = position[: keys.SESSION_KEY_BYTES]
             if session_key not in sessions:  # it could not be read
                 continue
             entries = sessions[session_key] or b""
-            known = keys.find_entry(entries, place[keys.SESSION_KEY_BYTES :])
+            known = keys.find_entry(entries, position[keys.SESSION_KEY_BYTES :])
             if known is None:
-                self._report("session", _event(place), "no entry, but event has a row")
+                self._report("session", _event(position), "no entry, but event has a row")
             elif known != type_id:
-                self._report("session", _event(place), "another event type than in event")
+                self._report("session", _event(position), "another event type than in event")
 
     def _check_sources(self) -> int:
         n_sources = 0
@@ -269,7 +269,7 @@ class _Verification:
     def _find_extra_sources(self) -> None:
         for rows in _batches(self._rows("source", is_again=True), EVENTS_AT_A_TIME):
             good = [key for key, _ in rows if len(key) == keys.SOURCE_KEY_BYTES]
-            wanted = [key[: keys.TYPE_BYTES] + key[-keys.PLACE_BYTES :] for key in good]
+            wanted = [key[: keys.TYPE_BYTES] + key[-keys.POSITION_BYTES :] for key in good]
             for key, value in zip(good, self._values("event", wanted), strict=False):
                 if value is None:
                     self._report("event", _event(key), "no row, but source has one")
@@ -294,7 +294,7 @@ class _Verification:
             self._report_unreadable(family, f"{_key(key)} and behind", iterator.status)
 
     def _values(self, family: str, row_keys: list[bytes]) -> list[bytes | None]:
-        """As ``Store.values``; if they cannot be read, that is told, and there are none."""
+        """As ``Store.values``; if they cannot be read, that is reported, and there are none."""
         found: list[bytes | None] = []
 
         def read() -> None:
@@ -330,8 +330,8 @@ def _is_other_source(source_key: bytes, value: bytes) -> bool:
     try:
         keys.check_value(value)
     except ValueError:
-        return False  # told already
-    return source_key[keys.TYPE_BYTES : -keys.PLACE_BYTES] != keys.source_of(value)
+        return False  # reported already
+    return source_key[keys.TYPE_BYTES : -keys.POSITION_BYTES] != keys.source_of(value)
 
 
 def _key(key: bytes) -> str:
@@ -339,7 +339,7 @@ def _key(key: bytes) -> str:
 
 
 def _id(encoded: bytes) -> str:
-    """Server, session and instance, as far as they are there."""
+    """Text of server, session and instance, as far as they are present."""
     size = keys.INT_BYTES
     parts = [encoded[i : i + size] for i in range(0, len(encoded), size)]
     return "/".join(str(keys.decode_int(part)) for part in parts)
@@ -350,5 +350,5 @@ def _session(session_key: bytes) -> str:
 
 
 def _event(key: bytes) -> str:
-    """Id of the event, from a key that ends with its place."""
+    """Id of the event, from a key that ends with its position."""
     return _id(key[-keys.ID_BYTES :])

@@ -24,6 +24,30 @@ FREE_PASSES: Final = 10_000
 """Events that are passed over before those types are sought that took longer."""
 
 
+class EveryType(Collection[TypeId]):
+    """All types: what is wanted where none are asked for, and all may be seen.
+
+    Args:
+        n_types: how many there are; their ids are numbers.
+    """
+
+    def __init__(self, n_types: int) -> None:
+        self._n_types = n_types
+
+    def __contains__(self, type_id: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self._n_types
+
+    def __iter__(self) -> Iterator[TypeId]:
+        return self.since(0)
+
+    def since(self, first: int) -> Iterator[TypeId]:
+        """Those whose number is not below ``first``, in the order of their numbers."""
+        return map(keys.encode_type_id, range(first, self._n_types))
+
+
 class SoughtTypes(Collection[TypeId]):
     """Types that match a subscription; how many and which they all are is sought when asked for.
 
@@ -74,33 +98,24 @@ def patience(wanted: Collection[TypeId]) -> int:
     return FREE_PASSES if isinstance(wanted, SoughtTypes) else len(wanted)
 
 
-def the_only(wanted: Collection[TypeId] | None) -> TypeId | None:
-    """The type that is wanted, if it is known without seeking that it is a single one."""
-    if wanted is None or isinstance(wanted, SoughtTypes) or len(wanted) != 1:
-        return None
-    return next(iter(wanted))
-
-
 def find_wanted(
-    types: TypeRegistry, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
-) -> Collection[TypeId] | None:
-    """Types that a query wants; None: all.
+    types: TypeRegistry, params: QueryParams, rights: Subscription, pause: PauseCb
+) -> Collection[TypeId]:
+    """Types that a query wants.
 
     Args:
         types: all types: those of every row that is read are known before this is called.
         params: the query.
-        visible: what may be seen; None: all.
+        rights: what may be seen.
         pause: called again and again.
 
     Raises:
         InvalidSubscriptionError: ``*`` is not last in one of the event types.
     """
     asked = asked_types(params)
-    if asked is None or asked.is_everything:
-        if visible is not None:
-            catch_up(visible, pause)
-        return visible
-    wanted = asked if visible is None else asked.intersection(visible.rights)
+    if asked.is_everything:
+        return _all_visible(types, rights, pause)
+    wanted = asked.intersection(rights)
     found: list[TypeId] = []
     steps = types.find(wanted)
     for n_steps, some in enumerate(steps):
@@ -112,21 +127,22 @@ def find_wanted(
 
 
 def all_wanted(
-    types: TypeRegistry, params: QueryParams, visible: VisibleTypes | None, pause: PauseCb
-) -> VisibleTypes | None:
+    types: TypeRegistry, params: QueryParams, rights: Subscription, pause: PauseCb
+) -> VisibleTypes | EveryType:
     """As :func:`find_wanted`, in the order of their numbers, for who wants them all anyway."""
     asked = asked_types(params)
-    if asked is None or asked.is_everything:
-        wanted = visible
-    elif visible is None:
-        wanted = VisibleTypes(types, asked)
-    else:
-        wanted = VisibleTypes(types, asked.intersection(visible.rights))
-    if wanted is not None:
-        catch_up(wanted, pause)
+    if asked.is_everything:
+        return _all_visible(types, rights, pause)
+    wanted = VisibleTypes(types, asked.intersection(rights))
+    catch_up(wanted, pause)
     return wanted
 
 
-def every_type(n_types: int, first: int = 0) -> Iterator[TypeId]:
-    """Ids of that many types, those before the ``first`` left out."""
-    return map(keys.encode_type_id, range(first, n_types))
+def _all_visible(
+    types: TypeRegistry, rights: Subscription, pause: PauseCb
+) -> VisibleTypes | EveryType:
+    if rights.is_everything:
+        return EveryType(len(types))
+    visible = types.visible(rights)
+    catch_up(visible, pause)
+    return visible

@@ -1,12 +1,12 @@
 """Logs: JSON lines on standard error, or whatever ``log`` of the configuration says.
 
-Quiet by default: warnings of all packages, and what the gateway tells of its own life.
+Quiet by default: warnings of all packages, and the gateway's own starts and stops.
 
-Whatever handlers there are, nobody who logs waits for them, and no peer fills them::
+Whatever the handlers, logging never waits for them, and no peer can flood them::
 
     logger ─▶ rate: how often ─▶ shorten: how long ─▶ queue ─▶ thread ─▶ handlers
 
-What was left out, by either, is told in a line of its own and in metrics.
+Lines that were left out or dropped are reported in a line of their own and in metrics.
 """
 
 import atexit
@@ -39,7 +39,7 @@ DEFAULT: Final[dict[str, Any]] = {
     "loggers": {"mariner": {"level": "INFO"}, "eventer_bridge": {"level": "INFO"}},
     "root": {"level": "WARNING", "handlers": ["stderr"]},
 }
-"""Configuration that is used where the gateway's has no ``log``."""
+"""Used if the gateway's configuration has no ``log``."""
 
 
 class LogCounts(NamedTuple):
@@ -47,7 +47,7 @@ class LogCounts(NamedTuple):
 
     Attributes:
         left_out: there were too many of one kind (see ``rate``).
-        dropped: the queue was full: whoever reads them is too slow, or stuck.
+        dropped: the queue was full: the reader of the log is too slow, or stuck.
     """
 
     left_out: int
@@ -58,12 +58,12 @@ _pipeline: Pipeline | None = None
 
 
 def configure(log: Mapping[str, Any] | None) -> None:
-    """Configure logging of this process. At its end it is closed.
+    """Configure logging of this process; closed when it exits.
 
     Args:
         log: ``log`` of the gateway's configuration (``logging.config.dictConfig``), or None.
     """
-    global _pipeline  # noqa: PLW0603  # as logging itself, it is the process'
+    global _pipeline  # noqa: PLW0603  # like logging itself, one per process
     close()
     logging.config.dictConfig(dict(log) if log is not None else DEFAULT)
     logging.captureWarnings(True)  # they would be written to standard error at once
@@ -72,17 +72,17 @@ def configure(log: Mapping[str, Any] | None) -> None:
 
 
 def close() -> bool:
-    """Write what waits, for ``limits.LOG_CLOSE_TIMEOUT_S`` at most.
+    """Write the waiting lines, for at most ``limits.LOG_CLOSE_TIMEOUT_S``.
 
     Returns:
-        Whether all was written. If not, a thread hangs in writing to a handler: it would
-        hold up an ordinary end of the process, too.
+        Whether all were written. If not, a thread hangs writing to a handler: it would also
+        block an ordinary exit of the process.
     """
     return _pipeline is None or _pipeline.close()
 
 
 def counts() -> LogCounts:
-    """What was not written; may be asked on any thread."""
+    """Lines that were not written; may be called on any thread."""
     if _pipeline is None:
         return LogCounts(0, 0)
     return LogCounts(_pipeline.rate.n_left_out, _pipeline.n_dropped)

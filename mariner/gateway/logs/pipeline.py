@@ -1,8 +1,8 @@
-"""A bounded queue and a thread between those who log and the handlers.
+"""A bounded queue and a thread between loggers and handlers.
 
-Every handler that is configured is replaced by one that puts records into the queue, and
-never waits: while it is full, they are dropped and counted. The thread hands them to the
-handlers. One that blocks (nobody reads standard error, the disk hangs) holds up nobody else.
+Every configured handler is replaced by one that puts records into the queue and never waits: while
+it is full, they are dropped and counted. The thread passes them to the handlers. A handler that
+blocks (nobody reads standard error, the disk hangs) blocks nothing else.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from mariner.gateway.logs.shorten import shorten
 mlog = logging.getLogger(__name__)
 
 _VERDICT: Final = "_is_admitted"
-"""Attribute of a record that several handlers are offered: whether it may be told."""
+"""Attribute of a record, which may pass several handlers: whether it is admitted."""
 
 _WAKE_S: Final = 0.5
 
@@ -27,11 +27,11 @@ _Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
 
 
 class Pipeline:
-    """See the module. It is there once it is made.
+    """See the module. Takes effect when it is created.
 
     Attributes:
         n_dropped: lines that were dropped because the queue was full.
-        rate: how often the same may be told.
+        rate: limits how often the same is logged.
     """
 
     def __init__(self) -> None:
@@ -64,14 +64,14 @@ class Pipeline:
         return True
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Whether it may be told; the same whoever asks."""
+        """Whether a record is admitted; the same for each of its handlers."""
         attributes = vars(record)
         if _VERDICT not in attributes:
             attributes[_VERDICT] = self.rate.admits(record)
         return bool(attributes[_VERDICT])
 
     def put(self, handler: logging.Handler, record: logging.LogRecord) -> None:
-        """Have a handler handle a record; never waits."""
+        """Queue a record for a handler; never waits."""
         if threading.current_thread() is self._thread:
             handler.handle(record)
             return
@@ -96,14 +96,14 @@ class Pipeline:
                 handler, record = item
                 try:
                     handler.handle(record)
-                except Exception:  # its own are handled by itself
+                except Exception:  # handlers handle their own errors
                     self.n_dropped += 1
             self._report(is_last=item is None and self._is_closing)
             if item is None and self._is_closing:
                 return
 
     def _report(self, *, is_last: bool) -> None:
-        """Tell now and then what was not told."""
+        """Log now and then what was not logged."""
         now_s = time.monotonic()
         if now_s - self._logged_s < limits.LOG_SUMMARY_PERIOD_S and not is_last:
             return
@@ -112,13 +112,13 @@ class Pipeline:
         self._reported_dropped += n_dropped
         if left_out:
             extra: dict[str, Any] = {"lines": sum(left_out.values()), "left_out": left_out}
-            mlog.warning("lines were left out, there were too many of a kind", extra=extra)
+            mlog.warning("lines left out: too many of a kind", extra=extra)
         if n_dropped:
-            mlog.warning("lines were dropped, the log is too slow", extra={"lines": n_dropped})
+            mlog.warning("lines dropped: the log is too slow", extra={"lines": n_dropped})
 
 
 class _Queueing(logging.Handler):
-    """Stands for another handler, see the module."""
+    """Takes the place of a handler, see the module."""
 
     def __init__(self, pipeline: Pipeline, handler: logging.Handler) -> None:
         super().__init__(handler.level)

@@ -1,10 +1,10 @@
-"""How often the same may be told: what peers can provoke is bounded in lines a second.
+"""Rate limit of log lines: peers can cause only so many per second.
 
-A line has a source: the address of its ``peer``, if it has one (all addresses together are
-one more source), or else the place in the code that tells it. A source has a bucket of
-tokens, one for each line. What there is no token for is counted, and left out.
+A line has a source: the address of its ``peer``, if it has one (all addresses together are one
+more source), or else the code that logs it. A source has a bucket of tokens, one for each line.
+Lines without a token are counted, and left out.
 
-Lines of level DEBUG are not counted: who turns them on wants them all.
+Lines of level DEBUG are not limited: turning them on asks for all of them.
 """
 
 import logging
@@ -53,7 +53,7 @@ class LogRate:
         self.n_left_out = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the longest unused is first
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # least recently used first
         self._of_address = _Allowance(
             limits.LOG_ADDRESS_BURST_LINES, limits.LOG_ADDRESS_LINES_PER_S
         )
@@ -62,7 +62,7 @@ class LogRate:
         self._left_out: Counter[str] = Counter()
 
     def admits(self, record: logging.LogRecord) -> bool:
-        """Whether a line may be told; if not, it is counted."""
+        """Whether a line is admitted; if not, it is counted."""
         if record.levelno < logging.INFO:
             return True
         peer = vars(record).get("peer")
@@ -83,7 +83,7 @@ class LogRate:
         return is_admitted
 
     def take_left_out(self) -> dict[str, int]:
-        """How many lines of which source were left out since the last call."""
+        """Lines left out since the last call, by source."""
         with self._lock:
             left_out, self._left_out = self._left_out, Counter()
         return dict(left_out)

@@ -1,4 +1,4 @@
-"""Records that are as long as anybody wants to read, whatever a peer sent."""
+"""Cuts log records to a readable length, whatever a peer sent."""
 
 import copy
 import logging
@@ -16,11 +16,11 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
 def shorten(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of a record that is complete, short, and keeps nothing else alive.
 
-    Its message has its arguments in it, its exception is a text; every string in it has at
-    most ``core_limits.MAX_LOG_CHARACTERS``. Called where the record was made.
+    Its message includes its arguments, its exception is a text; every string in it has at most
+    ``core_limits.MAX_LOG_CHARACTERS``. Call it on the thread that logs.
     """
     short = copy.copy(record)
-    if isinstance(record.msg, dict):  # which the JSON formatter takes for fields
+    if isinstance(record.msg, dict):  # the JSON formatter takes it for fields
         short.msg = _cut_value(record.msg)
     else:
         short.msg, short.args = _cut(_message(record)), None
@@ -36,7 +36,7 @@ def shorten(record: logging.LogRecord) -> logging.LogRecord:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except (TypeError, ValueError) as e:  # a mistake of who logs, which must not stop it
+    except (TypeError, ValueError) as e:  # a mistake of the caller, which must not stop it
         return f"{record.msg} ({e})"
 
 

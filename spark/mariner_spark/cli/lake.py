@@ -28,45 +28,45 @@ _LAKE = click.argument("path", metavar="LAKE")
 def lake() -> None:
     """Keep events as Parquet files, for Spark and others.
 
-    A LAKE is a directory, or a place in an object store: s3a://..., gs://..., abfss://...
+    A LAKE is a directory, or a location in an object store: s3a://..., gs://..., abfss://...
     """
 
 
 @click.command()
 @_LAKE
-@click.option("--follow", is_flag=True, help="Go on with new events, until interrupted.")
+@click.option("--follow", is_flag=True, help="Go on with new events until interrupted.")
 @click.option(
     "--interval",
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
-    help="With --follow: seconds from one look for new events to the next. Each makes files.",
+    help="With --follow: seconds between looking for new events. Each batch makes new files.",
 )
 @click.option(
     "--server-id",
     "server_ids",
     type=int,
     multiple=True,
-    help="Only events of this server. Can be given several times. Default: all whose events this"
+    help="Only events of this server. Can be repeated. Default: all servers whose events this"
     " client may see.",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1),
-    help="Add at most so many events at once: those stay if it fails later. Counting them takes as"
-    " long as reading them. Default: all that there are; if that fails, none of them stay.",
+    help="Add at most this many events at once: they stay if a later batch fails. Counting them"
+    " takes as long as reading them. Default: all in one batch; if it fails, none of them stay.",
 )
 @click.option(
     "--allow-loss",
     is_flag=True,
-    help="Go on where the gateway deleted events (retention) before they were read"
+    help="Go on if the gateway deleted events (retention) before they were read"
     " (failOnDataLoss=false).",
 )
 @click.option(
     "--value-path",
     metavar="PATH",
-    help="Where in JSON payloads the numbers of the column 'value' are. Default: as before,"
-    " $.value for a new lake.",
+    help="Path in JSON payloads to the numbers of the column 'value'. Default: the lake's path,"
+    " or $.value for a new lake.",
 )
 def ingest(
     *,
@@ -79,12 +79,11 @@ def ingest(
     allow_loss: bool,
     value_path: str | None,
 ) -> None:
-    """Append to LAKE what a gateway has that it has not.
+    """Append the events of a gateway that LAKE does not have yet.
 
-    It is made where there is none. Every event is added once, however often this is run, and
-    whatever gateway it comes from: --host can name several, with commas between them
-    (a,b:23015). A gateway that is away is waited for once it began. Run `mariner lake compact` now
-    and then.
+    Makes the lake if there is none. Adds each event once, however often you run it and whichever
+    gateway it comes from: --host can name several, separated by commas (a,b:23015). Once it has
+    begun, it waits for a gateway that is away. Run `mariner lake compact` now and then.
 
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
     interrupted (SIGINT, SIGTERM).
@@ -98,7 +97,7 @@ def ingest(
         source["failOnDataLoss"] = "false"
     started = time.monotonic()
     with spark_errors():
-        from mariner_spark.lake.info import info  # noqa: PLC0415  # others need not import it
+        from mariner_spark.lake.info import info  # noqa: PLC0415  # only for this command
 
         added = _ingest(path, source, value_path, interval if follow else None)
         found = info(path)
@@ -112,7 +111,7 @@ def ingest(
 def _ingest(
     path: str, source: dict[str, str], value_path: str | None, interval_s: float | None
 ) -> int:
-    """Ingest, and tell how far it is."""
+    """Ingest, and show the progress."""
     from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
 
     ingestion.check(path, source, value_path)
@@ -139,14 +138,14 @@ def _ingest(
     type=click.FloatRange(0),
     default=24.0,
     show_default=True,
-    help="Keep files that were replaced for so long: longer than any report takes.",
+    help="Keep replaced files for this long: longer than any reader takes.",
 )
 def compact(path: str, grace_hours: float) -> None:
-    """Make large files of small ones, and delete what nobody needs.
+    """Merge small files into large ones, and delete files that are no longer needed.
 
     Others may read LAKE and add to it meanwhile.
 
-    Exit code 0: done; 1: it failed, and the lake is whole; 2: there is no lake, or wrong usage;
+    Exit code 0: done; 1: it failed, and the lake is intact; 2: there is no lake, or wrong usage;
     130: interrupted.
     """
     started = time.monotonic()
@@ -157,7 +156,7 @@ def compact(path: str, grace_hours: float) -> None:
             done = compaction.compact(path, grace_s=3600 * grace_hours, on_progress=on_progress)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {done.replaced} files became {done.made},"
+        f"{without_secrets(path)}: {done.replaced} files became {done.written},"
         f" {done.deleted} deleted, {seconds:.1f} s"
     )
 
@@ -184,7 +183,7 @@ lake.add_command(command_of(MARINER, ingest))
 
 
 def _source_options(server: Target) -> dict[str, str]:
-    """What names a gateway, as options of the data source."""
+    """Options of the data source for a gateway."""
     options = {
         "host": server.host,
         "port": str(server.port),

@@ -1,7 +1,7 @@
-"""``mariner report``: reports about stored events, made by Spark.
+"""``mariner report``: reports about stored events, computed by Spark.
 
-Spark, and what of ours needs it (``mariner_spark``), is imported when the command runs: the
-other commands neither need the extra ``spark`` nor wait for it.
+Spark, and the modules that use it, are imported when the command runs: the other commands neither
+need the extra ``spark`` nor wait for it.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ NAMES: Final = (
     *("activity", "latest", "values", "gaps", "latency"),
     *("availability", "runs", "top"),
 )
-"""Reports, as ``mariner_spark.reports.catalogue`` has them."""
+"""Names of the reports in ``mariner_spark.reports.catalogue``."""
 
 _ALL: Final = "all"
 _PORT: Final = 23014
 _ADDRESS: Final = re.compile(r"(?:\[[^\]]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
 _TIME_HELP: Final = (
-    "ISO 8601 (UTC where it names no zone; eight digits are a date), or seconds since 1970-01-01."
+    "ISO 8601 (UTC if it names no zone; eight digits are a date), or seconds since 1970-01-01."
 )
 _FIRST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse)}
 _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(moments.parse_last)}
@@ -51,35 +51,37 @@ _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(mome
     type=click.Path(path_type=Path),
     help="Events of this store, whether a gateway has it open or not.",
 )
-@click.option("--lake", metavar="URI", help="Events of this lake: a folder or an object store.")
+@click.option(
+    "--lake", metavar="URI", help="Events of this lake: a folder, or a location in an object store."
+)
 @click.option(
     "--gateway",
     metavar="HOST[:PORT]",
-    help=f"Events of the gateway there (port {_PORT}), as far as --name may query them.",
+    help=f"Events of this gateway that --name may query. Default port: {_PORT}.",
 )
 @click.option("--from", "first", **_FIRST, help=f"Timestamp at or after this. {_TIME_HELP}")
 @click.option(
-    "--to", "last", **_LAST, help="Timestamp at or before this; of a date, its whole day."
+    "--to", "last", **_LAST, help="Timestamp at or before this; a date includes its whole day."
 )
 @click.option(
     "--types",
     metavar="TYPE",
     multiple=True,
     callback=event_types_option,
-    help="Event type, its segments joined by '/'; '?' stands for one segment, '*' at the end"
-    " for any number. Or a JSON array. Can be given several times. All types, unless told.",
+    help="Event type: segments joined by '/'; '?' matches one segment, '*' at the end any number."
+    " Or a JSON array. Can be repeated. Default: all types.",
 )
 @click.option(
     "--value-path",
     metavar="PATH",
-    help="Where the number of a JSON payload is. Default: $.value, or the path of the lake.",
+    help="Path to the number of a JSON payload. Default: $.value, or the path of the lake.",
 )
 @click.option(
     "--depth",
     type=click.IntRange(1, 100),
     default=2,
     show_default=True,
-    help="Segments of a type prefix.",
+    help="Number of segments in a type prefix.",
 )
 @click.option(
     "--out",
@@ -87,7 +89,7 @@ _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(mome
     type=click.Path(path_type=Path, file_okay=False),
     default="report",
     show_default=True,
-    help="Where the files go; those of an earlier report are replaced.",
+    help="Directory of the files; those of an earlier report are replaced.",
 )
 def report(  # noqa: PLR0917  # click gives all of them by name
     names: Sequence[str],
@@ -109,31 +111,31 @@ def report(  # noqa: PLR0917  # click gives all of them by name
       latest        the last event of each type
       values        numbers of payloads by type and time
       gaps          types that were silent for longer than expected
-      latency       from the source timestamp into the store, by type prefix
+      latency       time from the source timestamp to the timestamp, by type prefix
       availability  how long engines and clients were up
-      runs          each time that they were
+      runs          each time they were up
       top           the largest types
 
-    All of them, unless some are named. Each becomes NAME.csv and NAME.parquet; report.html
-    shows them together, and needs no network. It is made by Spark on this machine: the extra
-    'spark' has to be installed (pip install 'mariner-gateway[spark]').
+    Without NAME, makes all of them. Each becomes NAME.csv and NAME.parquet; report.html shows
+    them together, and needs no network. Spark makes them on this machine: install the extra
+    'spark' (pip install 'mariner-gateway[spark]').
 
     --types does not apply to availability and runs, which need all events of a server.
 
-    Exit code 0: the reports are made, even of no events; 1: Spark, the store, the lake or the
-    gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.
+    Exit code 0: the reports are made, even if there are no events; 1: Spark, the store, the
+    lake or the gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.
     """  # noqa: D301  # \b is meant: click does not fill the paragraph after it
     if [store, lake, gateway].count(None) != 2:
-        raise click.UsageError("Expected one of --store, --lake and --gateway.")
-    place = {"store": store} if gateway is None else _gateway(gateway, access)
+        raise click.UsageError("Expected exactly one of --store, --lake and --gateway.")
+    arguments = {"store": store} if gateway is None else _gateway_arguments(gateway, access)
     with spark_errors(), _progress() as on_step:
-        # here, for what other commands need not import
+        # only for this command
         from mariner_spark.reports import generate, reading  # noqa: PLC0415
 
         title = without_secrets(str(store or lake or gateway))
         job = generate.ReportJob(
             names=() if _ALL in names else tuple(dict.fromkeys(names)),
-            source=reading.EventSource(title, place=place if lake is None else None, lake=lake),
+            source=reading.EventSource(title, arguments if lake is None else None, lake),
             selection=reading.ReportFilter(
                 types=types,
                 first=None if first is None else format_timestamp(first),
@@ -161,16 +163,16 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     output.write_text(str(page))
 
 
-def _gateway(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
-    """A gateway and who we are to it, as arguments of ``mariner_spark.read``."""
+def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``mariner_spark.read`` for a gateway."""
     if _ADDRESS.fullmatch(address) is None:
         raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
     if access["name"] is None:
-        raise click.UsageError("--gateway needs --name: who we are to it.")
+        raise click.UsageError("--gateway needs --name, the name of this client.")
     token = access["token"]
     if access["token_file"] is not None:
         if token is not None:
-            raise click.UsageError("--token and --token-file: only one of them can be given.")
+            raise click.UsageError("Give either --token or --token-file, not both.")
         token = read_token(access["token_file"])
     return {
         "gateway": address,
@@ -182,16 +184,16 @@ def _gateway(address: str, access: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _access_options() -> list[click.Option]:
-    """Options that tell a gateway who we are, and how to get there safely."""
+    """Options for the credentials and TLS of a gateway."""
     options = [i for i in server_options("MARINER", _PORT) if i.name not in {"host", "port"}]
     for option in options:
-        option.required = False  # of a store or a lake there is nobody to tell
+        option.required = False  # a store or a lake needs none
     return options
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int | None], None]]:
-    """What is done, on standard error, if that is a terminal: a step and its number of all."""
+    """Progress bar on standard error, if that is a terminal: the step and the number of all."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(

@@ -1,7 +1,7 @@
-"""Commands that work with Spark: the extra they need, their session, what they say when they fail.
+"""Commands that use Spark: their session, and their errors.
 
-Nothing of it is imported before such a command runs: the extra need not be installed, and
-takes a second to import.
+Spark is imported only when such a command runs: the extra is optional, and takes a second to
+import.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from mariner.errors import MarinerError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# an error of ours, in the traceback of a Python process that Spark tells of
-_OURS: Final = re.compile(
+# one of our errors, in the traceback of a Python process in an error of Spark
+_OWN_ERROR: Final = re.compile(
     r"^(?:mariner|mariner_spark|eventer_bridge)\.errors\.\w+: (.+)$", re.MULTILINE
 )
 
-_OTHER_SIDE: Final = frozenset(("host, port", "client_name, token"))
-"""Options that a gateway did not like."""
+_GATEWAY_ERRORS: Final = frozenset(("host, port", "client_name, token"))
+"""Options in the errors of a gateway that refused this client or is unavailable."""
 
 _SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 _CANCEL_PERIOD_S: Final = 0.2
@@ -34,10 +34,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def spark_errors() -> Iterator[None]:
-    """What goes wrong with Spark becomes an exit code and a line.
+    """Convert errors of Spark to an exit code and a line.
 
     Raises:
-        CommandError: something did; also where the extra is not installed.
+        CommandError: the command failed, or the extra is not installed.
     """
     try:
         import numpy as np  # noqa: F401, PLC0415  # see the module
@@ -54,7 +54,7 @@ def spark_errors() -> Iterator[None]:
         OptionError,
     )
 
-    # what goes wrong is told here, once
+    # errors are reported here, once
     logging.basicConfig(handlers=[logging.NullHandler()])
     try:
         yield
@@ -62,40 +62,42 @@ def spark_errors() -> Iterator[None]:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except OptionError as e:
         raise CommandError(
-            without_secrets(str(e)), EXIT_FAILED if e.option in _OTHER_SIDE else EXIT_USAGE
+            without_secrets(str(e)), EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE
         ) from e
     except NoLakeError as e:
         raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
     except (MarinerSparkError, MarinerError) as e:
         raise CommandError(without_secrets(str(e)), EXIT_FAILED) from e
     except PySparkException as e:
-        told = without_secrets(reason(str(e)))
-        is_usage = isinstance(e, AnalysisException) and told.partition(":")[0] not in _OTHER_SIDE
-        raise CommandError(told, EXIT_USAGE if is_usage else EXIT_FAILED) from e
+        text = without_secrets(reason(str(e)))
+        is_usage = (
+            isinstance(e, AnalysisException) and text.partition(":")[0] not in _GATEWAY_ERRORS
+        )
+        raise CommandError(text, EXIT_USAGE if is_usage else EXIT_FAILED) from e
     except Py4JJavaError as e:
         text = str(e)  # a line about the call, and then what happened
         raise CommandError(reason(text.partition("\n: ")[2] or text), EXIT_FAILED) from e
     except (Py4JError, ConnectionError, EOFError) as e:
         raise CommandError(
-            "Java ended while Spark worked. If it was out of memory (1 GB, unless told), give it"
-            " more: SPARK_DRIVER_MEMORY=4g",
+            "Java ended while Spark was working. If it ran out of memory (1 GB by default), give"
+            " it more: SPARK_DRIVER_MEMORY=4g",
             EXIT_FAILED,
         ) from e
 
 
 @contextlib.contextmanager
 def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
-    """The session of a command; one that was not there before is quiet, and stopped at the end.
+    """The session of a command; a new one is quiet, and stopped at the end.
 
-    SIGINT and SIGTERM cancel what Spark does, and then end the command: Spark does not take it
-    well if it is left in the middle of something. The second one ends it at once.
+    SIGINT and SIGTERM cancel the jobs of Spark, and then end the command, because interrupting
+    Spark itself leaves it in a bad state. A second signal ends the command at once.
 
     Yields:
-        The session, and what to call between two steps: it raises KeyboardInterrupt after a
+        The session, and a check to call between two steps: it raises KeyboardInterrupt after a
         signal.
 
     Raises:
-        KeyboardInterrupt: there was a signal.
+        KeyboardInterrupt: a signal came.
         JavaError: there is no Java.
     """
     from pyspark import SparkContext  # noqa: PLC0415  # others need not import it
@@ -103,7 +105,7 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
 
     import mariner_spark  # noqa: PLC0415
 
-    # an active session is one of this thread, a context is one of the process
+    # a session is active per thread, a context per process
     is_ours = SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
     interrupted, ended = threading.Event(), threading.Event()
     with _handled(signal.default_int_handler):
@@ -140,7 +142,7 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
 
 @contextlib.contextmanager
 def _handled(handler: Callable[..., Any]) -> Iterator[None]:
-    """Handle signals meanwhile; only the main thread of a process can."""
+    """Set signal handlers for the block; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,7 +155,7 @@ def _handled(handler: Callable[..., Any]) -> Iterator[None]:
 
 
 def _silence(spark: "SparkSession") -> None:
-    """Keep Spark from telling what goes wrong: the command does."""
+    """Keep Spark from logging errors: the command reports them."""
     from pyspark.errors import PySparkAttributeError  # noqa: PLC0415
 
     with contextlib.suppress(PySparkAttributeError):  # Spark Connect has none
@@ -164,18 +166,18 @@ def _silence(spark: "SparkSession") -> None:
 
 
 def _stop(spark: "SparkSession") -> None:
-    """Stop a session, whose Java may be gone: that is told by what failed before."""
+    """Stop a session; errors are ignored, because Java may have exited already."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         warnings.simplefilter("ignore")
         spark.stop()
 
 
 def without_secrets(text: str) -> str:
-    """Text without what precedes the bucket in ``s3://key:secret@bucket/lake``."""
+    """Text without the credentials in ``s3://key:secret@bucket/lake``."""
     return _SECRETS.sub("", text)
 
 
 def reason(text: str) -> str:
-    """What a text of Spark says: the error of ours in it, or else its first line."""
-    found = _OURS.findall(text)
+    """The reason in an error text of Spark: our own error in it, or else its first line."""
+    found = _OWN_ERROR.findall(text)
     return str(found[-1]) if found else text.strip().partition("\n")[0]

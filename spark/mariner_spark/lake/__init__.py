@@ -1,8 +1,8 @@
-"""The lake: history as Parquet files, which Spark and others read natively.
+"""The lake: events as Parquet files, which Spark and other tools read natively.
 
-:func:`~mariner_spark.lake.read.read` gives it as a data frame, ``ingest`` appends what gateways
-have (``writer`` is the sink of that stream), ``compact`` makes large files of small ones, and
-``info`` tells what is in it. ``manifest`` says which files are the lake, ``segments`` how they
-are made, ``files`` where they are and ``lock`` who may change them. ``README.md`` beside this
-file describes the layout, and how to read it without us.
+:func:`~mariner_spark.lake.read.read` returns it as a data frame, ``ingest`` appends the events of
+gateways (``writer`` is the sink of that stream), ``compact`` merges small files, and ``info``
+summarises it. ``manifest`` lists the files of the lake, ``segments`` writes them, ``files`` is the
+file system, and ``lock`` serialises changes. ``README.md`` beside this file describes the layout,
+and how to read it with other tools.
 """

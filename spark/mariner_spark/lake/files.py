@@ -1,8 +1,7 @@
 """The files of a lake, wherever they are: on this machine, or in an object store.
 
-What is written appears whole or not at all. On a local file system it is written under a
-name that readers skip, synced, renamed, and its folder synced; an object store shows an object
-when its upload is complete.
+Writes are atomic. On a local file system a file is written under a name that readers skip, synced
+and renamed, and its folder is synced; an object store shows an object when its upload is complete.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from mariner_spark.errors import LakeError
 from mariner_spark.local_path import local_path
 
 TEMPORARY: Final = "_tmp-"
-"""What names begin with while a file is written."""
+"""Prefix of the name of a file while it is written."""
 
 _OBJECT_SCHEMES: Final = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss"))
 _SPARK_ONLY: Final = {"s3a": "s3", "s3n": "s3"}
@@ -28,7 +27,7 @@ _GLOB: Final = str.maketrans({i: f"\\{i}" for i in "\\{}[]*?"})
 
 
 class Stored(NamedTuple):
-    """A file that is there.
+    """A file of the lake's folder.
 
     Attributes:
         path: below the root of the lake.
@@ -49,7 +48,7 @@ class Files:
             ``gs``, ``abfs``, ``abfss``.
 
     Raises:
-        LakeError: there is no such kind of file system, or it cannot be used.
+        LakeError: the file system is of an unsupported kind, or cannot be used.
     """
 
     def __init__(self, root: str) -> None:
@@ -76,11 +75,11 @@ class Files:
         return self.base if self.is_local else self.root
 
     def full(self, path: str) -> str:
-        """A path as pyarrow takes it, together with ``arrow``."""
+        """A path for pyarrow, together with ``arrow``."""
         return f"{self.base}/{path}"
 
     def for_spark(self, path: str) -> str:
-        """A path as Spark takes it, where ``*`` and the like stand for others."""
+        """A path for Spark, with the characters of glob patterns escaped."""
         return f"{self.root}/{path}".translate(_GLOB)
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
@@ -100,20 +99,20 @@ class Files:
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[Any]:
-        """Write a file; it replaces what is there.
+        """Write a file, which replaces an existing one.
 
         Yields:
-            What to write to, with binary ``write``. If the block raises, there is no file.
+            A binary file to write to. If the block raises, no file is created.
 
         Raises:
             LakeError: it cannot be written.
         """
-        make = self._create_local if self.is_local else self._create_object
-        with self.errors(path), make(path) as file:
+        create = self._create_local if self.is_local else self._create_object
+        with self.errors(path), create(path) as file:
             yield file
 
     def delete(self, path: str) -> None:
-        """Delete a file, if it is there.
+        """Delete a file, if it exists.
 
         Raises:
             LakeError: it cannot be deleted.
@@ -122,7 +121,7 @@ class Files:
             self.arrow.delete_file(self.full(path))
 
     def walk(self, folder: str = "") -> list[Stored]:
-        """All files of a folder and those below it; none where there is no such folder.
+        """All files in a folder and below it; none if the folder does not exist.
 
         Raises:
             LakeError: it cannot be listed.
@@ -141,7 +140,7 @@ class Files:
         """Size in bytes of each file; None: there is none.
 
         Raises:
-            LakeError: that cannot be found out.
+            LakeError: the file system cannot be read.
         """
         with self.errors(""):
             found = self.arrow.get_file_info([self.full(i) for i in paths])
@@ -152,7 +151,7 @@ class Files:
 
     @contextlib.contextmanager
     def errors(self, path: str) -> Iterator[None]:
-        """What goes wrong with a file becomes a LakeError."""
+        """Convert errors about a file to LakeError."""
         try:
             yield
         except (OSError, pa.ArrowException) as e:
@@ -181,14 +180,14 @@ class Files:
             with self.arrow.open_output_stream(self.full(path)) as file:
                 yield file
         except BaseException:
-            # closing it made an object of what was written so far
+            # closing it created an object with the data so far
             with contextlib.suppress(OSError):
                 self.arrow.delete_file(self.full(path))
             raise
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, so that it outlives a loss of power."""
+    """Create a folder durably: it survives a power failure."""
     if folder.is_dir():
         return
     make_folder(folder.parent)

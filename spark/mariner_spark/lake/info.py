@@ -1,4 +1,4 @@
-"""What is in a lake, told by its manifest alone."""
+"""Summary of a lake, from its manifest alone."""
 
 import msgspec
 
@@ -9,20 +9,20 @@ from mariner_spark.lake.manifest import Position
 
 
 class LakeInfo(msgspec.Struct, frozen=True):
-    """What is in a lake.
+    """Summary of a lake; printed by ``mariner lake info --json``.
 
     Attributes:
         version: number of its last change.
-        rows: events.
-        bytes: of its segments.
-        segments: Parquet files.
-        small_segments: those that a compaction may make fewer.
-        days: days that have events.
+        rows: number of events.
+        bytes: size of its segments.
+        segments: number of Parquet files.
+        small_segments: number of segments that a compaction may merge.
+        days: number of days with events.
         first: timestamp of the first event, microseconds since 1970; None: there is none.
         last: timestamp of the last event.
-        value_path: where the column ``value`` comes from.
-        positions: server to session and instance of its last event.
-        replaced: files that wait to be deleted.
+        value_path: path of the column ``value``.
+        positions: server to its last event.
+        replaced: number of files to be deleted.
     """
 
     version: int
@@ -39,7 +39,7 @@ class LakeInfo(msgspec.Struct, frozen=True):
 
 
 def info(path: str) -> LakeInfo:
-    """What is in a lake.
+    """Summarise a lake.
 
     Raises:
         LakeError: there is no lake, or its manifest cannot be read.

@@ -1,8 +1,7 @@
-"""Ingesting: what gateways stored, and what they go on to store, into a lake.
+"""Ingestion of the events of gateways into a lake, once or continuously.
 
-The lake itself remembers how far it is, server by server, so that every run goes on from
-there, whatever became of the one before. What a run notes for Spark (its checkpoint) lasts as
-long as the run.
+The lake itself stores the offset of each server, so that every run resumes there, however the
+previous one ended. Spark's checkpoint only lasts as long as the run.
 """
 
 import datetime
@@ -42,26 +41,27 @@ def ingest(
     interval_s: float | None = None,
     on_progress: Callable[[int], None] = lambda _rows: None,
 ) -> int:
-    """Append to a lake what gateways have that it has not; make it where there is none.
+    """Append the events of gateways that a lake lacks; creates the lake if there is none.
 
     Args:
         spark: the session.
         path: the lake.
-        source: options of the stream ``mariner`` that name the gateways. All events that they
-            show to us are taken: a lake has the whole of each server.
-        value_path: where in JSON payloads the column ``value`` comes from; None: as before,
+        source: options of the stream ``mariner`` that name the gateways. All events that the
+            client may see are ingested: a lake has all events of each server.
+        value_path: path in JSON payloads of the column ``value``; None: as before,
             ``$.value`` for a new lake.
-        interval_s: seconds between two batches of a run without end; None: what there is now.
-        on_progress: called every second with the number of events that were added. What it
-            raises ends the run.
+        interval_s: seconds between two batches of a continuous run; None: ingest the events
+            that are available now.
+        on_progress: called every second with the number of events added so far. If it raises,
+            the run ends.
 
     Returns:
-        How many events were added.
+        Number of events added.
 
     Raises:
-        LakeError: the lake cannot be read or written, its values are of another path, or a
+        LakeError: the lake cannot be read or written, its values are from another path, or a
             gateway has another history of a server.
-        OptionError: an option is wrong, or a gateway declines us.
+        OptionError: an option is wrong, or a gateway refuses this client.
         StreamingQueryException: the stream failed; its text says why.
     """
     files = Files(path)
@@ -86,16 +86,16 @@ def ingest(
 
 
 def check(path: str, source: Mapping[str, str], value_path: str | None) -> None:
-    """Find mistakes in what :func:`ingest` is given, before anything is started.
+    """Check the arguments of :func:`ingest`, before anything is started.
 
     Raises:
-        LakeError: the lake cannot be read, its values are of another path, or it would be made in
-            a store.
+        LakeError: the lake cannot be read, its values are from another path, or it would be in a
+            store.
         OptionError: an option is wrong.
     """
     options.parse(source)
     files = Files(path)
-    manifest.check_place(files)
+    manifest.check_location(files)
     found = manifest.find(files)
     if value_path is not None:
         values.parse(value_path)
@@ -115,7 +115,7 @@ def start(
     Args:
         events: a stream of events with the columns of the data source, see ``writer``.
         path: the lake.
-        checkpoint: folder of this machine where Spark notes how far the stream is.
+        checkpoint: folder of this machine for Spark's checkpoint.
         value_path: as for :func:`ingest`.
         interval_s: as for :func:`ingest`.
 
@@ -125,7 +125,7 @@ def start(
     files = Files(path)
     found = manifest.find(files)
     chosen = value_path or (DEFAULT_PATH if found is None else found.value_path)
-    manifest.with_values(files, found or Manifest(), chosen)  # a mistake is told at once
+    manifest.with_values(files, found or Manifest(), chosen)  # fails early
     rows = with_value(events, chosen).select(*segments.SCHEMA.names)
     rows.sparkSession.dataSource.register(LakeSink)
     _activate(rows.sparkSession)
@@ -137,9 +137,9 @@ def start(
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make it the active session of this thread: Spark looks for the sink there.
+    """Make a session the active one of this thread, where Spark looks for the sink.
 
-    In a thread other than the one that made the session, another one is active, or none.
+    In a thread other than the one that created the session, another one is active, or none.
     """
     if not is_remote():
         assert spark._jvm is not None
@@ -148,55 +148,55 @@ def _activate(spark: SparkSession) -> None:
 
 
 def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
-    """How far those servers are that the stream is to read, as ``offsets``.
+    """Offsets in the lake of the servers that the stream reads.
 
-    The lake may have others, from other gateways: these would be missed here.
+    Servers of other gateways are left out: the stream would report their events as lost.
 
     Raises:
-        LakeError: the lake cannot be read, or its events are not those of the gateways.
+        LakeError: the lake cannot be read, or the gateways have other events.
     """
     found = manifest.find(files)
     if found is None or not found.positions:
         return {}
 
-    def ask(gateway: GatewayClient) -> set[int]:
+    def find(gateway: GatewayClient) -> set[int]:
         servers = parsed.selection.servers or find_servers(gateway, event_types=[ANY_TYPE])
         known = servers & found.positions.keys()
-        told = histories.find(gateway)
+        current = histories.find(gateway)
         for server in known:
             last = found.positions[server]
-            _check_history(files, gateway, server, last, told.get(server))
+            _check_history(files, gateway, server, last, current.get(server))
         return set(known)
 
     gateways = GatewayPool(parsed.gateways)
     try:
-        servers = {server for known in gateways.ask(ask) for server in known}
+        servers = {server for known in gateways.query_each(find) for server in known}
     finally:
         gateways.close()
-    servers |= parsed.selection.servers or set()  # also where a gateway is away
+    servers |= parsed.selection.servers or set()  # even if a gateway is unavailable
     started = {i: j for i, j in found.positions.items() if i in servers}
     return offsets.encode(
-        {i: EventId(i, *j.place) for i, j in started.items()},
+        {i: EventId(i, *j.offset) for i, j in started.items()},
         {i: j.history.id for i, j in started.items() if j.history is not None},
     )
 
 
 def _check_history(
-    files: Files, gateway: GatewayClient, server: int, last: Position, told: History | None
+    files: Files, gateway: GatewayClient, server: int, last: Position, current: History | None
 ) -> None:
-    """Refuse a store that was made anew, or set back.
+    """Refuse a store that was replaced or restored.
 
     Args:
         files: the lake.
-        gateway: who has the store.
+        gateway: gateway of the store.
         server: the server.
-        last: the last event of it that the lake has.
-        told: what the gateway tells of its history.
+        last: the last event of the server in the lake.
+        current: history that the gateway reports.
 
     Raises:
-        LakeError: it has another history, or the session of that event is another one there.
+        LakeError: it has another history, or another session with the id of that event.
     """
-    reason = None if told is None else history.refusal(last.history_id, told, last.session)
+    reason = None if current is None else history.refusal(last.history_id, current, last.session)
     if reason is not None:
         raise LakeError(f"{files}: {gateway}: server {server}: {reason}. {OTHER_STORE}")
     moment = session_time(gateway, server, last.session)

@@ -1,12 +1,12 @@
 """The lock of a lake: one process at a time replaces the manifest.
 
-It is held while the manifest is read, changed and replaced, which takes milliseconds, and by
-nobody while events are written. On this machine it is a lock of the kernel, which ends with its
-process. In an object store it is a claim: an object of one's own in ``_lock/``. Who finds no
-other claim besides its own has the lock; who finds one withdraws its own and tries again: of
-two, at least one sees the other, because a listing shows what was put before it. A claim that is
-older than ``limits.LOCK_LEASE_S`` is of a process that was killed, and is removed; so who has
-the lock gives up what it was about to do if that takes nearly as long.
+It is held while the manifest is read, changed and replaced, which takes milliseconds, but not while
+events are written. On a local file system it is a kernel lock, which is released when its process
+exits. In an object store, each process creates a claim: an object of its own in ``_lock/``. A
+process that finds no other claim has the lock; one that finds another withdraws its own and
+retries. Of two processes, at least one sees the other's claim, because a listing shows every object
+created before it. A claim older than ``limits.LOCK_LEASE_S`` belongs to a killed process and is
+removed; so the holder of the lock aborts its change if that takes nearly as long.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ def locked(files: Files) -> Iterator[Callable[[], None]]:
     """Hold the lock of a lake.
 
     Yields:
-        What to call right before the manifest is replaced; raises LakeError if the lock may
-        be held by another meanwhile.
+        A check to call right before the manifest is replaced; raises LakeError if another
+        process may have taken the lock over.
 
     Raises:
-        LakeError: another process holds it all the time.
+        LakeError: another process holds it for too long.
     """
     with (_locked_file if files.is_local else _locked_object)(files) as check:
         yield check

@@ -1,9 +1,9 @@
-"""The manifest of a lake: which files are the lake, and what of each server is in it.
+"""The manifest of a lake: its files, and the offset of each server.
 
-``_manifest.json`` is replaced as a whole, under the lock, by every change of the lake. Who
-reads it has a lake that is whole, with every event once, at that moment. It holds for each
-server the id of its last event that is in the lake: a server gives ids in ascending order and
-streams keep it, so what is not behind that id is in the lake already.
+Every change of the lake replaces ``_manifest.json`` as a whole, under the lock. A reader gets a
+consistent lake from it, with every event once. It has the id of each server's last event in the
+lake: servers allocate ids in ascending order and streams keep the order, so every event up to that
+id is in the lake already.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ SegmentPath: TypeAlias = Annotated[
 ]
 
 
-class Begun(msgspec.Struct, frozen=True, order=True):
-    """A history of a server (``eventer_bridge.backends.history``).
+class HistoryStart(msgspec.Struct, frozen=True, order=True):
+    """Start of a history of a server (``eventer_bridge.backends.history``).
 
     Attributes:
-        first: session that it begins with.
+        first: its first session.
         id: its name.
     """
 
@@ -40,24 +40,24 @@ class Begun(msgspec.Struct, frozen=True, order=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """An event of a server.
+    """Offset of a server: its last event in the lake.
 
     Attributes:
-        session: of its id.
-        instance: of its id.
-        timestamp: of it, microseconds since 1970, by which another store of a server with the
-            same id is known; None: a manifest of an earlier version does not tell.
-        history: that it is of, as far as that was told.
+        session: of the event's id.
+        instance: of the event's id.
+        timestamp: of the event, microseconds since 1970: reveals another store of a server with
+            the same id; None: the manifest is of an earlier version.
+        history: of the event, if the server reported one.
     """
 
     session: int
     instance: int
     timestamp: int | None = None
-    history: Begun | None = None
+    history: HistoryStart | None = None
 
     @property
-    def place(self) -> tuple[int, int]:
-        """What positions of a server are ordered by."""
+    def offset(self) -> tuple[int, int]:
+        """Session and instance, by which positions of a server are ordered."""
         return self.session, self.instance
 
     @property
@@ -72,11 +72,11 @@ class Segment(msgspec.Struct, frozen=True):
     Attributes:
         path: below the root of the lake.
         rows: number of events.
-        bytes: its size.
+        bytes: size of the file.
         first: timestamp of the first event, microseconds since 1970.
         last: timestamp of the last event.
-        raw_bytes: what its events take in memory as Arrow data, at most. Where a manifest does
-            not say, it is too much for a compaction.
+        raw_bytes: size of its events in memory as Arrow data, at most. The default, for a
+            manifest of an earlier version, is too large for a compaction.
     """
 
     path: SegmentPath
@@ -93,11 +93,11 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """A file that is no part of the lake any more, but may still be read.
+    """A file that is no longer part of the lake, but may still be read.
 
     Attributes:
         path: below the root of the lake.
-        at_s: since when, seconds since 1970.
+        at_s: when it was replaced, seconds since 1970.
     """
 
     path: str
@@ -105,17 +105,17 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lake is.
+    """Contents of a lake.
 
     Attributes:
         format: version of this layout.
-        version: number of the change that made it, ascending.
-        value_path: where in JSON payloads the column ``value`` comes from.
+        version: number of changes of the lake.
+        value_path: path in JSON payloads of the column ``value``.
         segments: the files of the lake, by time.
-        positions: server to the last of its events that is in the lake.
-        queries: id of a stream query to the last of its batches that is in the lake; the
-            last ``limits.LAKE_QUERIES`` queries.
-        replaced: files to be deleted when nobody reads them any more.
+        positions: server to its last event in the lake.
+        queries: id of a stream query to its last batch in the lake; the last
+            ``limits.LAKE_QUERIES`` queries.
+        replaced: files to be deleted when no reader can be using them.
     """
 
     format: int = FORMAT
@@ -135,7 +135,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         positions: dict[int, Position] | None = None,
         queries: dict[str, int] | None = None,
     ) -> "Manifest":
-        """The same with other segments, and with what else is given in place of its own."""
+        """A copy with segments added and removed, and with the other arguments replaced."""
         segments = [i for i in self.segments if i.path not in removed]
         segments += added
         segments.sort(key=lambda i: (i.first, i.last, i.path))
@@ -150,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_values(files: Files, old: Manifest, value_path: str) -> Manifest:
-    """The same with values of a path, as long as it holds none of another one.
+    """A copy with this path of values.
 
     Args:
         files: the lake, for the text of the error.
@@ -158,7 +158,7 @@ def with_values(files: Files, old: Manifest, value_path: str) -> Manifest:
         value_path: the path.
 
     Raises:
-        LakeError: it holds values of another one.
+        LakeError: it has values from another path.
     """
     if old.value_path == value_path:
         return old
@@ -175,7 +175,7 @@ def find(files: Files) -> Manifest | None:
     """The manifest; None: there is no lake.
 
     Raises:
-        LakeError: it is damaged, of a newer version, or cannot be read.
+        LakeError: it is damaged, has a newer format, or cannot be read.
     """
     data = files.read(MANIFEST, limits.MANIFEST_BYTES)
     if data is None:
@@ -204,11 +204,11 @@ def load(files: Files) -> Manifest:
     return manifest
 
 
-def check_place(files: Files) -> None:
-    """Refuse to make a lake where an event store is: what is there is the store's.
+def check_location(files: Files) -> None:
+    """Refuse to create a lake inside an event store.
 
     Raises:
-        LakeError: there is no lake yet, and a store; or as :func:`find`.
+        LakeError: it would be inside one; or as :func:`find`.
     """
     if not files.is_local or find(files) is not None:
         return
@@ -219,15 +219,15 @@ def check_place(files: Files) -> None:
 
 
 def update(files: Files, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Change a lake; an empty one is made where there is none.
+    """Change the manifest of a lake; creates the lake if there is none.
 
     Args:
         files: the lake.
-        change: makes the new manifest of the old one; where it gives back the old one
-            nothing is changed.
+        change: returns the new manifest, given the old one; if it returns the old one, nothing
+            is written.
 
     Returns:
-        What the manifest is now.
+        The new manifest.
 
     Raises:
         LakeError: as :func:`find`, or it cannot be written, or ``change`` raised it.

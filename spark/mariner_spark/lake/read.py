@@ -1,7 +1,7 @@
-"""Reading a lake with Spark: natively, the files that its manifest names.
+"""Reading a lake with Spark's own Parquet source.
 
-The files are chosen when :func:`read` is called, so that a data frame shows the lake of that
-moment, however often it is computed, until the grace of a compaction is over.
+The files are chosen when :func:`read` is called, so a data frame shows the lake of that moment,
+however often it is computed, until the grace period of a compaction is over.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""Segments: the Parquet files of a lake, how they are made and what is in them.
+"""Segments: writing and reading the Parquet files of a lake.
 
-A segment holds events of one day (UTC) of ``timestamp``, sorted by it, in row groups that one
-task each can read. Types and the like are kept as dictionaries, ids and times as differences.
+A segment has events of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each
+task reads one. Types and the like are dictionary-encoded, ids and times delta-encoded.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ _DIFFERENCES: Final = dict.fromkeys(
 
 
 def arrow_schema() -> pa.Schema:
-    """The columns as Arrow has them."""
+    """Arrow schema of :data:`SCHEMA`."""
     return schema.arrow_schema(SCHEMA)
 
 
 class SegmentWriter:
-    """Makes segments of events in any order.
+    """Writes segments of events that come in any order.
 
-    It keeps up to ``limits.SEGMENT_ROWS`` events and ``limits.SEGMENT_BYTES`` in memory.
+    It buffers up to ``limits.SEGMENT_ROWS`` events and ``limits.SEGMENT_BYTES`` in memory.
 
     Args:
         files: the lake.
 
     Attributes:
-        segments: what was made.
+        segments: the written ones.
     """
 
     def __init__(self, files: Files) -> None:
@@ -72,7 +72,7 @@ class SegmentWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in memory.
+        """Write the buffered events.
 
         Raises:
             LakeError: as :meth:`add`.
@@ -82,16 +82,16 @@ class SegmentWriter:
             self.segments += write(self._files, pa.Table.from_batches(batches))
 
     def discard(self) -> None:
-        """Delete what was made, as far as that is possible: the rest is swept later."""
+        """Delete the written segments, as far as possible: the rest is swept later."""
         discard(self._files, self.segments)
         self.segments = []
 
 
 def write(files: Files, events: pa.Table) -> list[Segment]:
-    """Write events: a segment for each of their days.
+    """Write events as segments, one per day.
 
     Raises:
-        LakeError: one cannot be written; those before it are deleted.
+        LakeError: one cannot be written; those written before are deleted.
     """
     events = events.cast(arrow_schema()).sort_by(_ORDER)
     moments = _moments(events)
@@ -124,7 +124,7 @@ def read(files: Files, segments: list[Segment]) -> pa.Table:
 
 
 def discard(files: Files, segments: list[Segment]) -> None:
-    """Delete files that did not become part of the lake, as far as that is possible."""
+    """Delete files that did not become part of the lake, as far as possible."""
     for segment in segments:
         with contextlib.suppress(LakeError):
             files.delete(segment.path)

@@ -1,15 +1,15 @@
-"""The sink of streams that end in a lake: ``writeStream.format("mariner_lake")``.
+"""The sink of streams into a lake: ``writeStream.format("mariner_lake")``.
 
-Tasks write segments, which nobody reads yet. When all of a batch are written, the driver adds
-them to the manifest, in one step. Killed before it, the batch is done again, and its first
-segments are swept later; killed after it, the batch is offered again, and is known.
+Tasks write segments, which are not yet part of the lake. When all segments of a batch are written,
+the driver commits them: it adds them to the manifest, in one step. If it is killed before that, the
+batch runs again, and its first segments are swept later; if it is killed after that, the batch runs
+again too, and is skipped.
 
-Options: ``path``, the lake; ``value_path``, where in JSON payloads the column ``value`` comes from
-(as before, ``$.value`` for a new lake). The stream has to give every server's events in the order
-of their ids, all of them: an event that is not behind the last one of its server in the lake is
-taken to be there already.
+Options: ``path``, the lake; ``value_path``, the path in JSON payloads of the column ``value`` (as
+before; ``$.value`` for a new lake). The stream must have all events of each server in the order of
+their ids: events up to the server's position in the lake are skipped.
 
-:class:`LakeWriter` lives in a process beside the driver, and in the tasks.
+:class:`LakeWriter` runs in a process beside the driver, and in the tasks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError, SchemaError
 from mariner_spark.lake import manifest, segments
 from mariner_spark.lake.files import Files
-from mariner_spark.lake.manifest import Begun, Manifest, Position, Segment
+from mariner_spark.lake.manifest import HistoryStart, Manifest, Position, Segment
 
 FORMAT: Final = "mariner_lake"
 
@@ -44,7 +44,7 @@ OTHER_STORE: Final = (
     "It is another store than the one that was ingested, or one that was set back: ingest it into"
     " a new lake"
 )
-"""What to do."""
+"""Advice in error texts."""
 
 
 class LakeSink(DataSource):
@@ -67,7 +67,7 @@ class LakeSink(DataSource):
         Raises:
             OptionError: ``path`` is missing.
             SchemaError: the columns are not those of a lake.
-            LakeError: ``path`` is on no file system that a lake can be on, or in a store.
+            LakeError: ``path`` is on an unsupported file system, or in a store.
         """
         path = self.options.get("path")
         if not path:
@@ -78,19 +78,19 @@ class LakeSink(DataSource):
         if [(i.name, i.dataType.simpleString()) for i in schema] != expected:
             names = ", ".join(" ".join(i) for i in expected)
             raise SchemaError(f"columns: expected {names}; got {schema.simpleString()}")
-        manifest.check_place(Files(path))
+        manifest.check_location(Files(path))
         return LakeWriter(path, self.options.get("value_path"))
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task wrote.
+class TaskResult(WriterCommitMessage):
+    """Events that a task wrote.
 
     Args:
-        query_id: the stream query.
-        segments: its events.
-        base: by server, for those with events: the last event that was in the lake before.
-        reached: by server: the last of these events.
+        query_id: id of the stream query.
+        segments: files with the events.
+        base: positions in the lake before, of the servers with events.
+        reached: positions of the last of these events, by server.
     """
 
     query_id: str
@@ -104,15 +104,15 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     Args:
         path: the lake.
-        value_path: where the column ``value`` comes from; None: as the lake has it.
+        value_path: path of the column ``value``; None: that of the lake.
     """
 
     def __init__(self, path: str, value_path: str | None = None) -> None:
         self._path = path
         self._value_path = value_path
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the events of a task that are not in the lake; runs in the task.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write the events of a partition that the lake lacks; runs in the task.
 
         Raises:
             LakeError: the lake cannot be read or written.
@@ -124,13 +124,13 @@ class LakeWriter(DataSourceStreamArrowWriter):
         return write_new(Files(self._path), query_id, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make what the tasks wrote part of the lake, unless this batch is.
+        """Add the segments of the tasks to the lake, unless the batch was committed before.
 
         Raises:
-            LakeError: another stream added events of the same servers meanwhile, or values of
-                another path, or a segment is gone; the lake is as before.
+            LakeError: another stream added events of the same servers meanwhile, the values are
+                from another path, or a segment is missing; the lake is unchanged.
         """
-        written = [i for i in messages if isinstance(i, Written)]
+        written = [i for i in messages if isinstance(i, TaskResult)]
         files = Files(self._path)
         added = tuple(segment for message in written for segment in message.segments)
         is_new = False
@@ -159,18 +159,18 @@ class LakeWriter(DataSourceStreamArrowWriter):
                 _discard(files, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete what the tasks wrote.
+        """Delete the segments of the tasks.
 
-        Spark calls it also after a commit that failed, when the manifest may hold them. In an
-        object store it may even come to hold them later: there they are left to be swept.
+        Spark also calls it after a failed commit, when they may be in the manifest. In an object
+        store they may even get into it later, so they are left to be swept there.
         """
         files = Files(self._path)
         if files.is_local:
-            _discard(files, [i for i in messages if isinstance(i, Written)])
+            _discard(files, [i for i in messages if isinstance(i, TaskResult)])
 
 
-def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write the events of some batches that are not in the lake.
+def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+    """Write the events of some batches that the lake lacks.
 
     Raises:
         LakeError: the lake cannot be read or written, or has another history of a server.
@@ -180,7 +180,7 @@ def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) ->
     writer = segments.SegmentWriter(files)
     try:
         for batch in batches:
-            new = behind(batch, positions)
+            new = new_events(batch, positions)
             _check_histories(files, positions, new)
             advance(reached, new)
             writer.add(new)
@@ -189,11 +189,13 @@ def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) ->
         writer.discard()
         raise
     base = {server: positions[server] for server in reached if server in positions}
-    return Written(query_id, writer.segments, base, reached)
+    return TaskResult(query_id, writer.segments, base, reached)
 
 
-def check(files: Files, old: Manifest, written: list[Written], added: tuple[Segment, ...]) -> None:
-    """Check that segments can become part of a lake.
+def check(
+    files: Files, old: Manifest, written: list[TaskResult], added: tuple[Segment, ...]
+) -> None:
+    """Check that segments can be added to a lake.
 
     Raises:
         LakeError: they cannot.
@@ -212,77 +214,78 @@ def check(files: Files, old: Manifest, written: list[Written], added: tuple[Segm
             raise LakeError(f"{files}/{segment.path}: is gone or changed since it was written")
 
 
-def behind(batch: pa.RecordBatch, positions: Mapping[int, Position]) -> pa.RecordBatch:
-    """The events of a batch that are behind the last ones of their servers."""
+def new_events(batch: pa.RecordBatch, positions: Mapping[int, Position]) -> pa.RecordBatch:
+    """The events of a batch after the positions of their servers."""
     servers, sessions, instances = _ids(batch)
     keep = np.ones(batch.num_rows, dtype=bool)
     for server in _distinct(batch):
         if server in positions:
             last = positions[server]
             is_same = sessions == last.session
-            is_behind = (sessions > last.session) | (is_same & (instances > last.instance))
-            keep &= (servers != server) | is_behind
+            is_new = (sessions > last.session) | (is_same & (instances > last.instance))
+            keep &= (servers != server) | is_new
     return batch if keep.all() else batch.filter(pa.array(keep))
 
 
 def advance(reached: dict[int, Position], batch: pa.RecordBatch) -> None:
-    """Note the last events of a batch, by server."""
+    """Move positions to the last events of a batch."""
     servers, sessions, instances = _ids(batch)
     moments = batch.column("timestamp").cast(pa.int64()).to_numpy()
-    told = _histories(batch)
+    histories = _histories(batch)
     for server in _distinct(batch):
         [rows] = np.nonzero(servers == server)
         rows = rows[sessions[rows] == sessions[rows].max()]
         last = rows[instances[rows].argmax()]
         session, instance, moment = (int(i[last]) for i in (sessions, instances, moments))
-        begun = Begun(told[server].first, told[server].id) if server in told else None
-        merge(reached, {server: Position(session, instance, moment, begun)})
+        found = histories.get(server)
+        history_start = None if found is None else HistoryStart(found.first, found.id)
+        merge(reached, {server: Position(session, instance, moment, history_start)})
 
 
 def merge(positions: dict[int, Position], others: Mapping[int, Position]) -> None:
-    """Note positions that are further. A history lasts until another one begins."""
+    """Move positions forward. A history applies until the next one starts."""
     for server, position in others.items():
         known = positions.get(server, position)
-        last = max(known, position, key=lambda i: i.place)
-        told = [i.history for i in (known, position) if i.history is not None]
-        positions[server] = msgspec.structs.replace(last, history=max(told, default=None))
+        last = max(known, position, key=lambda i: i.offset)
+        starts = [i.history for i in (known, position) if i.history is not None]
+        positions[server] = msgspec.structs.replace(last, history=max(starts, default=None))
 
 
 def _check_histories(
     files: Files, positions: Mapping[int, Position], batch: pa.RecordBatch
 ) -> None:
-    """Refuse events that do not go on from those that are in the lake.
+    """Refuse events that do not continue those in the lake.
 
     Raises:
         LakeError: a server has another history.
     """
-    for server, told in _histories(batch).items():
+    for server, current in _histories(batch).items():
         last = positions.get(server)
         if last is None:
             continue
-        if reason := history.refusal(last.history_id, told, last.session):
+        if reason := history.refusal(last.history_id, current, last.session):
             raise LakeError(f"{files}: server {server}: {reason}. {OTHER_STORE}")
 
 
 def _histories(batch: pa.RecordBatch) -> dict[int, History]:
-    """Histories that servers tell of in a batch, the last one of each."""
+    """Histories that servers report in a batch, the last one of each."""
     paths = batch.column("type_path")
     found: dict[int, History] = {}
     for row in batch.filter(pc.ends_with(paths, "/history")).to_pylist():
         server, session, text = row["server"], row["session"], row["payload_json"]
         if text is None or row["type"] != list(history.type_of(server)):
             continue
-        told = history.decode(text.encode(), session)
-        if told is not None and (server not in found or found[server].first < session):
-            found[server] = told
+        current = history.decode(text.encode(), session)
+        if current is not None and (server not in found or found[server].first < session):
+            found[server] = current
     return found
 
 
-def _discard(files: Files, written: list[Written]) -> None:
-    """Delete what tasks wrote, except what is part of the lake."""
-    held = {i.path for i in (manifest.find(files) or Manifest()).segments}
+def _discard(files: Files, written: list[TaskResult]) -> None:
+    """Delete the segments of tasks that are not part of the lake."""
+    kept = {i.path for i in (manifest.find(files) or Manifest()).segments}
     for message in written:
-        segments.discard(files, [i for i in message.segments if i.path not in held])
+        segments.discard(files, [i for i in message.segments if i.path not in kept])
 
 
 def _ids(batch: pa.RecordBatch) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:

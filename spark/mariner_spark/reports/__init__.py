@@ -2,13 +2,13 @@
 
 ::
 
-    events     events as reports read them: prepared, in buckets of time
+    events     prepared events, buckets of time
     activity, latest, gaps, latency, values, availability, top     the reports
-    catalogue  all of them, by name, with how they are shown
-    reading    events of a store, a lake or a gateway
-    generate   what the command does: files of each report, and the page
+    catalogue  all reports by name, and their columns on the page
+    reading    reads events from a store, a lake or a gateway
+    generate   writes the files of each report, and the page
     page       the page: charts (Vega-Lite), tables, one HTML file
-    views, charts, formats     what it shows of a report
+    views, charts, formats     a report on the page: a sentence, charts, formatted values
 
 In a program::
 
@@ -16,5 +16,5 @@ In a program::
 
     gaps(mariner_spark.read(spark, store="data/events", types="site/*")).show()
 
-Several reports about the same events share one read: ``prepare(events).persist()``.
+To read events once for several reports: ``prepare(events).persist()``.
 """

@@ -1,4 +1,4 @@
-"""Report ``activity``: how much was registered when, by type prefix."""
+"""Report ``activity``: number and size of events by type prefix and time."""
 
 from datetime import timedelta
 
@@ -18,17 +18,17 @@ def activity(
 ) -> DataFrame:
     """Events by type prefix and time.
 
-    A row is a type prefix in a bucket of time that it has events in:
+    A row is a type prefix and a bucket of time with events:
 
     * ``prefix``: path of the first segments of the types; null: all but the largest prefixes
-    * ``bucket``: its first moment; ``bucket_s``: its length in seconds
-    * ``events``: their number; ``bytes``: of their payloads, together
+    * ``bucket``: start of the bucket; ``bucket_s``: its length in seconds
+    * ``events``: number of events; ``bytes``: total size of their payloads
 
     Args:
         events: see ``events``.
         depth: number of segments of a prefix.
-        width: length of a bucket; chosen from the span, unless told.
-        span: of the events, where it is known.
+        width: length of a bucket; None: chosen from the span.
+        span: span of the events; None: found by reading them.
 
     Returns:
         Rows by prefix and time; bounded by ``limits.REPORT_PREFIXES`` and, unless a width is

@@ -1,19 +1,20 @@
 """Reports ``runs`` and ``availability``: when engines ran and clients were connected.
 
-What the core says of itself (``engine`` and ``connection_events`` of ``eventer_bridge.core``):
+They are computed from the core's own events (``engine`` and ``connection_events`` of
+``eventer_bridge.core``):
 
 * ``event/<server>/engine``: ``"STARTED"`` and ``"STOPPED"``
 * ``event/<server>/eventer/<client>`` (and ``…/mariner/<client>``): ``"CONNECTED"`` and
   ``"DISCONNECTED"``, of every connection of a client
 * ``event/communication/connected`` and ``…/disconnected``: of every connection of all clients
 
-An engine that was killed said nothing at its end: its run ends with the last event of its
-server before it started anew, and the connections with it. A server whose first event is no
-start had been running before; so had clients that disconnect without having connected. A
-client may have several connections at a time, and is connected as long as it has one.
+A killed engine registers no STOPPED: its run, and the connections in it, end with the last event of
+its server before the next start. A server whose first event is not a start was running before;
+a client that disconnects without having connected was connected before. A client may have several
+connections at a time, and is connected as long as it has one.
 
-Events with these types count only where they are of the server that their type names: a
-server does not tell of another one, and a client could.
+Events of these types count only if the server in the type is the server of the event: a server
+reports only itself, but a client can register anything.
 """
 
 from typing import Final
@@ -34,31 +35,31 @@ _CLIENT_TYPE: Final = r"^event/[^/]+/(eventer|mariner)/([^/]+)\z"
 
 
 def runs(events: DataFrame) -> DataFrame:
-    """Times that something was up.
+    """Runs of engines, and connected times of clients.
 
-    A row is a time without interruption in which an engine ran, or a client had a connection:
+    A row is an uninterrupted time in which an engine ran, or a client had a connection:
 
     * ``server``: id of the server
-    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client, as the server calls it);
-      ``clients`` (any client at all)
+    * ``kind``: ``engine``; ``eventer`` or ``mariner`` (a client of that protocol); ``clients`` (any
+      client)
     * ``name``: of the client, null otherwise
     * ``begin``, ``end``, and ``up_s``: seconds between them
-    * ``is_begin_seen``: whether it began there, not before what was read
+    * ``is_begin_seen``: whether its begin was read; false: it began before the first event
     * ``ended_by``: ``stopped`` or ``killed`` (the engine), ``disconnected`` (the client); null:
       it was up at the last event of the server
 
     Args:
-        events: see ``events``; all events of the servers, whatever their types, because their
-            last ones tell when a killed one ended. Or :func:`find_runs` of them.
+        events: see ``events``; all events of the servers, of any type, because a killed engine's
+            run ends with the last one. Or the result of :func:`find_runs`.
 
     Returns:
-        The ``limits.REPORT_ROWS`` that began last, the latest first.
+        The ``limits.REPORT_ROWS`` latest runs, the latest first.
     """
     return first_runs(find_runs(events))
 
 
 def first_runs(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_runs` that :func:`runs` has."""
+    """The rows of :func:`find_runs` that :func:`runs` returns."""
     return (
         found.orderBy(sf.desc("begin"), *_SUBJECT, "end", "is_begin_seen", "ended_by")
         .limit(limits.REPORT_ROWS)
@@ -67,7 +68,7 @@ def first_runs(found: DataFrame) -> DataFrame:
 
 
 def totals_of_runs(found: DataFrame) -> DataFrame:
-    """All of :func:`find_runs` in figures: a row."""
+    """Totals of :func:`find_runs`: a row."""
     longest = sf.struct(*_SUBJECT, _up_s().alias("up_s"))
     order = sf.struct(_up_s(), "begin", *_SUBJECT)
     return found.agg(
@@ -83,19 +84,19 @@ def _up_s() -> Column:
 
 
 def availability(events: DataFrame) -> DataFrame:
-    """How long engines and clients were up.
+    """Uptime of engines and clients.
 
     A row is an engine or a client (``server``, ``kind``, ``name`` as in :func:`runs`):
 
-    * ``runs``: number of times that it was up; ``killed``: those that the engine's death ended
-    * ``first``: when it was up first; ``last``: the last event of its server
-    * ``up_s``, ``down_s``: seconds that it was up and was not, between these
-    * ``share``: part of that time that it was up, null if it is no time
-    * ``longest_down_s``: seconds of the longest time that it was not; null: there was none
+    * ``runs``: number of runs; ``killed``: number of runs that ended because the engine was killed
+    * ``first``: begin of its first run; ``last``: the last event of its server
+    * ``up_s``, ``down_s``: seconds up and down between these two
+    * ``share``: ``up_s`` / (``up_s`` + ``down_s``); null: that is 0
+    * ``longest_down_s``: seconds of the longest time down; null: there was none
     * ``is_up``: whether it was up at the last event of its server
 
     Args:
-        events: as of :func:`runs`.
+        events: as for :func:`runs`.
 
     Returns:
         Engines first, then by number of runs, the most first; ``limits.REPORT_ROWS`` at most.
@@ -104,13 +105,13 @@ def availability(events: DataFrame) -> DataFrame:
 
 
 def first_availability(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_availability` that :func:`availability` has."""
+    """The rows of :func:`find_availability` that :func:`availability` returns."""
     engines_first = sf.desc(sf.col("kind") == ENGINE)
     return found.orderBy(engines_first, sf.desc("runs"), *_SUBJECT).limit(limits.REPORT_ROWS)
 
 
 def totals_of_availability(found: DataFrame) -> DataFrame:
-    """All of :func:`find_availability` in figures: a row."""
+    """Totals of :func:`find_availability`: a row."""
     is_engine = sf.col("kind") == ENGINE
     return found.agg(
         sf.count("*").alias("rows"),
@@ -122,7 +123,7 @@ def totals_of_availability(found: DataFrame) -> DataFrame:
 
 
 def find_availability(events: DataFrame) -> DataFrame:
-    """All of :func:`availability`, in any order."""
+    """All rows of :func:`availability`, in any order."""
     of_subject = Window.partitionBy(*_SUBJECT).orderBy("begin", "end")
     whole_us = us("last") - us("first")
     down_us = us("up_again") - us("end")
@@ -159,12 +160,13 @@ def find_availability(events: DataFrame) -> DataFrame:
 
 
 def find_runs(events: DataFrame) -> DataFrame:
-    """What both reports are made of: columns of :func:`runs`, but ``up_s``, in any order.
+    """All runs, in any order: the columns of :func:`runs` without ``up_s``.
 
-    It takes most of their work: ``find_runs(events).persist()`` does it once for both.
+    Both reports are computed from them, and it is most of their work:
+    ``find_runs(events).persist()`` does it once.
 
     Args:
-        events: as of :func:`runs`, or what this gave.
+        events: as for :func:`runs`, or the result of this function.
     """
     if "is_begin_seen" in events.columns:
         return events
@@ -178,7 +180,7 @@ def find_runs(events: DataFrame) -> DataFrame:
 
 
 def _engine_runs(events: DataFrame) -> DataFrame:
-    """Runs of engines, with ``run``: its first session, null where that was not seen."""
+    """Runs of engines; ``run`` is the first session, null if its begin was not read."""
     is_stop = _is_of_engine() & (_state() == "STOPPED")
     of_server = Window.partitionBy("server").orderBy(sf.asc_nulls_first("run"))
     return (
@@ -206,16 +208,16 @@ def _engine_runs(events: DataFrame) -> DataFrame:
 
 
 def _with_runs(events: DataFrame) -> DataFrame:
-    """Events with ``run``: the first session of the run that they are in, null before the first.
+    """Events with ``run``: the first session of their run, null before the first start.
 
-    However many runs there are, each event is looked at once.
+    Each event is processed once, however many runs there are.
     """
     is_start = _is_of_engine() & (_state() == "STARTED")
     until_now = (
         Window.partitionBy("server").orderBy("session").rangeBetween(Window.unboundedPreceding, 0)
     )
     run = sf.max(sf.when(sf.col("is_start"), sf.col("session"))).over(until_now)
-    # what a task gets has a flag in the place of texts
+    # tasks get a flag instead of texts
     return events.select("*", is_start.alias("is_start")).select("*", run.alias("run"))
 
 
@@ -229,7 +231,7 @@ def _is_of_its_server() -> Column:
 
 
 def _state() -> Column:
-    """Text of a payload that is a JSON string of capitals."""
+    """Text of a payload that is a JSON string of capital letters."""
     return sf.regexp_extract("payload", r'^\s*"([A-Z]+)"\s*\z', 1)
 
 
@@ -237,7 +239,7 @@ def _state() -> Column:
 
 
 def _connections(events: DataFrame) -> DataFrame:
-    """Events about connections: who, in which ``run``, and ``change``: 1 more, or 1 less."""
+    """Connection events: the client, its ``run``, and ``change``: 1 connected, -1 disconnected."""
     path = sf.col("type_path")
     is_of_one = path.rlike(_CLIENT_TYPE) & _is_of_its_server()
     name = sf.regexp_extract(path, _CLIENT_TYPE, 2)
@@ -262,7 +264,7 @@ def _connections(events: DataFrame) -> DataFrame:
 
 
 def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
-    """Times in which clients had a connection, within the runs of their server's engine."""
+    """Times in which clients were connected, within the runs of their server's engine."""
     limits_of_runs = engines.select(
         sf.col("server").alias("of"),
         sf.col("run").alias("this_run"),
@@ -272,7 +274,7 @@ def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
     )
     of_subject = Window.partitionBy(*_SUBJECT, "run")
     in_order = of_subject.orderBy(*ORDER)
-    # connections from before what was read: as many as it takes for none to be less than none
+    # connections from before the first event: as many as keep the sum from falling below 0
     unseen = sf.greatest(-sf.min("sum").over(of_subject), sf.lit(0))
     marks = sf.array_compact(
         sf.array(
@@ -310,7 +312,7 @@ def _client_runs(connections: DataFrame, engines: DataFrame) -> DataFrame:
 
 
 def _mark(moment: str, is_begin: bool, is_seen: bool) -> Column:
-    """A moment at which a client's first connection begins, or its last one ends."""
+    """A moment at which a client becomes connected or disconnected."""
     return sf.struct(
         sf.col(moment).alias("moment"),
         sf.lit(is_begin).alias("is_begin"),

@@ -1,4 +1,4 @@
-"""All reports, by name: how they are made, and how a page shows their columns."""
+"""All reports by name: the functions that compute them, and their columns on the page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,13 +20,13 @@ from mariner_spark.reports.views import View
 
 
 class ReportSettings(NamedTuple):
-    """What a report is told.
+    """Settings of a report.
 
     Attributes:
-        span: of the events.
-        end_us: microseconds of the last event of all, whatever types were asked for.
+        span: span of the events.
+        end_us: timestamp of the last event of any type, in microseconds.
         depth: number of segments of a type prefix.
-        with_core: whether the core's own types were asked for by name.
+        with_core: whether the core's own types were selected by name.
     """
 
     span: Span
@@ -53,18 +53,18 @@ class Report(NamedTuple):
     """A report.
 
     Attributes:
-        name: what it is called on the command line, and its files.
-        title: what a page calls it.
-        about: what it tells, for the page.
-        find: finds all its rows in prepared events.
-        view: what a page shows of its first rows, of which there is one at least, and of the
-            totals.
-        columns: those that a page shows.
-        first: of all rows those that the files have, in their order.
-        first_are: which these are, where there are more.
-        totals: figures about all rows, in a row, of prepared events and what was found in them;
-            None: the view needs none but its rows, which are all.
-        is_about_servers: needs all events of the servers, whatever types were asked for.
+        name: name on the command line, and of its files.
+        title: title on the page.
+        about: description on the page.
+        find: computes all its rows from prepared events.
+        view: computes the sentence and the charts of the page from the first rows, at least one,
+            and the totals.
+        columns: columns of the table on the page.
+        first: selects and orders the rows of the files.
+        first_are: describes that selection, for the page.
+        totals: computes totals of all rows, in a row, from prepared events and all rows; None:
+            the files have all rows, and the view needs no totals.
+        is_about_servers: needs all events of the servers, of any type.
     """
 
     name: str
@@ -78,8 +78,8 @@ class Report(NamedTuple):
     totals: Callable[[DataFrame, DataFrame], DataFrame] | None = None
     is_about_servers: bool = False
 
-    def make(self, events: DataFrame, settings: ReportSettings) -> DataFrame:
-        """Its first rows."""
+    def compute(self, events: DataFrame, settings: ReportSettings) -> DataFrame:
+        """Compute its first rows."""
         return self.first(self.find(events, settings))
 
 
@@ -92,7 +92,7 @@ def _columns(**columns: str) -> tuple[Column, ...]:
 def _find(
     report: Callable[..., DataFrame], *names: str
 ) -> Callable[[DataFrame, ReportSettings], Any]:
-    """Call what finds the rows of a report with those settings that it takes."""
+    """Adapter: calls the function of a report with the settings that it takes."""
 
     def find(events: DataFrame, settings: ReportSettings) -> DataFrame:
         return report(events, **{name: getattr(settings, name) for name in names})
@@ -101,12 +101,12 @@ def _find(
 
 
 def _of_found(totals: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, DataFrame], Any]:
-    """Totals of what was found."""
+    """Adapter: totals of the rows of a report."""
     return lambda _events, found: totals(found)
 
 
 def _of_events(totals: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, DataFrame], Any]:
-    """Totals of the events, of which what was found is only a part."""
+    """Adapter: totals of all events."""
     return lambda events, _found: totals(events)
 
 
@@ -136,7 +136,7 @@ _ALL: Final = (
     Report(
         "values",
         "Values",
-        "What the numbers of the payloads did.",
+        "Numbers in payloads, by type and time.",
         _find(values.values, "span"),
         views.values,
         _columns(type_path="Type: path", bucket="From: moment", count="Numbers: count",
@@ -176,7 +176,7 @@ _ALL: Final = (
     Report(
         "availability",
         "Availability",
-        "Engines and clients: part of the time that they were up, as the core's own events tell.",
+        "Engines and clients: part of the time that they were up, from the core's own events.",
         _find(availability.find_availability),
         views.availability,
         _columns(kind="What: text", name="Client: text", server="Server: text",
@@ -205,8 +205,8 @@ _ALL: Final = (
     Report(
         "top",
         "Largest types",
-        "What the store is full of. Growth: events in the later half of the time, against the"
-        " earlier half.",
+        "The types with most events or bytes. Growth: events in the later half of the time,"
+        " compared with the earlier half.",
         _find(top.find_top, "span"),
         views.top,
         _columns(type_path="Type: path", events="Events: count", events_share="of all: share",

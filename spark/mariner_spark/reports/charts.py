@@ -1,7 +1,7 @@
 """Charts of reports, as Vega-Lite specifications: plain data, drawn by the page.
 
 Colours, fonts and grid lines are the page's, which knows whether it is light or dark. Moments
-are milliseconds since 1970 and shown in UTC; tooltips show texts that ``formats`` made.
+are milliseconds since 1970 and shown in UTC; tooltips show texts of ``formats``.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ PALETTE: Final = (
     *("#ff8ab7", "#a463f2", "#7fa8f0", "#b07d5a", "#8bb32d"),
 )
 OTHERS: Final = "#9498a0"
-"""Colour of what is taken together."""
+"""Colour of the sum of all others."""
 
 TICKS: Final = "max(2, width / 85)"
-"""As many moments as there is room for."""
+"""Number of moments that fit on the axis."""
 
 ROW_PX: Final = 26
 CHART_PX: Final = 260
@@ -47,11 +47,11 @@ class Chart(NamedTuple):
     """A chart.
 
     Attributes:
-        title: what it shows, with the unit.
-        spec: how, in Vega-Lite.
-        note: what stands beside the title.
+        title: title with the unit.
+        spec: Vega-Lite specification.
+        note: text beside the title.
         legend: labels and their colours.
-        is_small: whether several of its kind stand side by side.
+        is_small: whether several charts of the report stand side by side.
     """
 
     title: str
@@ -67,12 +67,12 @@ def ms(moment: datetime) -> float:
 
 
 def drawable(number: float) -> float:
-    """A number that an axis can show: the length of one that has the largest doubles is none."""
+    """A number that an axis can show: the difference of the largest doubles is infinite."""
     return min(max(number, -_LARGEST), _LARGEST)
 
 
 def chart(rows: Rows, height_px: int, **parts: Any) -> Spec:
-    """A specification as wide as its place on the page."""
+    """A specification as wide as its container on the page."""
     return {
         "data": {"values": list(rows)},
         "width": "container",
@@ -130,7 +130,7 @@ def colour(field: str, colours: dict[str, str]) -> Spec:
 
 
 def tooltip(**fields: str) -> list[Spec]:
-    """What is shown of a mark: field by title."""
+    """Tooltip of a mark: fields by title."""
     return [
         {"field": field, "type": "nominal", "title": title.replace("_", " ")}
         for title, field in fields.items()

@@ -1,8 +1,7 @@
-"""Events as reports read them: what they have in common.
+"""Prepared events, and the columns and expressions that reports share.
 
-A report takes a data frame with the columns of ``schema.SCHEMA``, or of :func:`prepare`.
-Events are in the order of :data:`ORDER`: of two at the same moment, the one with the smaller
-id comes first. All moments are UTC, and counted in microseconds.
+A report takes a data frame with the columns of ``schema.SCHEMA``, or of :func:`prepare`. Events are
+ordered by :data:`ORDER`: by timestamp, then by id. All moments are UTC, in microseconds.
 """
 
 from datetime import datetime, timedelta
@@ -25,17 +24,17 @@ _CORE_TYPE: Final = (
 
 
 def prepare(events: DataFrame, value_path: str = DEFAULT_PATH) -> DataFrame:
-    """What reports need of events: numbers about payloads in the place of payloads.
+    """Select the columns that reports need, with payloads replaced by figures about them.
 
     Args:
-        events: with the columns of ``schema.SCHEMA``, or prepared already; columns
-            ``value`` and ``value_unread``, if there are any, are taken as they are.
-        value_path: where else the number of a payload is (``values``).
+        events: with the columns of ``schema.SCHEMA``, or prepared already; existing columns
+            ``value`` and ``value_unread`` are kept.
+        value_path: path of the number in a payload, if there is no ``value`` (``values``).
 
     Returns:
-        A row is an event: its id, type, timestamps and kind of payload as they were;
-        ``payload`` the begin of a JSON payload, ``payload_bytes`` the size of any,
-        ``value`` its number or null, ``value_unread`` whether it could not be read.
+        One row per event: its id, type path, timestamps and kind of payload; ``payload`` the
+        begin of a JSON payload, ``payload_bytes`` the size of any payload, ``value`` its number
+        or null, ``value_unread`` whether the number could not be read.
     """
     if "payload_bytes" in events.columns:
         return events
@@ -65,7 +64,7 @@ class Span(NamedTuple):
 
 
 def span_of(events: DataFrame) -> Span:
-    """Span of events, by reading them; of none it is one moment."""
+    """Span of events, by reading them; of no events, ``Span()``."""
     row = events.agg(
         sf.unix_micros(sf.min("timestamp")), sf.unix_micros(sf.max("timestamp"))
     ).first()
@@ -73,17 +72,17 @@ def span_of(events: DataFrame) -> Span:
 
 
 def is_of_core() -> Column:
-    """Whether an event has a type by which servers tell of themselves and their clients."""
+    """Whether an event is one of the core's own: about servers and their clients."""
     return sf.col("type_path").rlike(_CORE_TYPE)
 
 
 def prefix(depth: int) -> Column:
-    """Path of the first ``depth`` segments of the type; shorter types as they are."""
+    """Path of the first ``depth`` segments of the type, or of all segments."""
     return sf.substring_index("type_path", "/", depth)
 
 
 def id_order() -> Column:
-    """What is largest for the last event in :data:`ORDER`."""
+    """Sort key by :data:`ORDER`: largest for the last event."""
     return sf.struct(*ORDER)
 
 
@@ -117,7 +116,7 @@ _ORIGIN_US: Final = 4 * _DAY // timedelta(microseconds=1)
 
 
 def bucket_width(span: Span) -> timedelta:
-    """The narrowest width that cuts a span into not too many buckets."""
+    """The narrowest width that splits a span into at most ``limits.REPORT_BUCKETS`` buckets."""
     for width in _WIDTHS:
         width_us = to_us(width)
         first, last = ((i - _ORIGIN_US) // width_us for i in span)
@@ -127,13 +126,13 @@ def bucket_width(span: Span) -> timedelta:
 
 
 def bucket(width: timedelta) -> Column:
-    """First moment of the bucket that the timestamp is in."""
-    # what begins before the first moment of all would be no moment that Python has
+    """Start of the bucket of the timestamp."""
+    # a bucket may start before the first moment that Python has
     return sf.timestamp_micros(sf.greatest(bucket_us(width), sf.lit(times.MIN_US)))
 
 
 def bucket_us(width: timedelta) -> Column:
-    """Where that bucket begins, in microseconds, even if it is before the first moment of all."""
+    """Start of the bucket in microseconds, even if it is before the first moment."""
     width_us = sf.lit(to_us(width))
     return us("timestamp") - sf.pmod(us("timestamp") - _ORIGIN_US, width_us)
 
@@ -144,5 +143,5 @@ def to_us(delta: timedelta) -> int:
 
 
 def to_datetime(us: int) -> datetime:
-    """An aware moment of microseconds."""
+    """An aware datetime from microseconds."""
     return times.EPOCH + timedelta(microseconds=us)

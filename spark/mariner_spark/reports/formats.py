@@ -1,4 +1,4 @@
-"""Numbers, moments and texts of reports as people read them; no line breaks before a unit."""
+"""Formats of numbers, moments and texts on the page; no line break before a unit."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from typing import Any, Final
 from mariner_spark import limits
 
 NOTHING: Final = "\N{EN DASH}"
-"""What is shown where there is no value."""
+"""Shown if there is no value."""
 
 _MINUS: Final = "\N{MINUS SIGN}"
 _SPACE: Final = "\N{NO-BREAK SPACE}"
@@ -17,7 +17,7 @@ _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
 _TIME_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _SMALL_UNITS: Final = (("µs", 1e-6, 999.5e-6), ("ms", 1e-3, 999.5e-3), ("s", 1.0, 59.95))
-"""Units, their seconds, and what is rounded to one of the next unit."""
+"""Units, their seconds, and the number of seconds that rounds to one of the next unit."""
 
 
 def count(number: int) -> str:
@@ -40,7 +40,7 @@ def size(n_bytes: int) -> str:
 def duration(seconds: float) -> str:
     """A time, rounded: ``350 µs``, ``1.5 s``, ``2 h 5 min``, ``12 d``.
 
-    Of less than ten of a unit the next smaller one is told, too.
+    Below ten of a unit, the next smaller unit follows.
     """
     if seconds < 0:
         return _MINUS + duration(-seconds)
@@ -60,7 +60,7 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float) -> str:
-    """A part of a whole: ``12.3 %``; only the whole is ``100 %``, only nothing ``0 %``."""
+    """A part of a whole: ``12.3 %``; ``100 %`` and ``0 %`` only if exact."""
     percent = part * 100
     if 0 < percent < 0.1:
         return f"<{_SPACE}0.1{_SPACE}%"
@@ -88,7 +88,7 @@ def number(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """How many times: ``12`` and a multiplication sign."""
+    """A ratio: ``12`` and a multiplication sign."""
     return f"{_digits(value, 2) if value < 1_000 else count(round(value))}{_TIMES}"
 
 
@@ -104,7 +104,7 @@ def flag(value: bool) -> str:
 
 
 def text(value: str) -> str:
-    """Text of others without control characters, so that it cannot disturb what is around."""
+    """Untrusted text with control characters escaped."""
     if value.isprintable():
         return value
     return "".join(
@@ -114,17 +114,17 @@ def text(value: str) -> str:
 
 
 def name(value: str) -> str:
-    """Name that others gave, short enough for a sentence or a table."""
+    """Untrusted name, short enough for a sentence or a table."""
     return _shortened(text(value), limits.NAME_CHARACTERS)
 
 
 def label(value: str) -> str:
-    """Name that is short enough to stand beside a chart."""
+    """Untrusted name, short enough for a label beside a chart."""
     return _shortened(text(value), limits.LABEL_CHARACTERS) or "(empty)"
 
 
 def _shortened(shown: str, n_characters: int) -> str:
-    """Text without its middle, which tells less than the end."""
+    """Text with its middle left out, because the end says more."""
     if len(shown) <= n_characters:
         return shown
     tail = n_characters * 2 // 3
@@ -132,9 +132,9 @@ def _shortened(shown: str, n_characters: int) -> str:
 
 
 def _digits(value: float, n_digits: int) -> str:
-    """A positive number to so many digits, without zeros at its end."""
-    places = max(0, n_digits - 1 - math.floor(math.log10(value))) if value else 0
-    shown = f"{value:.{places}f}"
+    """A positive number with ``n_digits`` significant digits, without trailing zeros."""
+    n_decimals = max(0, n_digits - 1 - math.floor(math.log10(value))) if value else 0
+    shown = f"{value:.{n_decimals}f}"
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 

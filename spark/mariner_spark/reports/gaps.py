@@ -10,7 +10,7 @@ from mariner_spark import limits
 from mariner_spark.reports.events import is_of_core, moment, prepare, seconds, span_of, to_us, us
 
 FACTOR: Final = 3.0
-"""Medians of the intervals of a type after which it is called silent: twice is a lost event."""
+"""A silence of more than so many median intervals is a gap: twice is a single lost event."""
 
 
 def gaps(
@@ -21,27 +21,27 @@ def gaps(
     end_us: int | None = None,
     with_core: bool = True,
 ) -> DataFrame:
-    """Silences of types.
+    """Gaps of types: times without events.
 
     A row is a time in which a type had no event although one was expected:
 
     * ``type_path``
-    * ``begin``: its event before; ``end``: its next one, or the end
+    * ``begin``: its last event before the gap; ``end``: its next event, or the end
     * ``silence_s``: seconds between them
-    * ``expected_s``: seconds that it usually takes: ``expected``, or the median of the type's
-      intervals (those at one moment do not count; types with less than
-      ``limits.MIN_INTERVALS`` have none, and no gaps)
+    * ``expected_s``: expected interval in seconds: ``expected``, or the median of the type's
+      intervals (zero intervals do not count; types with fewer than ``limits.MIN_INTERVALS`` have
+      no gaps)
     * ``ratio``: ``silence_s`` / ``expected_s``
     * ``is_open``: whether it lasted until the end
 
     Args:
         events: see ``events``.
-        expected: interval that is expected of every type; a longer one is a gap.
-        factor: without ``expected``: medians that make a gap.
-        end_us: until when there would have been events: microseconds of the last one of all,
-            whatever its type; None: of the last one of these, with which their types fell silent.
-        with_core: whether types count by which servers tell of themselves and their clients:
-            these come when something happens, and are silent otherwise.
+        expected: interval expected of every type; a longer one is a gap.
+        factor: without ``expected``: a gap is longer than so many median intervals.
+        end_us: end of the time, in microseconds: timestamp of the last event of any type; None:
+            of the last one of ``events``.
+        with_core: whether the core's own types count, about servers and their clients: their
+            events are not periodic.
 
     Returns:
         The ``limits.REPORT_ROWS`` gaps with the largest ratios, the largest first.
@@ -58,7 +58,7 @@ def find_gaps(
     end_us: int | None = None,
     with_core: bool = True,
 ) -> DataFrame:
-    """All of :func:`gaps`, in any order."""
+    """All rows of :func:`gaps`, in any order."""
     events = prepare(events)
     end = moment(span_of(events).last if end_us is None else end_us)
     if not with_core:
@@ -108,12 +108,12 @@ def find_gaps(
 
 
 def first_gaps(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_gaps` that :func:`gaps` has."""
+    """The rows of :func:`find_gaps` that :func:`gaps` returns."""
     return found.orderBy(sf.desc("ratio"), "begin", "type_path").limit(limits.REPORT_ROWS)
 
 
 def totals(found: DataFrame) -> DataFrame:
-    """All of :func:`find_gaps` in figures: a row."""
+    """Totals of :func:`find_gaps`: a row."""
     return found.agg(
         sf.count("*").alias("rows"),
         sf.count_distinct("type_path").alias("types"),

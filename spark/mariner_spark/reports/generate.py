@@ -1,6 +1,6 @@
-"""What ``mariner report`` does: files of each report, and the page, of events read once.
+"""Generates the files of each report, and the page, from events that are read once.
 
-Belongs to the driver.
+Runs in the driver.
 """
 
 import contextlib
@@ -28,20 +28,20 @@ from mariner_spark.reports.reading import EventSource, ReportFilter
 PAGE: Final = "report.html"
 
 _FORMULA: Final = r"^[=+\-@\t\r]"
-"""Text with which spreadsheets begin to calculate."""
+"""Text that a spreadsheet takes for a formula."""
 
 
 class ReportJob(NamedTuple):
-    """What to generate.
+    """Reports to generate, and their input.
 
     Attributes:
-        names: of reports, as in ``catalogue.REPORTS``; none: all of them.
-        source: where the events are.
-        selection: which of them.
-        value_path: where the number of a payload is (``values``); None: where the lake has it
-            from, or at ``values.DEFAULT_PATH``.
+        names: names in ``catalogue.REPORTS``; none: all of them.
+        source: source of the events.
+        selection: selection of events.
+        value_path: path of the number in a payload (``values``); None: the path of the lake, or
+            ``values.DEFAULT_PATH``.
         depth: number of segments of a type prefix.
-        folder: where the files go; it is made, and files of this name are replaced.
+        folder: folder of the files; it is created, and existing files are replaced.
     """
 
     names: Sequence[str]
@@ -53,7 +53,7 @@ class ReportJob(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """All events, in figures; ``unread``: numbers that could not be read."""
+    """Figures about all events; ``unread``: numbers that could not be read."""
 
     events: int
     payload_bytes: int
@@ -64,7 +64,7 @@ class Overview(NamedTuple):
 
 
 def check(job: ReportJob) -> None:
-    """Find mistakes before anything is started.
+    """Check a job before anything is started.
 
     Raises:
         MarinerSparkError: an option is wrong, there is no store or lake, or the files would be in
@@ -81,8 +81,8 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
 
     Args:
         spark: the session, with the data source ``mariner``.
-        job: what.
-        on_step: told of what begins, and how many such steps there are in all.
+        job: the job.
+        on_step: called at the begin of each step, with its name and the number of all steps.
 
     Returns:
         The page.
@@ -98,7 +98,7 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
         on_step(what, len(reports) + 2)
 
     step("reading events")
-    overview, sections = _make_files(spark, job, reports, step)
+    overview, sections = _write_reports(spark, job, reports, step)
     step("making the page")
     text = page.render(
         title="Event report",
@@ -112,13 +112,13 @@ def generate(spark: SparkSession, job: ReportJob, on_step: Callable[[str, int], 
     return path
 
 
-def _make_files(
+def _write_reports(
     spark: SparkSession, job: ReportJob, reports: Sequence[Report], step: Callable[[str], None]
 ) -> tuple[Overview, list[Section]]:
     sections = []
     has_types = job.selection.types is not None
     with contextlib.ExitStack() as stack:
-        # before the events are read: what comes in between makes no type silent
+        # before the events are read: later events must not make a type look silent
         end_us = reading.last_us(spark, job.source, job.selection) if has_types else times.MIN_US
         events = stack.enter_context(_read(spark, job, job.selection))
         everything = events
@@ -126,7 +126,7 @@ def _make_files(
             selection = job.selection._replace(types=None)
             everything = stack.enter_context(_read(spark, job, selection))
         if sum(i.is_about_servers for i in reports) > 1:
-            everything = stack.enter_context(_kept(find_runs(everything)))
+            everything = stack.enter_context(_persisted(find_runs(everything)))
         overview = _overview(events)
         job.folder.mkdir(parents=True, exist_ok=True)
         settings = ReportSettings(
@@ -138,43 +138,43 @@ def _make_files(
         for report in reports:
             step(report.name)
             about = everything if report.is_about_servers else events
-            table, totals = _make_table(report, about, settings)
+            table, totals = _compute(report, about, settings)
             _write(table, job.folder / report.name)
             sections.append(Section(report, table.to_pylist(), totals))
     return overview, sections
 
 
-def _make_table(
+def _compute(
     report: Report, events: DataFrame, settings: ReportSettings
 ) -> tuple[pa.Table, dict[str, Any]]:
-    """First rows of a report, and totals of all of them, which are found once for both."""
+    """First rows of a report, and the totals of all its rows, which are computed once."""
     found = report.find(events, settings)
     if report.totals is None:
         return report.first(found).toArrow(), {}
-    with contextlib.nullcontext() if found is events else _kept(found):
-        # not by Arrow, which takes no null in place of a struct whose fields are not null
+    with contextlib.nullcontext() if found is events else _persisted(found):
+        # not by Arrow, which takes no null for a struct whose fields are not nullable
         [totals] = report.totals(events, found).collect()
         return report.first(found).toArrow(), totals.asDict(recursive=True)
 
 
 @contextlib.contextmanager
 def _read(spark: SparkSession, job: ReportJob, selection: ReportFilter) -> Iterator[DataFrame]:
-    """Prepared events. What Python reads is kept, on disk what is too much; Parquet is as quick."""
+    """Prepared events; persisted unless they come from a lake, as Parquet is as fast."""
     events = prepare(reading.read(spark, job.source, selection), _value_path(job))
     if job.source.lake is not None:
         yield events
         return
-    with _kept(events):
+    with _persisted(events):
         yield events
 
 
 def _value_path(job: ReportJob) -> str:
-    """Where the numbers are from."""
+    """Path of the numbers in payloads."""
     return reading.path_of_lake(job.source) or job.value_path or values.DEFAULT_PATH
 
 
 @contextlib.contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
     frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield frame
@@ -201,9 +201,9 @@ def _write(table: pa.Table, path: Path) -> None:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """A table for spreadsheets: text that they would run as a formula has a ``'`` before it.
+    """A table for spreadsheets: text that they would run as a formula gets a ``'`` before it.
 
-    Others name event types and clients, and write payloads.
+    Event types, client names and payloads are untrusted.
     """
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):

@@ -1,4 +1,4 @@
-"""Report ``latency``: from the source of events into the store."""
+"""Report ``latency``: from the source timestamp of events into the store."""
 
 from datetime import timedelta
 from typing import Final
@@ -17,21 +17,21 @@ _PERCENTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
     """Latencies by type prefix: timestamp less source timestamp.
 
-    A row is a type prefix. That of RSB events is the bridge's prefix and the first segments of
-    their scope; their source timestamp is RSB's create time.
+    A row is a type prefix. For RSB events it is the bridge's prefix and the first segments of their
+    scope, and the source timestamp is RSB's create time.
 
     * ``prefix``: path of the first segments of the types
-    * ``events``: all; ``with_source``: those with a source timestamp, which the rest is about
-    * ``late``: with more latency than ``late``
-    * ``future``: with a source timestamp after the timestamp, as a wrong clock makes them
-    * ``min_s``, ``max_s``: least and most latency in seconds, of future events negative
-    * ``p50_s``, ``p95_s``, ``p99_s``: as many percent of those that are not future ones had at
-      most this latency, in seconds
+    * ``events``: number of events; ``with_source``: of those with a source timestamp, which the
+      other columns are about
+    * ``late``: number of events with a latency above the argument ``late``
+    * ``future``: number of events with a source timestamp after the timestamp (a wrong clock)
+    * ``min_s``, ``max_s``: least and largest latency in seconds; negative for future events
+    * ``p50_s``, ``p95_s``, ``p99_s``: percentiles of the latency in seconds, without future events
 
     Args:
         events: see ``events``.
         depth: number of segments of a prefix.
-        late: see above.
+        late: latency above which an event is late.
 
     Returns:
         The ``limits.REPORT_ROWS`` prefixes with most source timestamps, the largest first.
@@ -40,7 +40,7 @@ def latency(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> Dat
 
 
 def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE) -> DataFrame:
-    """All of :func:`latency`, in any order."""
+    """All rows of :func:`latency`, in any order."""
     found = sf.col("latency_us")
     past = sf.when(found >= 0, found)
     percentiles = sf.percentile_approx(
@@ -79,11 +79,11 @@ def find_latencies(events: DataFrame, *, depth: int = 2, late: timedelta = LATE)
 
 
 def first_latencies(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_latencies` that :func:`latency` has."""
+    """The rows of :func:`find_latencies` that :func:`latency` returns."""
     return found.orderBy(sf.desc("with_source"), "prefix").limit(limits.REPORT_ROWS)
 
 
 def totals(found: DataFrame) -> DataFrame:
-    """All of :func:`find_latencies` in figures: a row."""
+    """Totals of :func:`find_latencies`: a row."""
     counted = (sf.sum(name).alias(name) for name in ("events", "with_source", "late", "future"))
     return found.agg(sf.count("*").alias("rows"), *counted)

@@ -1,4 +1,4 @@
-"""Report ``latest``: what every type said last."""
+"""Report ``latest``: the last event of each type."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -16,7 +16,7 @@ def latest(events: DataFrame) -> DataFrame:
     * ``timestamp``, ``source_timestamp`` (may be null)
     * ``value``: the number of its payload, or null
     * ``payload_kind``: ``json``, ``binary`` or null (none); ``payload``: the begin of a JSON
-      payload; ``payload_bytes``: the size of any
+      payload; ``payload_bytes``: size of the payload
     * ``server``, ``session``, ``instance``: its id
     * ``events``: number of events of the type
 
@@ -24,13 +24,13 @@ def latest(events: DataFrame) -> DataFrame:
         events: see ``events``.
 
     Returns:
-        The ``limits.REPORT_ROWS`` types heard of last, the latest first.
+        The ``limits.REPORT_ROWS`` types with the latest events, the latest first.
     """
     return first_latest(find_latest(events))
 
 
 def find_latest(events: DataFrame) -> DataFrame:
-    """All of :func:`latest`, in any order."""
+    """All rows of :func:`latest`, in any order."""
     events = prepare(events)
     columns = [name for name in events.columns if name != "type_path"]
     return (
@@ -57,10 +57,10 @@ def find_latest(events: DataFrame) -> DataFrame:
 
 
 def first_latest(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_latest` that :func:`latest` has."""
+    """The rows of :func:`find_latest` that :func:`latest` returns."""
     return found.orderBy(sf.desc("timestamp"), "type_path").limit(limits.REPORT_ROWS)
 
 
 def totals(found: DataFrame) -> DataFrame:
-    """All of :func:`find_latest` in figures: a row."""
+    """Totals of :func:`find_latest`: a row."""
     return found.agg(sf.count("*").alias("rows"))

@@ -1,10 +1,9 @@
-"""The page of reports: one HTML file that needs nothing else, on a phone or a desk.
+"""The page of reports: one self-contained HTML file, for phones and desktops.
 
-Charts are Vega-Lite, whose programs the package vl-convert-python holds, and which are put
-into the page. Whatever events hold is hostile until shown otherwise: texts are escaped (by
-Jinja, and in data by :func:`_json`), expressions are interpreted and not compiled, and the
-page's own policy (CSP) lets nothing run but the scripts that are its own, and nothing be
-loaded from anywhere.
+Charts are Vega-Lite, whose scripts come from the package vl-convert-python and are embedded into
+the page. Contents of events are untrusted: texts are escaped (by Jinja, and in data by
+:func:`_json`), expressions are interpreted and not compiled, and the page's policy (CSP) runs only
+its own scripts, and loads nothing.
 """
 
 import base64
@@ -29,7 +28,7 @@ from mariner_spark.reports.charts import Chart
 from mariner_spark.reports.views import Row, View
 
 VEGA_LITE: Final = "6.4"
-"""Version of Vega-Lite, of those that vl-convert-python holds."""
+"""Version of Vega-Lite, one of those in vl-convert-python."""
 
 _FOLDER: Final = resources.files(__package__)  # which may be in a zip file, on a cluster
 
@@ -47,12 +46,12 @@ class Fact(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A report on the page; without rows it says that there is nothing.
+    """A report on the page.
 
     Attributes:
-        report: which.
-        rows: its first rows, which its files have.
-        totals: figures about all rows.
+        report: the report.
+        rows: its first rows, as in its files.
+        totals: totals of all rows.
     """
 
     report: Report
@@ -66,18 +65,18 @@ class Section(NamedTuple):
 
 
 def chart_programs() -> str:
-    """Vega, Vega-Lite and what embeds them, as one script of 900 kB.
+    """Vega, Vega-Lite and vega-embed as one script of 900 kB.
 
-    It takes a second or two to put together; so it is kept in the user's cache folder.
+    It takes a second or two to build, so it is kept in the user's cache folder.
     """
     kept = cache_folder() / f"charts-{version('vl-convert-python')}-{VEGA_LITE}.js"
     if kept.exists():
         return kept.read_text(encoding="utf-8")
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
-    bundle = bundle.replace("</script", "<\\/script")  # in a text of theirs it ends ours
+    bundle = bundle.replace("</script", "<\\/script")  # would end the script element
     with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
         file.write(bundle)
-    Path(file.name).replace(kept)  # another process may be making it as well
+    Path(file.name).replace(kept)  # another process may be building it as well
     return bundle
 
 
@@ -88,9 +87,9 @@ def render(
     """The page.
 
     Args:
-        title: what it is about.
-        about: where the events are from, and which were asked for.
-        facts: figures about them; none: there are no events.
+        title: its title.
+        about: source and selection of the events.
+        facts: figures about the events; none: there are no events.
         sections: the reports.
         programs: see :func:`chart_programs`.
     """
@@ -116,7 +115,7 @@ def _read(name: str) -> str:
 
 
 def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
-    """What the template shows of a report; its charts' specifications go to ``specs``."""
+    """Variables of the template for a report; its charts' specifications go to ``specs``."""
     report, rows, totals = section
     view = report.view(rows, totals) if rows else View("")
     charts = []
@@ -137,7 +136,7 @@ def _section(section: Section, specs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _grouped(charts: Sequence[tuple[str, Chart]]) -> list[list[tuple[str, Chart]]]:
-    """Small charts, which stand side by side, together; each other one by itself."""
+    """Groups of charts: small ones together, side by side; each other one by itself."""
     small = [(name, chart) for name, chart in charts if chart.is_small]
     groups = [[(name, chart)] for name, chart in charts if not chart.is_small]
     return groups + ([small] if small else [])
@@ -156,7 +155,7 @@ def _show(kind: str, value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that can stand in HTML: nothing in it ends a script, and no number is none."""
+    """JSON for HTML: it cannot end the script element, and has null for NaN and infinity."""
     text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""Events to report about: of a store, a lake or a gateway."""
+"""Reading the events for reports from a store, a lake or a gateway."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -25,24 +25,24 @@ _NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload
 
 
 class EventSource(NamedTuple):
-    """Where events are.
+    """A source of events: ``arguments`` or ``lake``.
 
     Attributes:
-        title: what people call it; nothing secret.
-        place: arguments of ``reader.read``: a store, or a gateway and who we are to it.
-        lake: or the place of a lake.
+        title: its name on the page; contains no secret.
+        arguments: arguments of ``reader.read``: a store, or a gateway and the credentials.
+        lake: path of a lake.
     """
 
     title: str
-    place: Mapping[str, Any] | None = None
+    arguments: Mapping[str, Any] | None = None
     lake: str | None = None
 
 
 class ReportFilter(NamedTuple):
-    """Which events.
+    """Selection of events.
 
     Attributes:
-        types: with ``?`` and ``*``; None: all.
+        types: event types with ``?`` and ``*``; None: all.
         first: first moment, as ``reader.read`` takes it; None: no bound.
         last: last moment, included.
     """
@@ -58,17 +58,17 @@ class ReportFilter(NamedTuple):
 
 
 def check(source: EventSource, selection: ReportFilter, value_path: str | None) -> None:
-    """Find mistakes before anything is started.
+    """Check the options before anything is started.
 
     Args:
-        source: where the events are.
-        selection: which of them.
-        value_path: where the number of a payload is asked for.
+        source: source of the events.
+        selection: selection of events.
+        value_path: path of the number in a payload.
 
     Raises:
-        OptionError: an option is wrong, or there is no such store, or a lake has the numbers of
+        OptionError: an option is wrong, the store does not exist, or a lake has the numbers of
             another path.
-        LakeError: there is no such lake, or it cannot be read.
+        LakeError: the lake does not exist, or cannot be read.
     """
     path = _options(source, selection).path
     of_lake = path_of_lake(source)
@@ -85,29 +85,29 @@ def check(source: EventSource, selection: ReportFilter, value_path: str | None) 
 
 
 def path_of_lake(source: EventSource) -> str | None:
-    """Where in payloads the numbers of a lake are from; None: it is no lake.
+    """Path in payloads of the numbers in a lake; None: the source is no lake.
 
     Raises:
-        LakeError: there is no such lake, or it cannot be read.
+        LakeError: the lake does not exist, or cannot be read.
     """
     return None if source.lake is None else manifest.load(Files(source.lake)).value_path
 
 
 def _options(source: EventSource, selection: ReportFilter) -> Options:
-    """Options of the data source; those of a lake have its time and types."""
-    place = {"store": "/"} if source.place is None else source.place
-    return options.parse(to_options({**place, **selection.arguments}))
+    """Options of the data source; for a lake, only its time and types count."""
+    arguments = {"store": "/"} if source.arguments is None else source.arguments
+    return options.parse(to_options({**arguments, **selection.arguments}))
 
 
 def read(spark: SparkSession, source: EventSource, selection: ReportFilter) -> DataFrame:
-    """Events with the columns that ``prepare`` needs; and of a lake its numbers.
+    """Events with the columns that ``prepare`` needs, and the numbers of a lake.
 
     Raises:
-        LakeError: there is no lake, or it cannot be read.
+        LakeError: the lake does not exist, or cannot be read.
     """
     if source.lake is None:
-        place = source.place or {}
-        return reader.read(spark, **place, **selection.arguments, columns=_NEEDED)
+        arguments = source.arguments or {}
+        return reader.read(spark, **arguments, **selection.arguments, columns=_NEEDED)
     time = _options(source, selection).selection.time
     events = read_lake(spark, source.lake, time=time)
     events = values.with_unread(events, path_of_lake(source) or values.DEFAULT_PATH)
@@ -115,9 +115,9 @@ def read(spark: SparkSession, source: EventSource, selection: ReportFilter) -> D
 
 
 def last_us(spark: SparkSession, source: EventSource, selection: ReportFilter) -> int:
-    """Microseconds of the last event in the time of a selection, whatever its type.
+    """Timestamp in microseconds of the last event in the time of a selection, of any type.
 
-    It is there to tell which types fell silent. Of a store and a gateway a look-up tells it.
+    It is needed to find types that fell silent. For a store or a gateway it takes one look-up.
 
     Raises:
         MarinerSparkError: as :func:`read`, or the store or the gateway cannot be used.
@@ -134,7 +134,7 @@ def last_us(spark: SparkSession, source: EventSource, selection: ReportFilter) -
 
 
 def matches(types: Sequence[EventType]) -> Column:
-    """Whether an event has a type that one of these, with ``?`` and ``*``, stands for."""
+    """Condition: the type of an event matches one of these, with ``?`` and ``*``."""
     return reduce(lambda one, other: one | other, map(_matches, types))
 
 
@@ -142,7 +142,7 @@ def _matches(pattern: EventType) -> Column:
     is_open = pattern[-1:] == ("*",)
     segments = pattern[:-1] if is_open else pattern
     if "?" not in segments and segments:
-        # of this Parquet knows which parts of files have it
+        # a condition by which Parquet skips row groups
         path = type_path.encode(segments)
         is_same = sf.col("type_path") == path
         return is_same | sf.col("type_path").startswith(f"{path}/") if is_open else is_same

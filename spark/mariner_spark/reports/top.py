@@ -1,4 +1,4 @@
-"""Report ``top``: which types the store is full of."""
+"""Report ``top``: the largest event types."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -13,26 +13,25 @@ def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
     A row is a type:
 
     * ``type_path``
-    * ``events``: their number; ``bytes``: of their payloads as they were registered (a store
-      compresses them)
-    * ``events_share``, ``bytes_share``: parts of all events' (null: they have none)
+    * ``events``: number of events; ``bytes``: total size of their payloads (a store compresses
+      them)
+    * ``events_share``, ``bytes_share``: divided by those of all events (null: these are 0)
     * ``first``, ``last``: timestamps of its first and its last event
-    * ``growth``: events in the later half of the span of all events, over those in the earlier
-      half, less 1; null: there were none in the earlier half, or all were at one moment
+    * ``growth``: events in the later half of the span divided by those in the earlier half, minus
+      1; null: there are none in the earlier half, or the span is one moment
 
     Args:
         events: see ``events``.
-        span: of the events, where it is known.
+        span: span of the events; None: found by reading them.
 
     Returns:
-        The ``limits.REPORT_TOP_TYPES`` types with the largest shares, of events or bytes,
-        whichever is larger.
+        The ``limits.REPORT_TOP_TYPES`` types with the largest share of events or of bytes.
     """
     return first_top(find_top(events, span=span))
 
 
 def find_top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
-    """All of :func:`top`, in any order."""
+    """All rows of :func:`top`, in any order."""
     events = prepare(events)
     first, last = span or span_of(events)
     is_later = us("timestamp") > (first + last) // 2
@@ -66,11 +65,11 @@ def find_top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
 
 
 def first_top(found: DataFrame) -> DataFrame:
-    """Those of :func:`find_top` that :func:`top` has."""
+    """The rows of :func:`find_top` that :func:`top` returns."""
     largest = sf.desc(sf.greatest("events_share", "bytes_share"))
     return found.orderBy(largest, "type_path").limit(limits.REPORT_TOP_TYPES)
 
 
 def totals(found: DataFrame) -> DataFrame:
-    """All of :func:`find_top` in figures: a row."""
+    """Totals of :func:`find_top`: a row."""
     return found.agg(sf.count("*").alias("rows"))

@@ -1,4 +1,4 @@
-"""Report ``values``: what the numbers of the payloads did."""
+"""Report ``values``: numbers of payloads by type and time."""
 
 from datetime import timedelta
 from typing import Final
@@ -21,7 +21,7 @@ from mariner_spark.reports.events import (
 )
 
 _TINY: Final = 2.0**-64
-"""Times the sum of any numbers, however many an event count can count, it is a double."""
+"""Scale that keeps the sum of any number of doubles finite."""
 
 
 def values(
@@ -29,22 +29,22 @@ def values(
 ) -> DataFrame:
     """Numbers by type and time.
 
-    A row is a type in a bucket of time that it has numbers in:
+    A row is a type and a bucket of time with numbers:
 
-    * ``type_path``; ``bucket``: its first moment; ``bucket_s``: its length in seconds
+    * ``type_path``; ``bucket``: start of the bucket; ``bucket_s``: its length in seconds
     * ``count``: number of numbers; ``min``, ``max``, ``mean``, ``first``, ``last`` of them
-    * ``time_mean``: mean over the time of the bucket: a number holds until the type's next
-      one, also from a bucket before. What was before its first and is after its last number
-      of all is not known and does not count; where no time is left, it is ``mean``
+    * ``time_mean``: mean weighted by time: a number holds until the type's next one, across
+      buckets. The time before the type's first and after its last number does not count; if no
+      time is left, it is ``mean``
 
     Args:
-        events: see ``events``. Without a column ``value``, the number is at ``$.value``.
-        width: length of a bucket; chosen from the span, unless told.
-        span: of the events, where it is known.
+        events: see ``events``. Without a column ``value``, the numbers are those at ``$.value``.
+        width: length of a bucket; None: chosen from the span.
+        span: span of the events; None: found by reading them.
 
     Returns:
-        Rows by type and time, of the ``limits.REPORT_VALUE_TYPES`` types with most numbers;
-        bounded unless a width is given.
+        Rows by type and time, of the ``limits.REPORT_VALUE_TYPES`` types with most numbers; the
+        number of buckets is bounded unless a width is given.
     """
     events = prepare(events)
     width = width or bucket_width(span or span_of(events))
@@ -74,7 +74,7 @@ def values(
 
 
 def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
-    """Numbers, each with the part of its bucket that it and the one before it hold there."""
+    """Numbers with weights: the parts of the bucket that each and the previous one hold."""
     in_order = Window.partitionBy("type_path").orderBy(*ORDER)
     width_us = to_us(width)
     begin, end = sf.col("bucket_us"), sf.col("bucket_us") + width_us
@@ -103,8 +103,8 @@ def _weighted(numbers: DataFrame, width: timedelta) -> DataFrame:
 
 
 def _by_bucket(weighted: DataFrame) -> DataFrame:
-    """What the numbers of a type in a bucket come to, in order."""
-    # weights are parts of a bucket, so that what is added up does not grow with them
+    """Aggregates by type and bucket, in order."""
+    # weights are parts of a bucket, so that the sum does not grow with them
     total = sf.sum(
         sf.col("value") * sf.col("held")
         + sf.coalesce(sf.col("previous_value"), sf.lit(0.0)) * sf.col("before")
@@ -131,20 +131,20 @@ def _by_bucket(weighted: DataFrame) -> DataFrame:
 
 
 def _mean() -> Column:
-    """Mean of numbers, which is a number even where their sum is beyond all doubles."""
+    """Mean of numbers, which is finite even if their sum overflows a double."""
     plain = sf.col("plain_mean")
     is_finite = sf.abs(plain) < float("inf")  # NaN is larger
     return sf.when(is_finite, plain).otherwise(_within("safe_mean", "min", "max"))
 
 
 def _within(number: str, low: str, high: str) -> Column:
-    """A mean of what is between two numbers is there, too, even where rounding led beyond."""
+    """A mean, clipped to the bounds of its numbers: rounding may lead beyond them."""
     inside = sf.least(sf.greatest(number, low), high)
     return sf.when(sf.isnotnull(number), inside)
 
 
 def totals(events: DataFrame) -> DataFrame:
-    """Numbers of all types in figures, also of those that :func:`values` leaves out: a row."""
+    """Totals of all types, including those that :func:`values` leaves out: a row."""
     has_number = sf.isnotnull("value")
     return events.agg(
         sf.count("value").alias("numbers"),

@@ -1,6 +1,6 @@
-"""Reports as a page shows them: a sentence, charts, and the columns of the table.
+"""Views of reports for the page: a sentence and charts.
 
-A view is made of the rows of a report, which are few, in plain Python.
+A view is computed from the few rows of a report in plain Python.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ Row = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
 
 N_BARS: Final = 15
-"""Rows of a chart with names beside it: what fits on a phone."""
+"""Rows of a chart with names beside it: as many as fit on a phone."""
 
 
 class View(NamedTuple):
-    """What a page shows of a report, besides its table.
+    """A report on the page, besides its table.
 
     Attributes:
-        finding: what there is to know, in a sentence.
-        charts: in their order.
+        finding: the main result, in a sentence.
+        charts: the charts, in order.
     """
 
     finding: str
@@ -30,7 +30,7 @@ class View(NamedTuple):
 
 
 def labels(names: Mapping[Key, str]) -> dict[Key, str]:
-    """Labels of what has these names, short and all different."""
+    """Short and distinct labels for names."""
     found: dict[Key, str] = {}
     taken: dict[str, int] = {}
     for key, name in names.items():
@@ -92,7 +92,7 @@ def activity(rows: Sequence[Row], _totals: Row) -> View:
 
 
 def latest(rows: Sequence[Row], totals: Row) -> View:
-    """Nothing but the table."""
+    """No charts: the table is enough."""
     last = rows[0]
     n_types = _plural(totals["rows"], "type")
     return View(
@@ -102,7 +102,7 @@ def latest(rows: Sequence[Row], totals: Row) -> View:
 
 
 def gaps(rows: Sequence[Row], totals: Row) -> View:
-    """When the types with the worst gaps were silent."""
+    """Timeline of the types with the largest gaps."""
     names = _labels_of("type_path", rows)
     shown = dict(list(names.items())[:N_BARS])
     colours = {"until the end": "#ff725c", "until the next event": "#e8a33d"}
@@ -179,7 +179,7 @@ def latency(rows: Sequence[Row], totals: Row) -> View:
 
 
 def values(rows: Sequence[Row], totals: Row) -> View:
-    """A small chart of each type: the mean of its numbers between minimum and maximum."""
+    """A small chart per type: the mean of its numbers between minimum and maximum."""
     by_type: dict[str, list[Row]] = {}
     for row in rows:
         by_type.setdefault(row["type_path"], []).append(row)
@@ -235,7 +235,7 @@ def _band(name: str, rows: Sequence[Row], domain: tuple[float, float]) -> Chart:
 
 
 def availability(rows: Sequence[Row], totals: Row) -> View:
-    """Share of the time that each was up."""
+    """Bars: the part of the time that each was up."""
     shown = rows[:N_BARS]
     names = _labels_of_subjects(shown, totals)
     marks = [
@@ -258,7 +258,7 @@ def availability(rows: Sequence[Row], totals: Row) -> View:
 
 
 def runs(rows: Sequence[Row], totals: Row) -> View:
-    """When each was up."""
+    """Timeline of the times that each was up."""
     engines_first = sorted(rows, key=lambda row: (row["kind"] != "engine", row["begin"]))
     names = _labels_of_subjects(engines_first, totals)
     shown = dict(list(names.items())[:N_BARS])
@@ -326,7 +326,7 @@ def _timeline(
     colours: Mapping[str, str],
     tips: list[charts.Spec],
 ) -> Chart:
-    """Bars from ``begin`` to ``end``, a line a name, coloured by ``state``."""
+    """Bars from ``begin`` to ``end``, one line per name, coloured by ``state``."""
     used = {state: colours[state] for state in colours if any(i["state"] == state for i in marks)}
     colour = charts.colour("state", used)
     encoding = {
@@ -337,31 +337,31 @@ def _timeline(
         "stroke": colour,
         "tooltip": tips,
     }
-    # what is too short to be seen has its stroke
+    # the stroke shows bars that are too short to be seen
     mark = {"type": "bar", "height": {"band": 0.6}, "strokeWidth": 1.5}
     spec = charts.chart(marks, charts.ROW_PX * len(names) + 30, mark=mark, encoding=encoding)
     return Chart(title, spec, legend=tuple(used.items()))
 
 
 def _subject(row: Row) -> tuple[int, str, str | None]:
-    """What was up."""
+    """Key of an engine or client."""
     return row["server"], row["kind"], row["name"]
 
 
 def _labels_of_subjects(rows: Sequence[Row], totals: Row) -> dict[tuple[int, str, str | None], str]:
-    """Labels of what was up."""
+    """Labels of engines and clients."""
     return labels({_subject(row): _name_of_subject(row, totals) for row in rows})
 
 
 def _name_of_subject(row: Row, totals: Row) -> str:
-    """What was up; with its server, where there are several."""
+    """Name of an engine or client; with its server, if there are several."""
     words = {"engine": "engine", "clients": "any client"}
     what = words[row["kind"]] if row["name"] is None else str(row["name"])
     return f"{what} of {row['server']}" if totals["servers"] > 1 else what
 
 
 def _part(n_shown: int, n_all: int, one: str) -> str:
-    """How many of all are shown, where these are not all."""
+    """Text "N of ALL" if not all are shown."""
     return f"{formats.count(n_shown)} of {_plural(n_all, one)}" if n_shown < n_all else ""
 
 

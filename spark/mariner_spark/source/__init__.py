@@ -1,12 +1,12 @@
 """The data source ``mariner``: events of a store, or of a gateway over the network, as rows.
 
-:func:`register` makes it known to a session; ``options`` and ``schema`` say what it takes and
-gives. A read is planned in a Python process beside the driver (options are checked, the
-gateway is asked, a snapshot of the store is made), and done by tasks.
+:func:`register` adds it to a session; ``options`` and ``schema`` describe its input and output.
+A read is planned in a Python process beside the driver, which checks the options and queries the
+gateway or takes a snapshot of the store. Tasks then read the partitions.
 
-What a read is made of: ``selection`` (which events), ``batch`` (the
-reader that Spark talks to), ``store`` and ``network`` (where the events come from),
-``store_rows`` and ``event_rows`` (rows as columns of Arrow).
+Modules: ``selection`` (which events), ``batch`` and ``stream`` (the readers that Spark calls),
+``store`` and ``network`` (planning and reading partitions), ``store_rows`` and ``event_rows``
+(rows as Arrow columns).
 """
 
 from pyspark.sql import SparkSession
@@ -18,16 +18,16 @@ __all__ = ["MarinerDataSource", "register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make ``spark.read.format("mariner")`` known to a session.
+    """Add ``spark.read.format("mariner")`` to a session.
 
     Args:
-        spark: any session; its configuration is left as it is.
+        spark: any session; its configuration stays unchanged.
 
     Returns:
         The same session.
     """
-    # a class of its own, which Spark copies to its workers together with what it holds
-    attributes = {"owner": driver_process.of_this_process()}
+    # a subclass, which Spark copies to its workers together with its attributes
+    attributes = {"driver": driver_process.of_this_process()}
     source = type(MarinerDataSource.__name__, (MarinerDataSource,), attributes)
     spark.dataSource.register(source)
     return spark

@@ -1,10 +1,10 @@
-"""The data source and its reader, as Spark asks for them (Python Data Source API, batch).
+"""The data source and its batch reader (Python Data Source API).
 
-Spark makes the reader in a process beside the driver, asks for the partitions, and sends it to
-the tasks, each of which reads one partition.
+Spark creates the reader in a process beside the driver, asks it for the partitions, and sends it
+to the tasks, each of which reads one partition.
 
-The reader takes over no filters (``pushFilters``): Spark 4.3 plans a data frame once, and what one
-query of it pushed down would be missing in the next one.
+The reader supports no filter push-down (``pushFilters``): Spark 4.3 plans a data frame once, so
+rows that one query filtered out would be missing in the next one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,10 +30,10 @@ class MarinerDataSource(DataSource):
     """``spark.read.format("mariner")``; see ``options`` and ``schema``.
 
     Attributes:
-        owner: the driver; set by ``register``.
+        driver: process of the driver; set by ``register``.
     """
 
-    owner: ClassVar[DriverProcess]
+    driver: ClassVar[DriverProcess]
 
     @classmethod
     def name(cls) -> str:
@@ -50,22 +50,22 @@ class MarinerDataSource(DataSource):
         return schemas.SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """BatchReader of a batch.
+        """Reader of a batch.
 
         Args:
             schema: the columns to read.
 
         Raises:
             OptionError: an option is wrong.
-            SchemaError: a column is not one of ours.
+            SchemaError: a column is not one of :data:`schema.SCHEMA`.
         """
         parsed = options.parse(self.options)
         parsed.check_batch()
         schemas.check(schema)
-        return BatchReader(parsed, schema, self.owner)
+        return BatchReader(parsed, schema, self.driver)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
-        """BatchReader of a stream.
+        """Reader of a stream.
 
         Args:
             schema: the columns to read.
@@ -77,34 +77,34 @@ class MarinerDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the options ask for.
+    """Reads the events that the options select.
 
     Args:
         parsed: options.
         schema: columns to read.
-        owner: the driver.
+        driver: process of the driver, which the snapshot is for.
     """
 
-    def __init__(self, parsed: Options, schema: StructType, owner: DriverProcess) -> None:
+    def __init__(self, parsed: Options, schema: StructType, driver: DriverProcess) -> None:
         self._options = parsed
         self._schema = schema
-        self._owner = owner
+        self._driver = driver
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the read: ask the gateway, or make a snapshot of the store.
+        """Plan the read: query the gateway, or take a snapshot of the store.
 
         Raises:
-            OptionError: the store or the gateway refuses what an option says.
-            StorageError, MarinerError: it cannot be used for another reason.
+            OptionError: the store or the gateway rejects an option.
+            StorageError, MarinerError: it failed for another reason.
         """
         parsed = self._options
         if parsed.path is not None:
             planned: Sequence[InputPartition] = store.plan(
-                parsed.path, self._owner, parsed.selection, parsed.partitions
+                parsed.path, self._driver, parsed.selection, parsed.partitions
             )
         else:
             planned = network.plan(parsed.gateway, parsed.selection, parsed.partitions)
-        # of no partitions Spark would make one that is not ours
+        # given no partitions, Spark would create one of its own class
         return list(planned) or [EmptyPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -122,4 +122,4 @@ class BatchReader(DataSourceReader):
 
 
 class EmptyPartition(InputPartition):
-    """What is left of a read that no event satisfies."""
+    """The only partition of a read that selects no events."""

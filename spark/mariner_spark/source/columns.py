@@ -1,4 +1,4 @@
-"""Rows as columns of Arrow: what every place that events come from has to offer."""
+"""Rows as Arrow columns: the interface of every source of events."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ BINARY: Final = "binary"
 
 
 class Rows(Protocol):
-    """Some events. Only the columns that are read are ever made."""
+    """Some events. Only the columns that are read are ever built."""
 
     def column(self, field: pa.Field) -> pa.Array:
         """The column with the name and the Arrow type of a field."""
@@ -25,7 +25,7 @@ def make_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def type_column(field: pa.Field, types: Sequence[EventType], indices: pa.Array) -> pa.Array:
-    """Column ``type`` or ``type_path`` of few types and the place of each row's among them."""
+    """Column ``type`` or ``type_path``, from distinct types and the index of each row's type."""
     if field.name == "type_path":
         values = pa.array([type_path.encode(i) for i in types], field.type)
     else:
@@ -34,5 +34,5 @@ def type_column(field: pa.Field, types: Sequence[EventType], indices: pa.Array) 
 
 
 def to_utf8(text: str) -> bytes:
-    """Text for a column; what is not Unicode in it (lone surrogates) becomes ``?``."""
+    """Text for a column; invalid Unicode (lone surrogates) becomes ``?``."""
     return text.encode("utf-8", "replace")

@@ -1,21 +1,22 @@
 """Whether retention deleted events of a server before a stream read them.
 
-The protocol does not tell, and ids alone do not either: numbers are missing as well where a
-registration failed, where a server was killed (the next is then ``event/<server>/engine``), and
-where this client may not see events. So two things have to come together, in what is found right
-behind the offset (the last event that was read) and at the end of the batch:
+The protocol does not say, and gaps in the ids prove nothing: ids are also missing where a
+registration failed, where a server was killed (the next event is then ``event/<server>/engine``),
+and where this client may not see events. So two conditions must hold, for the events right after
+the offset (the last event that was read) and at the end of the batch:
 
-- ids are missing behind the offset, and not by a new start of the server;
-- of some type there, the oldest event that is left is behind the offset. Retention deletes the
-  oldest events of a type first, so if one is left from before, none behind it is gone.
+- ids are missing after the offset, and no restart of the server explains it;
+- the oldest stored event of a type there is after the offset. Retention deletes the oldest events
+  of a type first, so where one is stored from before the offset, none after it was deleted.
 
-Of some type, if this client seems to see everything: what the server registered when it started,
-and no ids are missing among the last events of the batch. Of all of them otherwise, and of those
-that come up right before the offset as well, where the types behind it may all be new. There an
-event is left from before if it is not the latest of its type, which is never deleted.
+The second condition must hold for any type if this client seems to see everything: it sees the
+event that the server registered at its start, and no ids are missing among the last events of the
+batch. Otherwise it must hold for all types there, and for those right before the offset as well,
+because all types after it may be new. Before the offset, an event counts as stored only if it is
+not the latest of its type, which is never deleted.
 
-So a loss may stay unnoticed where none of the types that lost events comes up there, and a new
-type is taken for an old one if ids happen to be missing as well.
+So a loss stays unnoticed if none of the types that lost events occurs there, and a new type is
+taken for an old one if ids happen to be missing as well.
 """
 
 from collections.abc import Sequence
@@ -36,58 +37,58 @@ from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.server_events import after, after_session, start_type
 
 NEAR_EVENTS: Final = 200
-"""Events that are looked at behind the offset, and before the end."""
+"""Events that are checked after the offset, and before the end."""
 
 NEAR_SESSIONS: Final = 100
-"""Sessions before the end whose events these are."""
+"""Sessions before the end that these events are taken from."""
 
 BEFORE_EVENTS: Final = 200
-"""Events that are looked at before the offset."""
+"""Events that are checked before the offset."""
 
 SEEN_EVENTS: Final = 10
-"""Events before the end of which none may be missing for a client that sees everything."""
+"""Events before the end: none is missing there for a client that sees everything."""
 
 MAX_TYPES: Final = 50
-"""Types whose oldest event is asked for: 0.1 ms each."""
+"""Types whose oldest event is queried: 0.1 ms each."""
 
 
 def detect(gateway: GatewayClient, offset: EventId, end: EventId) -> bool:
-    """Whether events behind an offset seem to have been deleted.
+    """Whether events after an offset seem to have been deleted.
 
     Args:
-        gateway: a gateway that has what is left of them.
+        gateway: a gateway that has those that are left.
         offset: the last event that was read.
         end: last event of the batch.
 
     Raises:
-        MarinerError, GatewayAwayError: the gateway could not be asked.
+        MarinerError, GatewayUnavailableError: the query failed.
     """
     server = offset.server
-    behind = _some(gateway, after(server, offset))
+    behind = _query_near(gateway, after(server, offset))
     if not _is_any_missing([offset, *(i.id for i in behind)], behind):
         return False
-    last = _some(gateway, after_session(server, end.session - NEAR_SESSIONS))
+    last = _query_near(gateway, after_session(server, end.session - NEAR_SESSIONS))
     types = list(dict.fromkeys(i.type for i in [*behind, *last]))[:MAX_TYPES]
     are_unread = (_is_unread(gateway, i, offset) for i in types)
     if _sees_everything(gateway, server, last[-SEEN_EVENTS:]):
         return any(are_unread)
-    return all(are_unread) and not _is_any_left(gateway, offset, behind[0])
+    return all(are_unread) and not _is_any_stored(gateway, offset, behind[0])
 
 
 def _sees_everything(gateway: GatewayClient, server: int, last: Sequence[Event]) -> bool:
-    """Whether this client seems to see all events of a server, of which these are the last."""
+    """Whether this client seems to see all events of a server, given the last ones it sees."""
     if _is_any_missing([i.id for i in last], last[1:]):
         return False
     return bool([*gateway.latest([start_type(server)])])
 
 
-def _is_any_left(gateway: GatewayClient, offset: EventId, behind: Event) -> bool:
-    """Whether an event up to an offset is left that retention would delete before later ones.
+def _is_any_stored(gateway: GatewayClient, offset: EventId, behind: Event) -> bool:
+    """Whether an event up to an offset is stored that retention would delete before later ones.
 
     Args:
         gateway: the gateway.
         offset: the offset.
-        behind: the first event behind it.
+        behind: the first event after it.
     """
     params = QueryTimeseriesParams(t_to=behind.timestamp, last_event_id=behind.id)
     found = gateway.query(msgspec.structs.replace(params, max_results=BEFORE_EVENTS)).events
@@ -99,16 +100,16 @@ def _is_any_left(gateway: GatewayClient, offset: EventId, behind: Event) -> bool
     return any(i.type in latest and i.id != latest[i.type] for i in before)
 
 
-def _some(gateway: GatewayClient, params: QueryServerParams) -> Sequence[Event]:
+def _query_near(gateway: GatewayClient, params: QueryServerParams) -> Sequence[Event]:
     return gateway.query(msgspec.structs.replace(params, max_results=NEAR_EVENTS)).events
 
 
 def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
-    """Whether there are ids between some ids that follow each other.
+    """Whether ids are missing between successive ids.
 
     Args:
-        ids: ids.
-        events: events of the ids without the first.
+        ids: the ids.
+        events: events with these ids, without the first.
     """
     for (before, event_id), event in zip(pairwise(ids), events, strict=True):
         is_next = event_id.session == before.session and event_id.instance == before.instance + 1
@@ -120,7 +121,7 @@ def _is_any_missing(ids: Sequence[EventId], events: Sequence[Event]) -> bool:
 
 
 def _is_unread(gateway: GatewayClient, event_type: EventType, offset: EventId) -> bool:
-    """Whether all events of a type that are left are behind an offset."""
+    """Whether all stored events of a type are after an offset."""
     params = QueryTimeseriesParams([event_type], order=Order.ASCENDING)
     oldest = gateway.first(params)
     return oldest is not None and oldest.id.server == offset.server and oldest.id > offset

@@ -1,9 +1,9 @@
-"""The driver that snapshots are made for: whether it still lives, and removing them at its end.
+"""The driver process that owns snapshots: whether it still runs, and removing them at its exit.
 
-A snapshot (``snapshots``) is made by a process that plans a read, and has to last as long as
-the driver may execute that read, again and again. So it is named after the driver's process;
-a link to it is put into a folder of the driver, who removes what is linked there when it
-ends. What a driver leaves that was killed is removed when the next snapshot is made.
+The process that plans a read takes a snapshot (``snapshots``), which must last as long as the
+driver may execute that read, any number of times. So it is named after the driver process, and
+linked in a folder of the driver, which removes the linked snapshots when it exits. Snapshots of a
+killed driver are removed when the next one is taken.
 """
 
 import atexit
@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 
 class DriverProcess(NamedTuple):
-    """A driver.
+    """A driver process.
 
     Attributes:
         node: name of its machine (or container).
-        pid: of its process.
-        started: when the process started, in the kernel's ticks, so that another process
-            that gets the same pid is not taken for it.
+        pid: process id.
+        started: when the process started, in the kernel's ticks: distinguishes it from a
+            later process with the same pid.
         folder: folder of the links to its snapshots.
     """
 
@@ -32,18 +32,18 @@ class DriverProcess(NamedTuple):
     started: int
     folder: Path
 
-    def note(self, snapshot: Path) -> None:
-        """Have a snapshot removed when the driver ends, if it is on this machine."""
+    def remove_at_exit(self, snapshot: Path) -> None:
+        """Have a snapshot removed when the driver exits, if it runs on this machine."""
         if self.folder.is_dir():
             (self.folder / snapshot.name).symlink_to(snapshot)
 
 
 @cache
 def of_this_process() -> DriverProcess:
-    """This process, as a driver; what is noted for it is removed when it ends."""
+    """This process, as a driver; its snapshots are removed when it exits."""
     pid = os.getpid()
     folder = Path(tempfile.mkdtemp(prefix="mariner-spark-"))
-    atexit.register(_remove_noted, folder, pid)
+    atexit.register(_remove_linked, folder, pid)
     return DriverProcess(node_name(), pid, start_ticks(pid) or 0, folder)
 
 
@@ -63,7 +63,7 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19])
 
 
-def _remove_noted(folder: Path, pid: int) -> None:
+def _remove_linked(folder: Path, pid: int) -> None:
     if os.getpid() != pid:
         return  # a child by fork
     for link in folder.iterdir():

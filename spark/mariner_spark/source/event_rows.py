@@ -1,4 +1,4 @@
-"""Events as columns: what a gateway answers."""
+"""Events of a gateway's answer as Arrow columns."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -25,9 +25,9 @@ class EventRows:
     def column(self, field: pa.Field) -> pa.Array:
         """See ``columns.Rows``."""
         if field.name in {"type", "type_path"}:
-            places: dict[EventType, int] = {}
-            indices = [places.setdefault(i.type, len(places)) for i in self._events]
-            return type_column(field, list(places), pa.array(indices))
+            index_of: dict[EventType, int] = {}
+            indices = [index_of.setdefault(i.type, len(index_of)) for i in self._events]
+            return type_column(field, list(index_of), pa.array(indices))
         return _COLUMNS[field.name](self._events, field.type)
 
 

@@ -1,7 +1,7 @@
-"""A connection to a gateway for code that blocks: ``mariner.client`` on a thread of its own.
+"""A blocking connection to a gateway: ``mariner.client`` on a thread of its own.
 
-The next page of an answer is asked for as soon as the one before it came, so that gateway and
-reader work at the same time; the client also keeps the connection alive meanwhile.
+The next page of an answer is requested as soon as the previous one has arrived, so that gateway
+and reader work at the same time; the client also keeps the connection alive meanwhile.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from eventer_bridge.model import (
 from mariner import client
 from mariner.errors import ConnectError, ConnectionLostError, InitError
 from mariner_spark import limits
-from mariner_spark.errors import GatewayAwayError, OptionError, SourceError
+from mariner_spark.errors import GatewayUnavailableError, OptionError, SourceError
 from mariner_spark.source.options import GatewayOptions
 
 PagedParams: TypeAlias = QueryTimeseriesParams | QueryServerParams
@@ -40,11 +40,11 @@ class GatewayClient:
     """See the module. A context manager, which closes it.
 
     Args:
-        options: the gateway and who we are to it.
+        options: the gateway and the credentials.
 
     Raises:
-        GatewayAwayError: it cannot be reached.
-        OptionError: it declines us, or a file for TLS is missing.
+        GatewayUnavailableError: it cannot be reached.
+        OptionError: it refuses this client, or a file for TLS is missing.
     """
 
     def __init__(self, options: GatewayOptions) -> None:
@@ -66,7 +66,7 @@ class GatewayClient:
             )
         except ConnectError as e:
             self._stop()
-            raise GatewayAwayError(str(e)) from e
+            raise GatewayUnavailableError(str(e)) from e
         except InitError as e:
             self._stop()
             raise OptionError("client_name, token", f"{options!r} declined: {e}") from e
@@ -79,11 +79,11 @@ class GatewayClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection was not lost or closed."""
+        """Whether the connection is neither lost nor closed."""
         return self._client.is_open
 
     def close(self) -> None:
-        """Close the connection; once."""
+        """Close the connection; to be called once."""
         try:
             self._run(self._client.async_close())
         finally:
@@ -101,20 +101,20 @@ class GatewayClient:
         self.close()
 
     def query(self, params: QueryParams) -> QueryResult:
-        """One answer.
+        """Answer of one query.
 
         Raises:
             MarinerError: as :meth:`pages`.
-            GatewayAwayError: as :meth:`pages`.
+            GatewayUnavailableError: as :meth:`pages`.
         """
-        return self._result(self._ask(params))
+        return self._result(self._request(params))
 
     def first(self, params: PagedParams) -> Event | None:
         """First event of an answer; None: it is empty.
 
         Raises:
             MarinerError: as :meth:`pages`.
-            GatewayAwayError: as :meth:`pages`.
+            GatewayUnavailableError: as :meth:`pages`.
         """
         events = self.query(msgspec.structs.replace(params, max_results=1)).events
         return events[0] if events else None
@@ -123,8 +123,8 @@ class GatewayClient:
         """Latest event of each type that matches, of all pages.
 
         Raises:
-            MarinerError, GatewayAwayError: as :meth:`pages`.
-            SourceError: there are more, but the gateway does not give them.
+            MarinerError, GatewayUnavailableError: as :meth:`pages`.
+            SourceError: more follow, but the gateway returns an empty page.
         """
         pages = query_pages(self._client.query, QueryLatestParams(event_types))
 
@@ -143,22 +143,22 @@ class GatewayClient:
         """All events of an answer, in ascending order.
 
         Args:
-            params: which query.
-            is_last: whether no page is needed behind one that ends with this event.
+            params: the query.
+            is_last: whether no page is needed after one that ends with this event.
 
         Yields:
             Pages, none of which is empty.
 
         Raises:
-            MarinerError: an answer cannot be right.
-            GatewayAwayError: the connection was lost, or there was no answer in time.
-            SourceError: the answers cannot be used.
+            MarinerError: the gateway violated the protocol.
+            GatewayUnavailableError: the connection was lost, or there was no answer in time.
+            SourceError: more follow, but the gateway returns an empty page.
         """
-        request: Future[QueryResult] | None = self._ask(params)
+        request: Future[QueryResult] | None = self._request(params)
         last: Event | None = None
         order: Callable[[Event], Any]
         order = natural_key if isinstance(params, QueryTimeseriesParams) else _id
-        is_anchored = False  # to the last event of the page before
+        is_anchored = False  # at the last event of the previous page
         while request is not None:
             result = self._result(request)
             request = None
@@ -167,19 +167,19 @@ class GatewayClient:
                     raise SourceError(f"{self._options!r}: an empty page, but more follow")
                 last_id = result.events[-1].id
                 if is_last is None or not is_last(result.events[-1]):
-                    request = self._ask(msgspec.structs.replace(params, last_event_id=last_id))
+                    request = self._request(msgspec.structs.replace(params, last_event_id=last_id))
                     is_anchored = True
             elif is_anchored and not result.events and isinstance(params, QueryTimeseriesParams):
-                # More was to follow. The last event was deleted meanwhile (retention), and with
-                # it the place to go on from: its timestamp is still known.
+                # More was to follow. Retention deleted the last event meanwhile, and with it the
+                # position to continue from: its timestamp is still known.
                 assert last is not None
-                request = self._ask(msgspec.structs.replace(params, t_from=last.timestamp))
+                request = self._request(msgspec.structs.replace(params, t_from=last.timestamp))
                 is_anchored = False
-            if events := _behind(last, result.events, order):
+            if events := _new_events(last, result.events, order):
                 last = events[-1]
                 yield events
 
-    def _ask(self, params: QueryParams) -> Future[QueryResult]:
+    def _request(self, params: QueryParams) -> Future[QueryResult]:
         return self._submit(self._client.query(params))
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -189,11 +189,11 @@ class GatewayClient:
         try:
             return request.result(limits.ANSWER_TIMEOUT_S)
         except TimeoutError:
-            raise GatewayAwayError(
+            raise GatewayUnavailableError(
                 f"{self._options!r} did not answer in {limits.ANSWER_TIMEOUT_S:.0f} s"
             ) from None
         except ConnectionLostError as e:
-            raise GatewayAwayError(str(e)) from e
+            raise GatewayUnavailableError(str(e)) from e
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._submit(coroutine).result()
@@ -208,10 +208,10 @@ def _id(event: Event) -> EventId:
     return event.id
 
 
-def _behind(
+def _new_events(
     last: Event | None, events: Sequence[Event], order: Callable[[Event], Any]
 ) -> Sequence[Event]:
-    """Events that were not given yet. Pages follow each other, except after a deletion."""
+    """Events after the last one. Pages only overlap after a deletion."""
     if last is None or not events or order(events[0]) > order(last):
         return events
     return [i for i in events if order(i) > order(last)]

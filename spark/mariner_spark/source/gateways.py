@@ -1,8 +1,8 @@
-"""The gateways of a stream: asked one after the other, those that are away a little later again.
+"""The gateways of a stream: queried one after the other; unavailable ones are retried later.
 
-Connections are kept by their process from one batch to the next, and end with it: a gateway
-registers events when a client connects and when it leaves, so that a connection for each batch
-would make a next batch out of nothing. One that was lost is made again when it is needed.
+A process keeps its connections from one batch to the next, until it exits: a gateway registers
+events when a client connects and when it leaves, so a connection per batch would always cause a
+next batch. A lost connection is opened again on demand.
 """
 
 import logging
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from mariner_spark import limits
-from mariner_spark.errors import GatewayAwayError
+from mariner_spark.errors import GatewayUnavailableError
 from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.options import GatewayOptions
 
@@ -24,7 +24,7 @@ _open: dict[GatewayOptions, GatewayClient] = {}
 
 
 class Backoff:
-    """Waits longer and longer between two attempts, and says what for."""
+    """Exponential backoff between two attempts, which logs each new reason."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -33,11 +33,11 @@ class Backoff:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the next attempt; not above 0 when it is due."""
+        """Seconds until the next attempt; 0 or less when it is due."""
         return self._until_s - time.monotonic()
 
     def fail(self, reason: str) -> None:
-        """An attempt failed."""
+        """Record a failed attempt."""
         if reason != self.reason:
             mlog.warning("waiting: %s", reason)
         self.reason = reason
@@ -45,7 +45,7 @@ class Backoff:
         self._wait_s = min(2 * self._wait_s, limits.RETRY_MAX_S)
 
     def wait(self, reason: str) -> None:
-        """An attempt failed; wait until the next one is due."""
+        """Record a failed attempt, and wait until the next one is due."""
         self.fail(reason)
         time.sleep(max(self.remaining_s, 0))
 
@@ -54,52 +54,52 @@ class GatewayPool:
     """See the module.
 
     Args:
-        options: the gateways. The one that answered last is asked first.
+        options: the gateways. The one that answered last is queried first.
     """
 
     def __init__(self, options: Iterable[GatewayOptions]) -> None:
         self._options = list(options)
-        self._away: dict[GatewayOptions, Backoff] = {}
+        self._unavailable: dict[GatewayOptions, Backoff] = {}
 
     @property
-    def is_anyone_away(self) -> bool:
-        """Whether a gateway did not answer when it was last asked."""
-        return bool(self._away)
+    def is_any_unavailable(self) -> bool:
+        """Whether a gateway did not answer its last query."""
+        return bool(self._unavailable)
 
     @property
-    def is_everyone_away(self) -> bool:
-        """Whether no gateway answered when they were last asked."""
-        return len(self._away) == len(self._options)
+    def are_all_unavailable(self) -> bool:
+        """Whether no gateway answered its last query."""
+        return len(self._unavailable) == len(self._options)
 
     @property
     def reasons(self) -> str:
-        """Why those are away that are."""
-        return "; ".join(i.reason for i in self._away.values())
+        """Reasons of the unavailable gateways."""
+        return "; ".join(i.reason for i in self._unavailable.values())
 
-    def ask(self, question: Callable[[GatewayClient], T | None]) -> Iterator[T]:
-        """Ask all of them, as far as the answers are looked at.
+    def query_each(self, query: Callable[[GatewayClient], T | None]) -> Iterator[T]:
+        """Query the gateways one after the other, lazily.
 
         Args:
-            question: asks one of them; None: it has no answer.
+            query: queries one gateway; returns None if that gateway has no answer.
 
         Yields:
-            Answers of those that are not away.
+            Answers of the available gateways.
 
         Raises:
-            OptionError: a gateway declines us.
-            MarinerError, SourceError: an answer cannot be right.
+            OptionError: a gateway refuses this client.
+            MarinerError, SourceError: a gateway violated the protocol.
         """
         for options in tuple(self._options):
-            patience = self._away.get(options)
-            if patience is not None and patience.remaining_s > 0:
+            backoff = self._unavailable.get(options)
+            if backoff is not None and backoff.remaining_s > 0:
                 continue
             try:
-                answer = question(_connected(options))
-            except GatewayAwayError as e:
+                answer = query(_connected(options))
+            except GatewayUnavailableError as e:
                 _drop(options)
-                self._away.setdefault(options, Backoff()).fail(e.reason)
+                self._unavailable.setdefault(options, Backoff()).fail(e.reason)
                 continue
-            self._away.pop(options, None)
+            self._unavailable.pop(options, None)
             if answer is not None:
                 self._options.remove(options)
                 self._options.insert(0, options)

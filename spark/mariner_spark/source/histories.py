@@ -1,8 +1,7 @@
-"""Whether a gateway's events go on from those that were read (``eventer_bridge.backends.history``).
+"""Whether a gateway's events continue those that were read (``eventer_bridge.backends.history``).
 
-What was read of a server is known by the history that was told then, and the last session. A
-client that may not see these events, and one of a server that tells of no history, compares
-nothing here.
+A stream remembers the history of the events that it read of a server, and the last session.
+Nothing is compared if the client may not see history events, or the server registers none.
 """
 
 from collections.abc import Mapping
@@ -14,13 +13,13 @@ from mariner_spark.errors import HistoryError, OptionError
 from mariner_spark.source.gateway import GatewayClient
 
 
-class Told(NamedTuple):
-    """What a gateway told of a server.
+class ServerHistory(NamedTuple):
+    """History of a server, as a gateway reports it.
 
     Attributes:
-        gateway: its name.
-        history: the history of the server's events that it has.
-        session: the last session of them.
+        gateway: name of the gateway.
+        history: history of the server's events there.
+        session: the last session of the server there.
     """
 
     gateway: str
@@ -29,24 +28,26 @@ class Told(NamedTuple):
 
 
 def find(gateway: GatewayClient) -> dict[int, History]:
-    """Histories of the events that a gateway has, by server."""
+    """Histories that a gateway reports, by server."""
     return history.read_all(gateway.latest([history.ANY_TYPE]))
 
 
-def check(gateway: str, server: int, held: str | None, told: History | None, session: int) -> None:
-    """Refuse events that do not go on from those that were read.
+def check(
+    gateway: str, server: int, history_id: str | None, current: History | None, session: int
+) -> None:
+    """Refuse events that do not continue those that were read.
 
     Args:
-        gateway: who told.
+        gateway: name of the gateway.
         server: the server.
-        held: history that was read; None: not known.
-        told: what was told; None: nothing.
+        history_id: history that was read; None: unknown.
+        current: history that the gateway reports; None: it reports none.
         session: the last session that was read, or is to be read.
 
     Raises:
         HistoryError: they do not.
     """
-    reason = None if told is None else history.refusal(held, told, session)
+    reason = None if current is None else history.refusal(history_id, current, session)
     if reason is not None:
         raise HistoryError(
             f"server {server}: {gateway} does not go on from the events that were read: {reason}."
@@ -55,31 +56,33 @@ def check(gateway: str, server: int, held: str | None, told: History | None, ses
         )
 
 
-def check_gateway(gateway: GatewayClient, server: int, held: str | None, session: int) -> None:
-    """The same, of what a gateway tells now; raises as :func:`check`."""
-    check(repr(gateway), server, held, find(gateway).get(server), session)
+def check_gateway(
+    gateway: GatewayClient, server: int, history_id: str | None, session: int
+) -> None:
+    """As :func:`check`, with the history that a gateway reports now."""
+    check(repr(gateway), server, history_id, find(gateway).get(server), session)
 
 
-def merge(known: dict[int, Told], server: int, told: Told) -> None:
-    """Note what one more gateway told of a server: one of both has gone on from the other.
+def merge(known: dict[int, ServerHistory], server: int, found: ServerHistory) -> None:
+    """Add the history of a server on another gateway; the one that continues the other is kept.
 
     Raises:
-        OptionError: neither has.
+        OptionError: neither continues the other.
     """
-    other = known.get(server, told)
-    for newer, older in ((other, told), (told, other)):
+    other = known.get(server, found)
+    for newer, older in ((other, found), (found, other)):
         if history.refusal(older.history.id, newer.history, older.session) is None:
             known[server] = newer
             return
-    names = " and ".join(sorted((other.gateway, told.gateway)))
+    names = " and ".join(sorted((other.gateway, found.gateway)))
     raise OptionError(
         "host",
         f"{names} have different histories of server {server}, {other.history.id} and"
-        f" {told.history.id}: one store was restored or made anew, and the other gateway has not"
+        f" {found.history.id}: one store was restored or made anew, and the other gateway has not"
         " followed; name those that have the same",
     )
 
 
-def ids(told: Mapping[int, Told]) -> dict[int, str]:
+def ids(known: Mapping[int, ServerHistory]) -> dict[int, str]:
     """Names of histories, by server."""
-    return {server: i.history.id for server, i in told.items()}
+    return {server: i.history.id for server, i in known.items()}

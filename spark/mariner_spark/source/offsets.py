@@ -1,12 +1,12 @@
-"""Offsets of a stream: for each server the last event that was read.
+"""Offsets of a stream: the last event that was read of each server.
 
 As JSON, in the checkpoint of a query and in the option ``startingOffsets``::
 
     {"1": {"session": 1207, "instance": 3, "history": "6f1c…"}, "2": {"session": 77, "instance": 1}}
 
 Events of a server are read in the order of their ids, which is the order in which they were
-registered. A server that is not named is read from its first event on. The history is the one that
-the gateways told when it was read (``histories``), as far as they did.
+registered. A server without an offset is read from its first event. ``history`` is the history that
+the gateways reported when the event was read (``histories``), if they did.
 """
 
 from collections.abc import Mapping
@@ -23,20 +23,20 @@ Offsets: TypeAlias = Mapping[int, EventId]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
+class _Offset(msgspec.Struct, forbid_unknown_fields=True):
     session: _Number
     instance: _Number
     history: str | None = None
 
 
 def encode(offsets: Offsets, histories: Mapping[int, str]) -> dict[str, dict[str, Any]]:
-    """As Spark keeps them. The same offsets always look the same, as Spark compares texts."""
+    """Offsets as Spark stores them; Spark compares texts, so equal offsets have equal texts."""
     encoded: dict[str, dict[str, Any]] = {}
     for server in sorted(offsets):
         event_id = offsets[server]
-        place = encoded[str(server)] = {"session": event_id.session, "instance": event_id.instance}
+        offset = encoded[str(server)] = {"session": event_id.session, "instance": event_id.instance}
         if server in histories:
-            place["history"] = histories[server]
+            offset["history"] = histories[server]
     return encoded
 
 
@@ -44,21 +44,21 @@ def decode(data: Mapping[str, Any]) -> dict[int, EventId]:
     """The opposite of :func:`encode`, without histories.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the data is invalid.
     """
-    return {i: EventId(i, j.session, j.instance) for i, j in _places(data).items()}
+    return {i: EventId(i, j.session, j.instance) for i, j in _convert(data).items()}
 
 
 def decode_histories(data: Mapping[str, Any]) -> dict[int, str]:
-    """Histories by server, as far as they are known; raises as :func:`decode`."""
-    return {i: j.history for i, j in _places(data).items() if j.history is not None}
+    """Known histories by server; raises as :func:`decode`."""
+    return {i: j.history for i, j in _convert(data).items() if j.history is not None}
 
 
 def parse(text: str) -> dict[str, dict[str, Any]]:
-    """Offsets as people write them, as Spark keeps them.
+    """Offsets as users write them, in the form that Spark stores.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is invalid.
     """
     try:
         data = msgspec.json.decode(text, type=dict[str, Any])
@@ -67,9 +67,9 @@ def parse(text: str) -> dict[str, dict[str, Any]]:
     return encode(decode(data), decode_histories(data))
 
 
-def _places(data: Mapping[str, Any]) -> dict[int, _Place]:
+def _convert(data: Mapping[str, Any]) -> dict[int, _Offset]:
     try:
-        return {int(i): j for i, j in msgspec.convert(data, dict[str, _Place]).items()}
+        return {int(i): j for i, j in msgspec.convert(data, dict[str, _Offset]).items()}
     except ValueError as e:  # also what msgspec raises
         raise ValueError(
             f'expected offsets: {{"SERVER": {{"session": S, "instance": I}}, ...}}: {e}'

@@ -1,35 +1,35 @@
-"""Options of the data source: checked on the driver, before anything is read.
+"""Options of the data source, which the driver checks before anything is read.
 
 ===================== ==========================================================================
 ``path``              a store on this machine, whether a gateway has it open or not; only batch
-``host``              or a gateway: its name or address; for a stream one or more of them, with
-                      commas between, each with a port of its own if need be: ``a,b:23015``
+``host``              or a gateway: its name or address; for a stream one or more of them,
+                      separated by commas, each with its own port if need be: ``a,b:23015``
 ``port``              its Mariner port (23014)
 ``tls``               ``true``: TLS with the CAs that this system trusts; the next three imply
                       TLS
-``tls_ca``            file of the CA that the gateway's certificate is of
-``cert``              file of a client certificate, where the gateway requires one
-``key``               file of its key
-``client_name``       who we are to the gateway; what it may see bounds what is read
-``token``             what proves it
+``tls_ca``            file of the CA that issued the gateway's certificate
+``cert``              file of a client certificate, if the gateway requires one
+``key``               file of its private key
+``client_name``       name of a configured client; its rights bound what is read
+``token``             its token
 ``types``             event types: type paths with ``?`` and ``*``, separated by commas, or a JSON
                       array of type paths or of arrays of segments (all)
-``from``              first moment: ISO 8601 (UTC where it names no zone; eight digits are a
-                      date) or seconds since 1970; only batch
-``to``                last moment, included: of a date its whole day; only batch
+``from``              first moment: ISO 8601 (UTC without a zone; eight digits are a date) or
+                      seconds since 1970; only batch
+``to``                last moment, included: for a date, its whole day; only batch
 ``source_from``       first source timestamp, as ``from``; events without one are left out; only
                       batch
 ``source_to``         last source timestamp, as ``to``; the same
 ``servers``           ids of the servers whose events are read, separated by commas (all)
-``partitions``        number of tasks (from a store one for each processor, from a gateway 2)
-``startingOffsets``   stream: where a new query begins: ``earliest``, ``latest`` or the last
-                      events that are not to be read, as JSON: see ``offsets`` (``earliest``)
-``maxEventsPerBatch`` stream: events of one batch, at most (all that there are)
-``failOnDataLoss``    stream: whether events that were deleted before they were read end the
-                      query (``true``)
+``partitions``        number of tasks (store: one per processor; gateway: 2)
+``startingOffsets``   stream: offsets at which a new query begins: ``earliest``, ``latest`` or
+                      JSON (see ``offsets``); events after them are read (``earliest``)
+``maxEventsPerBatch`` stream: maximum number of events in a batch (no limit)
+``failOnDataLoss``    stream: whether the query fails if events were deleted before they were
+                      read (``true``)
 ===================== ==========================================================================
 
-Files of TLS have to be on every machine that reads.
+Defaults are in parentheses. Files for TLS must exist on every machine that runs tasks.
 """
 
 import difflib
@@ -73,7 +73,7 @@ _decode_types: Final = msgspec.json.Decoder(list[str | tuple[str, ...]]).decode
 
 
 class GatewayOptions(msgspec.Struct, frozen=True):
-    """A gateway and who we are to it. Its text has no token in it."""
+    """A gateway, and the credentials. Its ``repr`` does not contain the token."""
 
     host: str
     port: int
@@ -91,7 +91,7 @@ class GatewayOptions(msgspec.Struct, frozen=True):
         """Context for TLS; None: plain TCP.
 
         Raises:
-            OptionError: a file is missing or does not fit.
+            OptionError: a file is missing or invalid.
         """
         if not self.tls:
             return None
@@ -102,13 +102,12 @@ class GatewayOptions(msgspec.Struct, frozen=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """What only a stream has.
+    """Options of a stream only.
 
     Attributes:
-        starting: last events that a new query does not read, as ``offsets``; None: it begins
-            behind the newest that there are.
-        max_events: events of a batch.
-        fails_on_loss: whether deleted events end the query.
+        starting: offsets at which a new query begins (``offsets``); None: the latest.
+        max_events: maximum number of events in a batch; None: no limit.
+        fails_on_loss: whether deleted events fail the query.
     """
 
     starting: Mapping[str, Any] | None
@@ -117,7 +116,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """See the module. Either ``path`` is given or ``gateways``."""
+    """See the module. Either ``path`` or ``gateways`` is set."""
 
     path: Path | None
     gateways: tuple[GatewayOptions, ...]
@@ -128,15 +127,15 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def gateway(self) -> GatewayOptions:
-        """The gateway of a batch."""
+        """The only gateway of a batch read."""
         [gateway] = self.gateways
         return gateway
 
     def check_batch(self) -> None:
-        """Refuse what a batch does not have.
+        """Refuse options of a stream.
 
         Raises:
-            OptionError: the first such thing.
+            OptionError: there is one.
         """
         if wrong := sorted(STREAM_OPTIONS & self.given):
             raise OptionError(wrong[0], "is for streams")
@@ -144,10 +143,10 @@ class Options(msgspec.Struct, frozen=True):
             raise OptionError("host", "expected one gateway; several are for streams")
 
     def check_stream(self) -> None:
-        """Refuse what a stream does not have.
+        """Refuse options of a batch read.
 
         Raises:
-            OptionError: the first such thing.
+            OptionError: there is one.
         """
         if self.path is not None:
             raise OptionError("path", "is for batch reads; a stream reads from a gateway (host)")
@@ -160,19 +159,19 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """Check options.
+    """Parse and check options.
 
     Args:
-        given: by name; names are compared without regard to case.
+        given: texts by name; names are not case-sensitive.
 
     Raises:
-        OptionError: the first thing that is wrong; it begins with the option's name.
+        OptionError: the first invalid one; its text begins with the option's name.
     """
     options: dict[str, str] = {}
     for name, text in given.items():
         known_name = _NAMES.get(name.lower())
         if known_name is None:
-            raise OptionError(name, f"no such option, {_what_there_is(name)}")
+            raise OptionError(name, f"no such option, {_suggest(name)}")
         options[known_name] = text
     if ("path" in options) == ("host" in options):
         raise OptionError("path, host", "expected one of them: a store, or a gateway")
@@ -188,8 +187,8 @@ def parse(given: Mapping[str, str]) -> Options:
     )
 
 
-def _what_there_is(name: str) -> str:
-    """What may be meant by an option that there is not."""
+def _suggest(name: str) -> str:
+    """Suggestion for an unknown option."""
     if close := difflib.get_close_matches(name.lower(), _NAMES, n=1, cutoff=0.5):
         return f"maybe {_NAMES[close[0]]}?"
     return f"expected some of {', '.join(sorted(_NAMES.values(), key=str.lower))}"
@@ -205,7 +204,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
 
 
 def _interval(first: str, last: str, options: Mapping[str, str]) -> Interval | None:
-    """Moments between two options; None: neither is given."""
+    """Interval of two options; None: neither is given."""
     interval = Interval(
         _parse(first, options, times.parse), _parse(last, options, times.parse_last)
     )
@@ -251,7 +250,7 @@ def _gateways(options: Mapping[str, str]) -> tuple[GatewayOptions, ...]:
 
 
 def _parse(name: str, options: Mapping[str, str], parse: Callable[[str], T]) -> T | None:
-    """Value of an option; None where it is not given."""
+    """Value of an option; None: it is not given."""
     text = options.get(name)
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Which events a read gives, by its options; pure values that planning and tasks use alike."""
+"""Selection of events, from the options of a read; used by planning and by tasks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from mariner_spark.times import Interval
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Conditions, all of which hold for the events of a read.
+    """Conditions that an event of a read must all satisfy.
 
     Attributes:
         types: query types, any of which matches; None: all.
@@ -26,14 +26,14 @@ class Selection(msgspec.Struct, frozen=True):
     source: Interval | None = None
 
     def select_types(self, event_types: Iterable[tuple[Any, EventType]]) -> list[Any]:
-        """Keys of the types that it asks for, out of pairs of key and type."""
+        """Keys of the selected types, from pairs of key and type."""
         if self.types is None:
             return [key for key, _ in event_types]
-        asked = Subscription(self.types)
-        return [key for key, event_type in event_types if asked.matches(event_type)]
+        subscription = Subscription(self.types)
+        return [key for key, event_type in event_types if subscription.matches(event_type)]
 
     @property
     def is_servers_only(self) -> bool:
-        """Whether it asks for servers, and nothing else."""
+        """Whether it selects by server, and by nothing else."""
         others = self.types is not None or self.source is not None
         return self.servers is not None and not others and self.time.is_everything

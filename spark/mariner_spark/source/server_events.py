@@ -1,9 +1,9 @@
-"""What a gateway has of one server, by queries that each cost next to nothing.
+"""Events of one server on a gateway, found by queries that each cost next to nothing.
 
-Ids of a server's events rise, and only what is persisted is asked for; so what comes later
-has greater ids, and the events up to an id are the same at any time, as long as retention does
-not delete them. The ids have gaps (sessions that failed, ids reserved before a crash, events
-that this client may not see), so that nothing can be counted by them.
+Ids of a server's events ascend, and only persisted events are queried: later events have greater
+ids, and the events up to an id stay the same until retention deletes them. The ids have gaps
+(failed sessions, ids reserved before a crash, events that this client may not see), so they count
+nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,50 +22,50 @@ from eventer_bridge.model import (
 from mariner_spark.source.gateway import GatewayClient
 
 ENGINE_TYPE: Final[EventType] = ("event", "?", "engine")
-"""What every server registers when it starts (``event/<server id>/engine``). The latest event
-of a type is never deleted."""
+"""Type of the event that every server registers at its start (``event/<server id>/engine``). The
+latest event of a type is never deleted."""
 
 ANY_TYPE: Final[EventType] = ("*",)
 
 
 def start_type(server: int) -> EventType:
-    """Type of what a server registers when it starts."""
+    """Type of the event that a server registers at its start."""
     return ("event", str(server), "engine")
 
 
 def find_servers(
     gateway: GatewayClient, event_types: Sequence[EventType] = (ENGINE_TYPE,)
 ) -> set[int]:
-    """Servers that the latest events of some types are of, as far as this client may see them."""
+    """Servers of the latest events of some types, as far as this client may see them."""
     return {i.id.server for i in gateway.latest(event_types)}
 
 
 def after(server: int, last: EventId | None) -> QueryServerParams:
-    """Query of the events of a server behind one of them; None: all."""
+    """Query of the events of a server after one of them; None: all."""
     return QueryServerParams(server, persisted=True, last_event_id=last)
 
 
 def after_session(server: int, session: int) -> QueryServerParams:
-    """Query of the events of a server behind a session."""
+    """Query of the events of a server after a session."""
     return after(server, EventId(server, session, INT64_MAX))
 
 
 def from_event(event_id: EventId) -> QueryServerParams:
-    """Query of an event and those of the same server behind it."""
+    """Query of an event and the later ones of the same server."""
     server, session, instance = event_id.server, event_id.session, event_id.instance
     return after(server, EventId(server, session, instance - 1))
 
 
 def find_last(gateway: GatewayClient, server: int, known: EventId | None) -> EventId | None:
-    """Id of the last event of a server, in about as many queries as ``known`` is old in bits.
+    """Id of the last event of a server: takes about log2 of the sessions since ``known`` queries.
 
     Args:
         gateway: the gateway.
         server: the server.
-        known: an event that it had; the last one is not before it.
+        known: an event of the server; the last one is not before it.
 
     Returns:
-        The id; None: there is no event, or none from ``known`` on.
+        The id; None: there is no event, or none at or after ``known``.
     """
     first = gateway.first(after(server, None) if known is None else from_event(known))
     if first is None:
@@ -82,32 +82,32 @@ def find_last(gateway: GatewayClient, server: int, known: EventId | None) -> Eve
         return found.id.instance if found is not None and found.id.session == session else None
 
     instance = first.id.instance if session == first.id.session else next_instance(0)
-    # the session was there a moment ago; if it was deleted meanwhile, this is not the last one
+    # the session existed a moment ago; if it was deleted meanwhile, this is not the last event
     return (
         first.id if instance is None else EventId(server, session, _last(next_instance, instance))
     )
 
 
 def session_time(gateway: GatewayClient, server: int, session: int) -> Timestamp | None:
-    """Timestamp of a session, which all of its events have; None: none of them is there."""
+    """Timestamp of a session, which all its events share; None: none of them is stored."""
     first = gateway.first(after_session(server, session - 1))
     return first.timestamp if first is not None and first.id.session == session else None
 
 
-def take(
+def advance(
     gateway: GatewayClient, server: int, start: EventId | None, end: EventId, n_events: int
 ) -> tuple[EventId, int] | None:
-    """Walk from one event towards another one, which takes as long as reading them.
+    """Go forward by a number of events, up to another one; takes as long as reading them.
 
     Args:
         gateway: the gateway.
         server: the server.
-        start: event that is not counted; None: from the first event on.
+        start: offset to start after; None: from the first event.
         end: last event.
-        n_events: how many events, at most.
+        n_events: number of events, at most.
 
     Returns:
-        The event that was reached, and how many were passed; None: not even one.
+        The event that was reached, and the number of events up to it; None: there was none.
     """
     reached, n_left = start, n_events
     while n_left and reached != end:
@@ -122,11 +122,11 @@ def take(
     return None if reached is None or reached == start else (reached, n_events - n_left)
 
 
-def cut(first: int, last: int, n_slices: int) -> list[tuple[int, int]]:
-    """Slices of the sessions from one to another, both included.
+def split_sessions(first: int, last: int, n_slices: int) -> list[tuple[int, int]]:
+    """Split the sessions from one to another, both included, into slices.
 
     Returns:
-        Of each slice the last session before it and its own last one.
+        For each slice, the last session before it and its own last one.
     """
     n_slices = min(n_slices, last - first + 1)
     edges = [first + i * (last - first + 1) // n_slices for i in range(n_slices + 1)]
@@ -134,17 +134,17 @@ def cut(first: int, last: int, n_slices: int) -> list[tuple[int, int]]:
 
 
 def _last(find_next: Callable[[int], int | None], low: int) -> int:
-    """The greatest number that there is.
+    """The greatest existing number.
 
     Args:
-        find_next: the next number that there is behind one; None: there is none.
-        low: a number that there is.
+        find_next: finds the next existing number after one; None: there is none.
+        low: an existing number.
     """
-    # doubling steps until there is none, then halving what is left
+    # double the step until nothing is found, then halve the rest
     step = 1
     while low + step <= INT64_MAX and (found := find_next(low + step - 1)) is not None:
         low, step = found, 2 * step
-    high = low + step  # from here on there is none
+    high = low + step  # from here on, none exists
     while low + 1 < high:
         middle = (low + high) // 2
         found = find_next(middle - 1)

@@ -1,14 +1,14 @@
-"""Snapshots: what all tasks of one read from a store open, so that they see one moment.
+"""Snapshots of a store: all tasks of a read open the same one, so that they see one moment.
 
-A snapshot is an ordinary store in a folder within the store's own, made of hard links: that
-takes milliseconds, however large the store is. If a gateway has the store open it is asked
-for a checkpoint, otherwise the files are linked as they stand. Nothing is locked, so that a
-gateway may start at any moment.
+A snapshot is an ordinary store in a subfolder of the store, made of hard links: it takes
+milliseconds to create, however large the store is. A gateway that has the store open creates it
+as a checkpoint; otherwise the files are linked as they are. Nothing is locked, so a gateway may
+start at any moment.
 
-It lasts until its driver ends, because Spark may execute a read more than once. The oldest of
-a driver that makes very many are removed, as are those of drivers that are gone.
+It lasts until its driver exits, because Spark may execute a read more than once. The oldest ones
+of a driver with many are removed, as are those of drivers that no longer run.
 
-Runs where a read is planned.
+Runs in the process that plans a read.
 """
 
 import os
@@ -31,13 +31,13 @@ from mariner_spark.source.driver_process import DriverProcess
 _NAME: Final = re.compile(r"spark-(?P<node>.+)-(?P<pid>\d+)-(?P<started>\d+)-[0-9a-f]{8}")
 
 _NOT_COPIED: Final = ("LOCK", "LOG", "control.sock")
-"""How names begin of files that belong to whoever has a store open."""
+"""Prefixes of the names of files that belong to the process that has the store open."""
 
 _State = dict[str, tuple[int, int, int]]
 
 
 class _Found(NamedTuple):
-    """A snapshot that is in a store."""
+    """A snapshot in the folder of a store."""
 
     path: Path
     node: str
@@ -46,22 +46,22 @@ class _Found(NamedTuple):
     used: float
 
 
-def make(store_path: Path, owner: DriverProcess) -> Path:
-    """Make a snapshot of a store.
+def create(store_path: Path, driver: DriverProcess) -> Path:
+    """Create a snapshot of a store.
 
     Args:
         store_path: directory of the store, absolute.
-        owner: the driver that it is for.
+        driver: the driver process that owns it.
 
     Returns:
         Its directory.
 
     Raises:
-        StorageError: it is no store, or the snapshot cannot be made.
+        StorageError: it is no store, or the snapshot cannot be created.
     """
     database.check_exists(store_path)
-    sweep(store_path, owner)
-    name = f"spark-{owner.node}-{owner.pid}-{owner.started}-{secrets.token_hex(4)}"
+    sweep(store_path, driver)
+    name = f"spark-{driver.node}-{driver.pid}-{driver.started}-{secrets.token_hex(4)}"
     target = store_path / name
     for _ in range(limits.SNAPSHOT_TRIES):
         if is_served(store_path):
@@ -71,15 +71,15 @@ def make(store_path: Path, owner: DriverProcess) -> Path:
             break
     else:
         raise StorageError(f"{store_path}: is changed by something that cannot be asked")
-    owner.note(target)
+    driver.remove_at_exit(target)
     return target
 
 
-def use(snapshot: Path) -> None:
-    """Note that a snapshot is used, so that it is kept.
+def touch(snapshot: Path) -> None:
+    """Mark a snapshot as used, so that it is kept.
 
     Raises:
-        SnapshotError: it is not there any more.
+        SnapshotError: it no longer exists.
     """
     try:
         os.utime(snapshot)
@@ -95,15 +95,15 @@ def use(snapshot: Path) -> None:
             f" {limits.MAX_SNAPSHOTS} that it made last. Load the data frame anew."
         ) from None
     except OSError:
-        pass  # it belongs to somebody else, as does what removes it
+        pass  # another user owns it; that user's driver keeps it or removes it
 
 
-def sweep(store_path: Path, owner: DriverProcess) -> None:
-    """Remove what is no longer needed: of drivers that are gone, and the oldest of this one."""
+def sweep(store_path: Path, driver: DriverProcess) -> None:
+    """Remove snapshots of drivers that no longer run, and the oldest ones of this driver."""
     kept: list[_Found] = []
     for found in _find(store_path):
         if _is_needed(found):
-            if found[1:4] == owner[:3]:
+            if found[1:4] == driver[:3]:
                 kept.append(found)
         else:
             shutil.rmtree(found.path, ignore_errors=True)
@@ -120,7 +120,7 @@ def _find(store_path: Path) -> Iterator[_Found]:
             try:
                 used = entry.stat(follow_symlinks=False).st_mtime
             except FileNotFoundError:
-                continue  # another read, planned at the same time, removed it
+                continue  # removed by another read that is planned at the same time
             yield _Found(Path(entry.path), match["node"], pid, started, used)
 
 
@@ -131,13 +131,13 @@ def _is_needed(found: _Found) -> bool:
 
 
 def _link(store_path: Path, target: Path) -> bool:
-    """Link a store that nobody has open.
+    """Link the files of a store that no process has open.
 
     Returns:
-        Whether nothing changed meanwhile; if not, nothing is left of it.
+        Whether the store did not change meanwhile; if it did, the target is removed.
 
     Raises:
-        StorageError: it cannot be done.
+        StorageError: the file system refuses it.
     """
     try:
         before = _state(store_path)
@@ -150,7 +150,7 @@ def _link(store_path: Path, target: Path) -> bool:
         if _state(store_path) == before:
             return True
     except FileNotFoundError:
-        pass  # something removed a file
+        pass  # a file was removed meanwhile
     except OSError as e:
         shutil.rmtree(target, ignore_errors=True)
         raise StorageError(

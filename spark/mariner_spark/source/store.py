@@ -1,7 +1,7 @@
-"""Reading a store: planning by time and type, and the tasks.
+"""Reading a store: planning partitions by time and type, and reading them in tasks.
 
 Every task opens the same snapshot and scans ranges of keys (``keys`` of the backend): a range
-for each type and slice of time, or one for all types where all of the time is asked for.
+for each type and slice of time, or one for all types if the whole time is selected.
 """
 
 import os
@@ -18,6 +18,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
+from eventer_bridge.backends.rocksdb.wanted import EveryType
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventType, Order, QueryTimeseriesParams, Timestamp
 from mariner_spark import limits
@@ -31,50 +32,50 @@ from mariner_spark.times import Interval
 
 
 class TypeRun(NamedTuple):
-    """Types whose numbers follow each other: from ``first`` up to and with ``last``."""
+    """Types with consecutive numbers, from ``first`` to ``last``, both included."""
 
     first: int
     last: int
 
 
 class StorePartition(InputPartition):
-    """What one task reads.
+    """The rows that one task reads.
 
     Args:
         snapshot: directory of the snapshot.
         types: its types.
-        low: timestamp that it begins with, encoded; empty: no bound.
-        stop: what lies behind its timestamps; empty: no bound.
+        start: its first timestamp, encoded; empty: no bound.
+        stop: end of its timestamps, not included; empty: no bound.
     """
 
     def __init__(
-        self, snapshot: Path, types: Sequence[TypeRun], low: bytes = b"", stop: bytes = b""
+        self, snapshot: Path, types: Sequence[TypeRun], start: bytes = b"", stop: bytes = b""
     ) -> None:
         super().__init__(None)
         self.snapshot = snapshot
         self.types = types
-        self.low = low
+        self.start = start
         self.stop = stop
 
     def ranges(self) -> Iterator[tuple[bytes, bytes]]:
-        """Ranges of keys in ``event``, in order: from the first up to without the second."""
+        """Ranges of keys in ``event``, in order: start, and stop, which is not included."""
         for first, last in self.types:
-            if not self.low and not self.stop:
+            if not self.start and not self.stop:
                 yield keys.encode_type_id(first), keys.encode_type_id(last) + keys.KEY_MAX
                 continue
             for number in range(first, last + 1):
                 type_id = keys.encode_type_id(number)
-                yield type_id + self.low, type_id + (self.stop or keys.KEY_MAX)
+                yield type_id + self.start, type_id + (self.stop or keys.KEY_MAX)
 
 
 def plan(
-    path: Path, owner: DriverProcess, selection: Selection, n_partitions: int | None
+    path: Path, driver: DriverProcess, selection: Selection, n_partitions: int | None
 ) -> list[StorePartition]:
-    """Plan a read; makes the snapshot.
+    """Plan a read; creates the snapshot.
 
     Args:
         path: the store.
-        owner: the driver.
+        driver: process of the driver, which owns the snapshot.
         selection: which events.
         n_partitions: how many partitions at most; None: one for each processor.
 
@@ -83,7 +84,7 @@ def plan(
     """
     n_partitions = n_partitions or os.cpu_count() or 1
     try:
-        snapshot = snapshots.make(path, owner)
+        snapshot = snapshots.create(path, driver)
         store = Store(snapshot, read_only=True)
         try:
             numbers = selection.select_types(
@@ -92,14 +93,16 @@ def plan(
             if not numbers:
                 return []
             if len(numbers) * n_partitions > limits.MAX_RANGES:
-                low, stop = _encoded(selection)
+                start, stop = _encoded(selection)
                 shares = np.array_split(np.array(numbers), n_partitions)
                 return [
-                    StorePartition(snapshot, _runs(i.tolist()), low, stop) for i in shares if len(i)
+                    StorePartition(snapshot, _runs(i.tolist()), start, stop)
+                    for i in shares
+                    if len(i)
                 ]
             runs = _runs(numbers)
-            edges = slicing.cut(store, *_encoded(selection), n_partitions)
-            return [StorePartition(snapshot, runs, low, stop) for low, stop in edges]
+            slices = slicing.split(store, *_encoded(selection), n_partitions)
+            return [StorePartition(snapshot, runs, start, stop) for start, stop in slices]
         finally:
             store.ext_close()
     except StorageError as e:
@@ -112,10 +115,10 @@ def read(
     """Read a partition.
 
     Raises:
-        SnapshotError: the snapshot is gone.
+        SnapshotError: the snapshot no longer exists.
         StorageError: it cannot be read.
     """
-    snapshots.use(partition.snapshot)
+    snapshots.touch(partition.snapshot)
     store = Store(partition.snapshot, read_only=True)
     try:
         names = TypeNames(store)
@@ -136,7 +139,7 @@ def read(
 
 
 class TypeNames:
-    """Types by their ids, read when they are needed.
+    """Types by their ids, read from the store on demand.
 
     Args:
         store: the store.
@@ -166,8 +169,8 @@ class TypeNames:
         return [self._known[i] for i in type_ids]
 
 
-def last_timestamp(path: Path, owner: DriverProcess, time: Interval) -> Timestamp | None:
-    """Timestamp of the last event in some time, of any type; None: there is none.
+def last_timestamp(path: Path, driver: DriverProcess, time: Interval) -> Timestamp | None:
+    """Timestamp of the last event in an interval, of any type; None: there is none.
 
     Raises:
         OptionError: as :func:`plan`.
@@ -175,9 +178,10 @@ def last_timestamp(path: Path, owner: DriverProcess, time: Interval) -> Timestam
     first, last = time.timestamps()
     params = QueryTimeseriesParams(t_from=first, t_to=last, order=Order.DESCENDING)
     try:
-        store = Store(snapshots.make(path, owner), read_only=True)
+        store = Store(snapshots.create(path, driver), read_only=True)
         try:
-            found = Timeseries(store.snapshot(), len(store.ext_types()), params, None).find(1)
+            every_type = EveryType(len(store.ext_types()))
+            found = Timeseries(store.snapshot(), params, every_type).find(1)
         finally:
             store.ext_close()
     except StorageError as e:
@@ -188,18 +192,18 @@ def last_timestamp(path: Path, owner: DriverProcess, time: Interval) -> Timestam
 def _scan(
     store: Store, ranges: Iterable[tuple[bytes, bytes]]
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Keys and values of ranges, which are in order, a batch at a time.
+    """Keys and values of ordered ranges, a batch at a time.
 
-    An iterator that simply ends may have come to a damaged block: its status tells.
+    An iterator that ends may have reached a damaged block: its status shows it.
     """
     iterator = store.iterator("event")
     row_keys: list[bytes] = []
     values: list[bytes] = []
     n_bytes = 0
     key = b""
-    for low, stop in ranges:
-        if key < low:  # else the range before led into this one, or beyond it
-            iterator.seek(low)
+    for start, stop in ranges:
+        if key < start:  # else the previous range already reached this one
+            iterator.seek(start)
         while iterator.valid() and (key := iterator.key()) < stop:
             value = iterator.value()
             row_keys.append(key)
@@ -220,7 +224,7 @@ def _scan(
 def _without(
     session_key: bytes, rows: Iterable[tuple[list[bytes], list[bytes]]]
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """What :func:`_scan` found, without a session that was not written whole (``unfinished``)."""
+    """Rows of :func:`_scan`, without a session that was only written in part (``unfinished``)."""
     for row_keys, values in rows:
         wanted = [keys.session_of(key) != session_key for key in row_keys]
         if any(wanted):
@@ -228,7 +232,7 @@ def _without(
 
 
 def _encoded(selection: Selection) -> tuple[bytes, bytes]:
-    """Bounds of the timestamp as they stand in keys; empty: no bound."""
+    """Bounds of the timestamp, encoded as in keys: start and stop; empty: no bound."""
     first, last = selection.time.timestamps()
     return (
         keys.encode_timestamp(first) if first else b"",
@@ -237,7 +241,7 @@ def _encoded(selection: Selection) -> tuple[bytes, bytes]:
 
 
 def _runs(numbers: Sequence[int]) -> list[TypeRun]:
-    """Ascending numbers of types, as runs."""
+    """Ascending type numbers as runs."""
     array = np.array(numbers)
     parts = np.split(array, np.flatnonzero(np.diff(array) != 1) + 1)
     return [TypeRun(int(i[0]), int(i[-1])) for i in parts]

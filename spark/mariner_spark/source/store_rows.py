@@ -1,6 +1,6 @@
-"""Rows of a store as columns: keys are decoded all at once (``keys`` of the backend)."""
+"""Rows of a store as Arrow columns: decodes a batch of keys at once, by the layout in ``keys``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import starmap
 from typing import Any, Final
@@ -17,24 +17,18 @@ from mariner_spark import times
 from mariner_spark.source.columns import BINARY, JSON, to_utf8, type_column
 from mariner_spark.source.selection import Selection
 
-_TIMESTAMP: Final = [("s", ">u8"), ("us", ">u4")]
-_KEY: Final = np.dtype(
-    [
-        ("type", ">u4"),
-        *_TIMESTAMP,
-        ("server", ">u8"),
-        ("session", ">u8"),
-        ("instance", ">u8"),
-    ]
-)
-_SOURCE: Final = np.dtype(_TIMESTAMP)
-_SIGN: Final = np.uint64(1 << 63)
 
-_HAS_SOURCE_BYTES: Final = 1 + _SOURCE.itemsize
-_KINDS: Final = [None, JSON, BINARY]
+def _dtype(fields: Mapping[str, str]) -> np.dtype[np.void]:
+    return np.dtype([(name, keys.BYTE_ORDER + code) for name, code in fields.items()])
 
-assert _KEY.itemsize == keys.EVENT_KEY_BYTES
-assert _SOURCE.itemsize == keys.TIMESTAMP_BYTES
+
+_KEY: Final = _dtype(keys.EVENT_FIELDS)
+_SOURCE: Final = _dtype(keys.TIMESTAMP_FIELDS)
+_SIGN: Final = np.uint64(keys.SIGN_BIT)
+
+_KINDS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
+_KIND_OF_FLAGS: Final = pa.array([_KINDS.get(i & ~keys.SOURCE_FLAG) for i in range(256)])
+_IS_KNOWN: Final = np.array([i & ~keys.SOURCE_FLAG in _KINDS for i in range(256)])
 
 
 class StoreRows:
@@ -43,7 +37,7 @@ class StoreRows:
     Args:
         row_keys: their keys; at least one.
         values: their values.
-        names: tells the types with some ids.
+        names: looks up event types by id.
     """
 
     def __init__(
@@ -57,10 +51,10 @@ class StoreRows:
         self._names = names
 
     def wanted(self, selection: Selection) -> NDArray[np.bool_] | None:
-        """Which rows a selection asks for, of those that have its types and times.
+        """Rows that match a selection by server and source timestamp; the scan did the rest.
 
         Returns:
-            A mask; None: all.
+            A mask; None: all rows.
         """
         mask: NDArray[np.bool_] | None = None
         if selection.servers is not None:
@@ -77,10 +71,9 @@ class StoreRows:
         """See ``columns.Rows``.
 
         Raises:
-            StoreDamagedError: a value is not as it was written.
+            StoreDamagedError: a value is damaged.
         """
-        make = _COLUMNS[field.name]
-        return make(self, field)
+        return _COLUMNS[field.name](self, field)
 
     def _id(self, field: pa.Field) -> pa.Array:
         return pa.array(_signed(self._keys[field.name]), field.type)
@@ -93,8 +86,7 @@ class StoreRows:
         return pa.array(us, field.type, mask=~has_source)
 
     def _kind(self, field: pa.Field) -> pa.Array:
-        kinds = self._flags & ~np.uint8(keys.SOURCE_FLAG)
-        return pa.array(_KINDS, field.type).take(pa.array(kinds))
+        return _KIND_OF_FLAGS.cast(field.type).take(pa.array(self._flags))
 
     def _types(self, field: pa.Field) -> pa.Array:
         numbers, indices = np.unique(self._keys["type"], return_inverse=True)
@@ -102,7 +94,7 @@ class StoreRows:
         return type_column(field, types, pa.array(indices))
 
     def _json(self, field: pa.Field) -> pa.Array:
-        begins = np.where(self._has_source, _HAS_SOURCE_BYTES, 1)
+        begins = np.where(self._has_source, keys.SOURCED_HEAD_BYTES, keys.VALUE_HEAD_BYTES)
         is_json = (self._flags & keys.JSON_FLAG) != 0
         rows = zip(self._values, begins.tolist(), is_json.tolist(), strict=True)
         texts = list(starmap(_tail, rows))
@@ -133,7 +125,7 @@ class StoreRows:
     @cached_property
     def _flags(self) -> NDArray[np.uint8]:
         flags = np.frombuffer(b"".join([i[:1] for i in self._values]), np.uint8)
-        if len(flags) < len(self._values) or (flags & ~np.uint8(keys.SOURCE_FLAG)).max() > 2:
+        if len(flags) < len(self._values) or not _IS_KNOWN[flags].all():
             raise StoreDamagedError("the value of an event has unknown flags")
         return flags
 
@@ -144,11 +136,12 @@ class StoreRows:
 
     @cached_property
     def _sources(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Source timestamps, and which rows have one."""
+        """Source timestamps in microseconds, and a mask of the rows that have one."""
         has_source = self._has_source
         us = np.zeros(len(has_source), np.int64)
         rows = np.flatnonzero(has_source).tolist()
-        data = b"".join([self._values[i][1:_HAS_SOURCE_BYTES] for i in rows])
+        begin, end = keys.VALUE_HEAD_BYTES, keys.SOURCED_HEAD_BYTES
+        data = b"".join([self._values[i][begin:end] for i in rows])
         if len(data) != len(rows) * _SOURCE.itemsize:
             raise StoreDamagedError("the value of an event is cut off")
         us[has_source] = _micros(np.frombuffer(data, _SOURCE))

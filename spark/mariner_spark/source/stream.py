@@ -1,16 +1,16 @@
 """``spark.readStream.format("mariner")``: offsets and batches of a stream, on the driver.
 
-Spark keeps the reader in a process beside the driver as long as the query runs, asks it for
-the newest offsets and has it plan the batches between them (``stream_batches``), which tasks
-read. Offsets (``offsets``) are in the query's checkpoint before their batch is read, so that
-after a crash the same batch is read again: the events between two offsets never change.
+Spark keeps the reader in a process beside the driver while the query runs, asks it for the latest
+offsets, and has it plan the batches between them (``stream_batches``), which tasks read. Offsets
+(``offsets``) are in the query's checkpoint before their batch is read, so that the same batch is
+read again after a crash: the events between two offsets never change.
 
-Of several gateways, one that has the end of a batch is read from, so that events which more
-than one of them has (replication) are read once. A gateway that is away is waited for. Only a
-new query, and one that takes what is available now, cannot begin without any.
+With several gateways, each server is read from one that has the end of the batch, so that events
+that several of them have (replication) are read once. The query waits for unavailable gateways.
+Only a new query, and one that reads what is available now, needs one at its start.
 
-Announcements of connections do not start a batch for ``limits.ANNOUNCEMENTS_WAIT_S``, because
-reading makes some itself; until then they wait for other events.
+Connection events do not start a batch for ``limits.CONNECTION_EVENTS_WAIT_S``, because reading
+causes some itself; until then they wait for other events.
 """
 
 import time
@@ -34,37 +34,37 @@ from eventer_bridge.model import Event, EventId, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
 from mariner_spark import schema as schemas
-from mariner_spark.errors import DataLossError, GatewayAwayError, OptionError
+from mariner_spark.errors import DataLossError, GatewayUnavailableError, OptionError
 from mariner_spark.source import histories, offsets, stream_batches
 from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import Backoff, GatewayPool
-from mariner_spark.source.histories import Told
+from mariner_spark.source.histories import ServerHistory
 from mariner_spark.source.offsets import Offsets
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import (
     ANY_TYPE,
+    advance,
     after,
     find_last,
     find_servers,
     session_time,
-    take,
 )
 
-_ANNOUNCEMENTS: Final = Subscription(
+_CONNECTION_EVENTS: Final = Subscription(
     [("event", "communication", "*"), ("event", "?", "eventer", "*")]
 )
 
 
-class _Surveyed(NamedTuple):
-    """What a gateway has: its name, histories and last events by server."""
+class _GatewayState(NamedTuple):
+    """A gateway: its name, and the histories and last events of its servers."""
 
     gateway: str
-    told: Mapping[int, History]
-    ends: Mapping[int, EventId | None]
+    histories: Mapping[int, History]
+    last_events: Mapping[int, EventId | None]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what the options ask for.
+    """Reads the events that the options select.
 
     Args:
         parsed: options.
@@ -77,39 +77,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._gateways = GatewayPool(parsed.gateways)
         self._target: Offsets | None = None  # where the query ends
         self._servers = set(parsed.selection.servers or ())
-        self._compared: dict[int, int] = {}  # server to the gateways that have the same of it
+        self._compared: dict[int, int] = {}  # server to the number of gateways that agree on it
         self._turn = -1  # which server comes first in a limited batch
         self._is_idle = False
-        self._histories: dict[int, Told] = {}
+        self._histories: dict[int, ServerHistory] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's
-        """Where a new query begins.
+        """Offsets at which a new query begins.
 
         Raises:
-            OptionError: no gateway can be reached, or it declines us, or shows no servers, or
-                two have different events of one.
+            OptionError: no gateway can be reached, one refuses this client, none shows a server,
+                or two have different events of a server.
         """
-        newest = self._survey_now()
+        newest = self._require_latest()
         starting = self._options.stream.starting
         return self._encode(newest, {}) if starting is None else dict(starting)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
-        """Have the query end at the newest events that there are now.
+        """Have the query end at the events that are the latest now.
 
         Raises:
             OptionError: as :meth:`initialOffset`.
         """
-        self._target = self._survey_now()
+        self._target = self._require_latest()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
-        """The limit of a batch, by option.
+        """The limit of a batch, from the options.
 
-        Spark asks for it first. What is wrong is told here, since Spark covers an error of the
-        constructor by one of its own.
+        Spark calls this first. Errors are raised here, because Spark hides an error of the
+        constructor behind one of its own.
 
         Raises:
             OptionError: an option is not for a stream.
-            SchemaError: a column is not one of ours.
+            SchemaError: a column is not one of ``schema.SCHEMA``.
         """
         self._options.check_stream()
         schemas.check(self._schema)
@@ -122,34 +122,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; ``start`` if there is nothing to read.
 
         Raises:
-            OptionError: a gateway declines us, or two have different events of a server.
-            DataLossError: the gateways do not have what was read before.
-            HistoryError: they do not go on from it.
+            OptionError: a gateway refuses this client, or two have different events of a server.
+            DataLossError: the gateways no longer have the events at the start offset.
+            HistoryError: their events do not continue those that were read.
         """
         if self._is_idle:
             time.sleep(limits.POLL_PERIOD_S)
         begin = offsets.decode(start)
-        newest = self._survey(begin) if self._target is None else self._target
-        held = offsets.decode_histories(start)
-        self._check_histories(begin, held)
-        self._check_known(begin, newest)
-        if self._target is None and self._is_noise(begin, newest):
+        newest = self._find_latest(begin) if self._target is None else self._target
+        history_ids = offsets.decode_histories(start)
+        self._check_histories(begin, history_ids)
+        self._check_start(begin, newest)
+        if self._target is None and self._has_only_connection_events(begin, newest):
             newest = begin
         if isinstance(limit, ReadMaxRows):
             newest = self._limit(begin, newest, limit.max_rows)
         end = {**begin, **dict(_pending(begin, newest))}
         self._is_idle = end == begin
-        return start if end == begin else self._encode(end, held)
+        return start if end == begin else self._encode(end, history_ids)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan a batch; waits for a gateway that has all of it.
 
         Raises:
-            OptionError: a gateway declines us.
-            DataLossError: some of it was deleted.
-            HistoryError: a gateway has another history than the batch is of.
+            OptionError: a gateway refuses this client.
+            DataLossError: some of its events were deleted.
+            HistoryError: a gateway has another history than the batch.
         """
-        begin, held = offsets.decode(start), offsets.decode_histories(end)
+        begin, history_ids = offsets.decode(start), offsets.decode_histories(end)
         return [
             partition
             for server, last in _pending(begin, offsets.decode(end))
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 server,
                 begin.get(server),
                 last,
-                held=held.get(server),
+                history_id=history_ids.get(server),
             )
         ]
 
@@ -173,20 +173,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return stream_batches.read(self._options, partition, schemas.arrow_schema(self._schema))
 
     def stop(self) -> None:
-        """The query ended."""
+        """Close the connections; Spark calls it at the end of the query."""
         self._gateways.close()
 
-    def _survey_now(self) -> dict[int, EventId]:
-        """Last events of all servers; not without a gateway."""
+    def _require_latest(self) -> dict[int, EventId]:
+        """Last events of all servers; needs at least one gateway."""
         if self._options.selection.servers is None:
-            for found in self._gateways.ask(partial(find_servers, event_types=[ANY_TYPE])):
+            for found in self._gateways.query_each(partial(find_servers, event_types=[ANY_TYPE])):
                 self._servers |= found
-        newest = self._survey({})
-        if self._gateways.is_everyone_away:
-            raise GatewayAwayError(self._gateways.reasons)
+        newest = self._find_latest({})
+        if self._gateways.are_all_unavailable:
+            raise GatewayUnavailableError(self._gateways.reasons)
         if (
             not newest
-            and not self._gateways.is_anyone_away
+            and not self._gateways.is_any_unavailable
             and self._options.selection.servers is None
         ):
             raise OptionError(
@@ -196,62 +196,62 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return newest
 
-    def _survey(self, begin: Offsets) -> dict[int, EventId]:
-        """Last events of all servers, as far as the gateways can be reached."""
+    def _find_latest(self, begin: Offsets) -> dict[int, EventId]:
+        """Last events of all servers, from the gateways that can be reached."""
         named = self._options.selection.servers
 
-        def find(gateway: GatewayClient) -> _Surveyed:
+        def find(gateway: GatewayClient) -> _GatewayState:
             if named is None:
                 self._servers |= find_servers(gateway) | begin.keys()
-            told = histories.find(gateway)
-            ends = {i: find_last(gateway, i, begin.get(i)) for i in sorted(self._servers)}
-            return _Surveyed(repr(gateway), told, ends)
+            known = histories.find(gateway)
+            last = {i: find_last(gateway, i, begin.get(i)) for i in sorted(self._servers)}
+            return _GatewayState(repr(gateway), known, last)
 
-        ends: dict[int, list[EventId]] = {}
+        last_events: dict[int, list[EventId]] = {}
         self._histories = {}
-        for found in self._gateways.ask(find):
-            for server, last in found.ends.items():
+        for found in self._gateways.query_each(find):
+            for server, last in found.last_events.items():
                 if last is not None:
-                    ends.setdefault(server, []).append(last)
-                if server in found.told:
+                    last_events.setdefault(server, []).append(last)
+                if server in found.histories:
                     session = 0 if last is None else last.session
-                    told = Told(found.gateway, found.told[server], session)
-                    histories.merge(self._histories, server, told)
-        for server, lasts in ends.items():
-            self._compare(server, lasts)
-        return {server: max(lasts) for server, lasts in ends.items()}
+                    history = ServerHistory(found.gateway, found.histories[server], session)
+                    histories.merge(self._histories, server, history)
+        for server, found_events in last_events.items():
+            self._compare(server, found_events)
+        return {server: max(found_events) for server, found_events in last_events.items()}
 
-    def _check_histories(self, begin: Offsets, held: Mapping[int, str]) -> None:
-        """Refuse what does not go on from what was read before."""
+    def _check_histories(self, begin: Offsets, history_ids: Mapping[int, str]) -> None:
+        """Refuse events that do not continue those that were read."""
         for server in begin.keys() & self._histories.keys():
-            told = self._histories[server]
+            gateway, history, _ = self._histories[server]
             session = begin[server].session
-            histories.check(told.gateway, server, held.get(server), told.history, session)
+            histories.check(gateway, server, history_ids.get(server), history, session)
 
-    def _encode(self, events: Offsets, held: Mapping[int, str]) -> dict[str, Any]:
-        """Offsets as Spark keeps them, with the histories that are told now, or else held."""
-        return offsets.encode(events, {**held, **histories.ids(self._histories)})
+    def _encode(self, events: Offsets, history_ids: Mapping[int, str]) -> dict[str, Any]:
+        """Offsets as Spark stores them, with the current histories, or else the known ones."""
+        return offsets.encode(events, {**history_ids, **histories.ids(self._histories)})
 
-    def _compare(self, server: int, lasts: Sequence[EventId]) -> None:
-        """Refuse gateways with different events of a server, once for as many of them.
+    def _compare(self, server: int, last_events: Sequence[EventId]) -> None:
+        """Refuse gateways with different events of a server; checked once per number of gateways.
 
         Args:
             server: the server.
-            lasts: last events of it, of the gateways that have some. What all of them should
-                have is the first of these.
+            last_events: its last event on each gateway that has some. All of them should have
+                the earliest of these.
 
         Raises:
-            OptionError: the session of that one is not the same in all of them.
+            OptionError: they have different sessions of that id.
         """
-        if len(lasts) <= self._compared.get(server, 1):
+        if len(last_events) <= self._compared.get(server, 1):
             return
-        session = min(lasts).session
+        session = min(last_events).session
 
         def find(gateway: GatewayClient) -> tuple[GatewayClient, Timestamp] | None:
             moment = session_time(gateway, server, session)
             return None if moment is None else (gateway, moment)
 
-        found = list(self._gateways.ask(find))
+        found = list(self._gateways.query_each(find))
         for gateway, moment in found[1:]:
             if moment != found[0][1]:
                 names = " and ".join(sorted((repr(found[0][0]), repr(gateway))))
@@ -263,9 +263,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found:
             self._compared[server] = len(found)
 
-    def _check_known(self, begin: Offsets, newest: Offsets) -> None:
-        """Refuse to wait where what was read before is not there."""
-        if not self._options.stream.fails_on_loss or self._gateways.is_anyone_away:
+    def _check_start(self, begin: Offsets, newest: Offsets) -> None:
+        """Refuse to wait if the gateways no longer have the events at the start offset."""
+        if not self._options.stream.fails_on_loss or self._gateways.is_any_unavailable:
             return
         for server in self._servers & begin.keys():
             last = begin[server]
@@ -276,54 +276,55 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     " failOnDataLoss=false the query waits for later ones"
                 )
 
-    def _is_noise(self, begin: Offsets, newest: Offsets) -> bool:
-        """Whether there is nothing to read but announcements, and not for long."""
+    def _has_only_connection_events(self, begin: Offsets, newest: Offsets) -> bool:
+        """Whether there is nothing to read but a few recent connection events."""
         for server, _ in _pending(begin, newest):
             params = after(server, begin.get(server))
-            params = msgspec.structs.replace(params, max_results=limits.MAX_NOISE_EVENTS)
-            result = next(self._gateways.ask(partial(GatewayClient.query, params=params)), None)
+            params = msgspec.structs.replace(params, max_results=limits.MAX_CONNECTION_EVENTS)
+            query = partial(GatewayClient.query, params=params)
+            result = next(self._gateways.query_each(query), None)
             if result is not None and (
-                result.more_follows or not all(map(_is_announcement, result.events))
+                result.more_follows or not all(map(_is_recent_connection, result.events))
             ):
                 return False
         return True
 
     def _limit(self, begin: Offsets, newest: Offsets, max_events: int) -> dict[int, EventId]:
-        """Offsets with at most so many events before them, the same share of each server.
+        """End offsets of a batch with at most ``max_events`` events, the same share per server.
 
-        Where it is not enough for all of them, another server comes first in each batch.
+        If the limit is too small for all of them, another server comes first in each batch.
         """
         pending = list(_pending(begin, newest))
         if pending:
             self._turn = (self._turn + 1) % len(pending)
             pending = pending[self._turn :] + pending[: self._turn]
-        patience = Backoff()
+        backoff = Backoff()
         reached: dict[int, EventId] = {}
         n_left = max_events
         for i, (server, last) in enumerate(pending):
             n_events = -(-n_left // (len(pending) - i))
-            walk = partial(
-                take, server=server, start=begin.get(server), end=last, n_events=n_events
+            query = partial(
+                advance, server=server, start=begin.get(server), end=last, n_events=n_events
             )
-            taken = next(self._gateways.ask(walk), None)
-            while taken is None and n_events and self._target is not None:
-                # with nothing to read the query would end before its target
-                patience.wait(self._gateways.reasons or f"no gateway has server {server}'s events")
-                taken = next(self._gateways.ask(walk), None)
-            if taken is not None:
-                reached[server], n_taken = taken
-                n_left -= n_taken
+            advanced = next(self._gateways.query_each(query), None)
+            while advanced is None and n_events and self._target is not None:
+                # an empty batch would end the query before its target
+                backoff.wait(self._gateways.reasons or f"no gateway has server {server}'s events")
+                advanced = next(self._gateways.query_each(query), None)
+            if advanced is not None:
+                reached[server], n_advanced = advanced
+                n_left -= n_advanced
         return reached
 
 
 def _pending(begin: Offsets, end: Offsets) -> Iterator[tuple[int, EventId]]:
-    """Servers with events behind ``begin``, and the last of these."""
+    """Servers with events after ``begin``, and the last of these."""
     for server in sorted(end):
         if server not in begin or begin[server] < end[server]:
             yield server, end[server]
 
 
-def _is_announcement(event: Event) -> bool:
-    """Whether it tells of a connection, and is young."""
+def _is_recent_connection(event: Event) -> bool:
+    """Whether an event reports a connection, and is recent."""
     age_s = time.time() - event.timestamp.s
-    return _ANNOUNCEMENTS.matches(event.type) and age_s < limits.ANNOUNCEMENTS_WAIT_S
+    return _CONNECTION_EVENTS.matches(event.type) and age_s < limits.CONNECTION_EVENTS_WAIT_S

@@ -1,8 +1,8 @@
 """The batches of a stream: planning one, on the driver, and reading it, in tasks.
 
-A batch has for each server the events behind one up to and with another one. Both are events
-that some gateway had, so that a gateway which answers with an event not before the last one
-has all of them: events of a server come to other gateways in their order.
+A batch has the events of each server after its start offset, up to and including its end offset.
+A gateway that has the event at the end offset, or a later one, has all of them: events of a server
+reach other gateways in their order.
 """
 
 import logging
@@ -23,33 +23,33 @@ from mariner_spark.source.event_rows import EventRows
 from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.options import Options
-from mariner_spark.source.server_events import after, cut, from_event
+from mariner_spark.source.server_events import after, from_event, split_sessions
 
 mlog = logging.getLogger(__name__)
 
 
 class StreamPartition(InputPartition):
-    """What one task reads: events of a server.
+    """Events of a server that one task reads.
 
     Args:
         server: the server.
-        start: event behind which it begins; None: with the first one.
-        end: where it ends; there are events from here on.
-        held: history that they are of; None: not known.
+        start: offset to start after; None: from the first event.
+        end: its end, included; an event with this id or a later one exists.
+        history_id: history of the events; None: unknown.
     """
 
     def __init__(
-        self, server: int, start: EventId | None, end: EventId, held: str | None = None
+        self, server: int, start: EventId | None, end: EventId, history_id: str | None = None
     ) -> None:
         super().__init__(None)
         self.server = server
         self.start = start
         self.end = end
-        self.held = held
+        self.history_id = history_id
 
 
-class _Place(NamedTuple):
-    """How a gateway has the events of a batch."""
+class _Availability(NamedTuple):
+    """The events of a batch on a gateway."""
 
     first_session: int
     is_complete: bool
@@ -62,147 +62,147 @@ def plan(
     start: EventId | None,
     end: EventId,
     *,
-    held: str | None,
+    history_id: str | None,
 ) -> Sequence[StreamPartition]:
-    """Plan what is read of a server; waits for a gateway that has it.
+    """Plan the partitions of a server; waits for a gateway that has its events.
 
     Args:
         gateways: the gateways.
         options: options of the stream.
         server: the server.
-        start: event behind which it begins; None: with the first one.
+        start: offset to start after; None: from the first event.
         end: its last event.
-        held: history that it is of; None: not known.
+        history_id: history of the events; None: unknown.
 
     Raises:
-        OptionError: a gateway declines us.
+        OptionError: a gateway refuses this client.
         DataLossError: events were deleted.
         HistoryError: a gateway has another history.
     """
     refused: list[HistoryError] = []
 
-    def look(gateway: GatewayClient) -> _Place | None:
+    def find(gateway: GatewayClient) -> _Availability | None:
         try:
-            histories.check_gateway(gateway, server, held, end.session)
+            histories.check_gateway(gateway, server, history_id, end.session)
         except HistoryError as e:
-            refused.append(e)  # another one may have it
+            refused.append(e)  # another gateway may have the right history
             return None
         if gateway.first(from_event(end)) is None:
-            return None  # it does not have them yet
+            return None  # not replicated yet
         if start is not None:
-            return _Place(start.session, not data_loss.detect(gateway, start, end))
+            return _Availability(start.session, not data_loss.detect(gateway, start, end))
         first = gateway.first(after(server, None))
-        return None if first is None else _Place(min(first.id.session, end.session), True)
+        return None if first is None else _Availability(min(first.id.session, end.session), True)
 
-    patience = Backoff()
-    while not (places := _until_complete(gateways.ask(look))):
-        if not gateways.is_anyone_away:
+    backoff = Backoff()
+    while not (found := _until_complete(gateways.query_each(find))):
+        if not gateways.is_any_unavailable:
             if refused:
                 raise refused[0]
             _report(options, f"server {server}: the events up to {_text(end)} are not there")
             return []
-        patience.wait(gateways.reasons)
-    place = places[-1]
-    if start is not None and not place.is_complete:
+        backoff.wait(gateways.reasons)
+    best = found[-1]
+    if start is not None and not best.is_complete:
         _report(
             options,
             f"server {server}: events behind {_text(start)} seem to be deleted (retention) before"
             " they were read",
         )
-    n_slices = (end.session - place.first_session) // limits.SLICE_SESSIONS
+    n_slices = (end.session - best.first_session) // limits.SLICE_SESSIONS
     n_slices = min(max(n_slices, 1), options.partitions or limits.NETWORK_PARTITIONS)
-    edges = cut(place.first_session, end.session, n_slices)
-    inner = [EventId(server, last_session, INT64_MAX) for _, last_session in edges[:-1]]
+    slices = split_sessions(best.first_session, end.session, n_slices)
+    inner = [EventId(server, last_session, INT64_MAX) for _, last_session in slices[:-1]]
     return [
-        StreamPartition(server, low, high, held)
-        for low, high in zip([start, *inner], [*inner, end], strict=True)
+        StreamPartition(server, begin, stop, history_id)
+        for begin, stop in zip([start, *inner], [*inner, end], strict=True)
     ]
 
 
 def read(
     options: Options, partition: StreamPartition, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition; goes on where it was, with another gateway if need be, until it has all.
+    """Read a partition; resumes on another gateway if need be, until it is complete.
 
     Raises:
-        OptionError: a gateway declines us.
-        MarinerError, SourceError: an answer cannot be right, or the gateway has another history.
+        OptionError: a gateway refuses this client.
+        MarinerError, SourceError: a gateway violated the protocol, or has another history.
     """
     gateways = GatewayPool(options.gateways)
-    reading = _Reading(partition)
+    reader = _PartitionReader(partition)
     accept = _make_filter(options.selection.types)
-    patience = Backoff()
-    while not reading.is_done:
-        page = next(gateways.ask(reading.next_page), None)
+    backoff = Backoff()
+    while not reader.is_done:
+        page = next(gateways.query_each(reader.next_page), None)
         if page is None:
-            if reading.refused is not None and not gateways.is_anyone_away:
-                raise reading.refused
-            patience.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
+            if reader.refused is not None and not gateways.is_any_unavailable:
+                raise reader.refused
+            backoff.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
             continue
-        patience = Backoff()
+        backoff = Backoff()
         events = [i for i in page if i.id <= partition.end and accept(i.type)]
         for begin in range(0, len(events), limits.BATCH_ROWS):
             yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
 
 
-class _Reading:
-    """How far a partition is read.
+class _PartitionReader:
+    """Reads a partition page by page, and remembers its offset.
 
     Args:
         partition: the partition.
 
     Attributes:
-        refused: a gateway that has another history.
+        refused: the error of a gateway with another history.
     """
 
     def __init__(self, partition: StreamPartition) -> None:
         self._partition = partition
-        self._reached = partition.start
+        self._offset = partition.start
         self._gateway: GatewayClient | None = None
         self.refused: HistoryError | None = None
         self._pages: Iterator[Sequence[Event]] = iter(())
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is read."""
-        return self._reached is not None and self._reached >= self._partition.end
+        """Whether the whole partition was read."""
+        return self._offset is not None and self._offset >= self._partition.end
 
     def next_page(self, gateway: GatewayClient) -> Sequence[Event] | None:
-        """What follows, of this gateway; None: it has no more."""
+        """The next page, from this gateway; None: it has no more."""
         if gateway is not self._gateway:
             partition = self._partition
             try:
                 end = partition.end.session
-                histories.check_gateway(gateway, partition.server, partition.held, end)
+                histories.check_gateway(gateway, partition.server, partition.history_id, end)
             except HistoryError as e:
-                self.refused = e  # another one may have it
+                self.refused = e  # another gateway may have the right history
                 return None
-            params = after(self._partition.server, self._reached)
+            params = after(self._partition.server, self._offset)
             self._pages = gateway.pages(params, lambda last: last.id >= self._partition.end)
             self._gateway = gateway
         page = next(self._pages, None)
         if page is None:
             self._gateway = None
         else:
-            self._reached = page[-1].id
+            self._offset = page[-1].id
         return page
 
 
-def _until_complete(places: Iterable[_Place]) -> list[_Place]:
-    """Places up to the first that is complete."""
-    found: list[_Place] = []
-    for place in places:
-        found.append(place)
-        if place.is_complete:
+def _until_complete(answers: Iterable[_Availability]) -> list[_Availability]:
+    """Answers up to the first that is complete."""
+    found: list[_Availability] = []
+    for answer in answers:
+        found.append(answer)
+        if answer.is_complete:
             break
     return found
 
 
 def _report(options: Options, reason: str) -> None:
-    """Tell of a loss.
+    """Report lost events.
 
     Raises:
-        DataLossError: the query is to end by it.
+        DataLossError: the option ``failOnDataLoss`` is set.
     """
     if options.stream.fails_on_loss:
         raise DataLossError(f"{reason}; failOnDataLoss=false goes on with what there is")
@@ -210,11 +210,10 @@ def _report(options: Options, reason: str) -> None:
 
 
 def _make_filter(types: tuple[EventType, ...] | None) -> Callable[[EventType], bool]:
-    """Whether events of a type are asked for."""
+    """Condition: whether a type is selected."""
     if types is None:
         return lambda event_type: True
-    asked = Subscription(types)
-    return lru_cache(limits.NAMED_TYPES)(asked.matches)
+    return lru_cache(limits.NAMED_TYPES)(Subscription(types).matches)
 
 
 def _text(event_id: EventId) -> str:

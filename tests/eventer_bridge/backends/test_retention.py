@@ -187,7 +187,7 @@ def test_the_size_of_an_event_is_that_of_its_row(tmp_path: Path) -> None:
         for n, i in enumerate(drafts, 1)
     ]
     type_id = keys.encode_type_id(0)
-    store.stage(commit, events, [type_id] * 4, [(type_id, keys.encode_type(("a",)))])
+    store.stage(commit, [events], [type_id] * 4, [(type_id, keys.encode_type(("a",)))])
     store.write(commit)
     store.ext_sync()
     assert store.decide()
@@ -240,7 +240,7 @@ async def test_a_damaged_store_does_not_stop_the_rest(
         family.delete(row)
         del family
     async with await rocksdb.create(tmp_path, retention=[rule("*", max_entries=1)]) as backend:
-        while "retention failed, and tries again" not in caplog.text:
+        while "retention failed, and will try again" not in caplog.text:
             await asyncio.sleep(0.001)
         await Writer(backend).session(draft("b"), server=2)
         result = await backend.query(QueryServerParams(2))

@@ -18,7 +18,7 @@ def test_a_line_is_taken_from_client_by_client() -> None:
     assert sorted(line) == ["a1", "a2", "a3", "b1", "c1", "c2"]
     taken = []
     while line:
-        taken.append(line.pop(next(line.clients)))
+        taken.append(line.pop())
     assert taken == ["a1", "b1", "c1", "a2", "c2", "a3"]
     assert list(line.clients) == []
 
@@ -37,44 +37,44 @@ def test_what_leaves_a_line_is_not_taken() -> None:
 def test_nobody_waits() -> None:
     turns: QueryTurns[str] = QueryTurns()
     assert turns.next() is None
-    turns.add("a", "a1")
+    turns.new.append("a", "a1")
     assert begun(turns, 2) == ["a1", None]
-    turns.end("a")
-    assert turns.n_begun == 0
+    turns.begun.leave("a")
+    assert turns.begun.n_taken == 0
 
 
 def test_first_turns_are_not_behind_later_ones() -> None:
     turns: QueryTurns[str] = QueryTurns()
     for n in range(10):
-        turns.add("a", f"a{n}")
+        turns.new.append("a", f"a{n}")
     for _ in range(10):
         item = turns.next()
         assert item is not None
-        turns.put_back("a", item)
-    turns.add("b", "b1")
-    turns.add("c", "c1")
+        turns.paused.append("a", item)
+    turns.new.append("b", "b1")
+    turns.new.append("c", "c1")
     assert begun(turns, 3) == ["b1", "c1", "a0"]
 
 
 def test_later_turns_get_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READER_TURN_S", 4.0)
     turns: QueryTurns[str] = QueryTurns()
-    turns.add("a", "costly")
+    turns.new.append("a", "costly")
     assert turns.next() == "costly"
     turns.charge(4.0, is_first=True)
     seconds = {"costly": 0.0, "cheap": 0.0}
-    turns.put_back("a", "costly")
+    turns.paused.append("a", "costly")
     for _ in range(200):
-        turns.add("b", "cheap")
+        turns.new.append("b", "cheap")
         item = turns.next()
         assert item is not None
         if item == "cheap":
             turns.charge(1.0, is_first=True)
-            turns.end("b")
+            turns.begun.leave("b")
             seconds[item] += 1.0
         else:
             turns.charge(4.0, is_first=False)
-            turns.put_back("a", item)
+            turns.paused.append("a", item)
             seconds[item] += 4.0
     assert abs(seconds["costly"] - seconds["cheap"]) <= 8.0
 
@@ -83,14 +83,14 @@ def test_time_that_nobody_else_wanted_is_not_owed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(limits, "READER_TURN_S", 4.0)
     turns: QueryTurns[str] = QueryTurns()
     for _ in range(1_000):
-        turns.add("a", "cheap")
+        turns.new.append("a", "cheap")
         assert turns.next() == "cheap"
         turns.charge(1.0, is_first=True)
-        turns.end("a")
-    turns.add("b", "costly")
+        turns.begun.leave("a")
+    turns.new.append("b", "costly")
     assert turns.next() == "costly"
-    turns.put_back("b", "costly")
-    turns.add("a", "cheap")
+    turns.paused.append("b", "costly")
+    turns.new.append("a", "cheap")
     assert turns.next() == "costly"
     turns.charge(4.0, is_first=False)
     assert turns.next() == "cheap"
@@ -100,15 +100,15 @@ def test_a_client_begins_as_much_as_it_leaves_to_others(monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "MAX_QUERIES_BEGUN", 8)
     turns: QueryTurns[str] = QueryTurns()
     for n in range(20):
-        turns.add("a", f"a{n}")
+        turns.new.append("a", f"a{n}")
     assert begun(turns, 5) == ["a0", "a1", "a2", "a3", None]
     for n in range(20):
-        turns.add("b", f"b{n}")
-    turns.add("c", "c0")
+        turns.new.append("b", f"b{n}")
+    turns.new.append("c", "c0")
     assert begun(turns, 5) == ["b0", "c0", "b1", None, None]
-    turns.add("d", "d0")  # whoever has none yet finds a place
+    turns.new.append("d", "d0")  # whoever has none yet finds a place
     assert begun(turns, 2) == ["d0", None]
-    assert turns.n_begun == 8
+    assert turns.begun.n_taken == 8
     for _ in range(3):
-        turns.end("a")
+        turns.begun.leave("a")
     assert begun(turns, 4) == ["a4", None, None, None]

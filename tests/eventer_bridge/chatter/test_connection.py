@@ -19,6 +19,7 @@ from eventer_bridge.errors import (
     ConnectError,
     LocalProtocolError,
 )
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.chatter.peers import (
     ANY,
@@ -368,7 +369,7 @@ async def test_lingering_waits_for_the_peer_to_close() -> None:
     class Declining(Recorder):
         def on_message(self, message: chatter.Message) -> None:
             self.connection.send("T.Declined", b"why", conversation=message.conversation)
-            self.connection.close("declined", linger_s=5)
+            self.connection.close(CloseReason.DECLINED, linger_s=5)
 
     async with listening(Declining) as there, await RawPeer.connect(there.address) as raw:
         raw.send(Msg(1, 1, True, True, False, "T.Init", b""))
@@ -387,7 +388,7 @@ async def test_lingering_notices_that_the_peer_closes_even_if_it_was_not_read_fr
         handler = await there.handlers.get()
         await handler.messages.get()
         handler.connection.pause_reading(Pause.USER)
-        handler.connection.close("declined", linger_s=30)
+        handler.connection.close(CloseReason.DECLINED, linger_s=30)
         raw.writer.close()
         async with asyncio.timeout(60):
             assert await handler.closed == "declined"
@@ -396,7 +397,7 @@ async def test_lingering_notices_that_the_peer_closes_even_if_it_was_not_read_fr
 async def test_lingering_is_bounded() -> None:
     class Declining(Recorder):
         def on_message(self, message: chatter.Message) -> None:
-            self.connection.close("declined", linger_s=0.1)
+            self.connection.close(CloseReason.DECLINED, linger_s=0.1)
 
     async with listening(Declining) as there, await RawPeer.connect(there.address) as raw:
         raw.send(HELLO)
@@ -463,7 +464,7 @@ async def test_a_peer_that_only_ended_its_stream_is_heard_and_answered(is_last: 
         handler.connection.resume_reading(Pause.USER)
         messages = [await handler.messages.get() for _ in range(10)]
         if not is_last:
-            while not handler.connection._has_ended:
+            while not handler.connection.has_ended:
                 await asyncio.sleep(0)
             assert not handler.closed.done()
             assert (await raw.receive()).type == "HatChatter.Ping"  # is it still there?
@@ -516,12 +517,12 @@ async def test_a_handler_that_sends_after_it_closed_is_forgiven(
 ) -> None:
     class Closing(Recorder):
         def on_message(self, message: chatter.Message) -> None:
-            self.connection.close("enough")
+            self.connection.close(CloseReason.DECLINED)
             self.connection.send("T.A", b"")
 
     async with listening(Closing) as there, connected(there.address) as here:
         here.connection.send("T.A", b"")
-        assert await (await there.handlers.get()).closed == "enough"
+        assert await (await there.handlers.get()).closed == "declined"
     assert not [i for i in caplog.records if i.message == "handler failed"]
 
 

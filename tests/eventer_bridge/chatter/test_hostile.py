@@ -38,7 +38,8 @@ def wire(*msgs: Msg) -> bytes:
             wire(
                 Msg(1, 1, True, True, False, "T.A", b""), Msg(2, 1, True, True, False, "T.B", b"")
             ),
-            "message 2 (T.B) belongs to <conversation 1, the peer's>, of which its sender has not",
+            "message 2 (T.B) belongs to <conversation 1, the peer's>,"
+            " whose token its sender does not hold",
         ),
         (wire(Msg(1, 1, True, False, False, "T.A", b"")) * 2, "is open already"),
         (wire(HELLO, Msg(2, 2, False, True, True, "HatChatter.Pong", b"")), "never began"),

@@ -173,7 +173,7 @@ def answered(protocol: ChatterProtocol) -> Conversation:
     ("prepare", "text"),
     [
         (ended, "T.X: <conversation 1, ours> has ended"),
-        (without_token, "T.X: of <conversation 1, ours> the peer has the token"),
+        (without_token, "T.X: the peer has the token of <conversation 1, ours>"),
         (of_another_connection, "T.X: <conversation 1, ours> has ended"),
         (answered, "T.X: <conversation 1, the peer's> has ended"),
     ],
@@ -219,6 +219,47 @@ def test_telling_is_sending_what_is_not_answered(dialect: Dialect) -> None:
     assert all(i.is_first and i.is_last and i.type == "Mod.Told" for i in messages)
 
 
+@DIALECTS
+def test_an_answer_is_what_is_sent_last_in_a_conversation(dialect: Dialect) -> None:
+    def asked(protocol: ChatterProtocol, n: int) -> list[Conversation]:
+        data = b"".join(frame(msg(i, i), dialect) for i in range(1, n + 1))
+        protocol.receive_data(data)
+        return [i.conversation for i in messages_of(protocol)]
+
+    answering, sending = make(dialect), make(dialect)
+    n = 200  # identifiers of one and two bytes
+    for i, (conversation, same) in enumerate(
+        zip(asked(answering, n), asked(sending, n), strict=True)
+    ):
+        answering.answer(conversation, "Mod.Answer", bytes(i))
+        sending.send("Mod.Answer", bytes(i), conversation=same)
+        assert conversation.turn is same.turn is Turn.ENDED
+        assert answering.awaiting_reply == sending.awaiting_reply == n - i - 1
+    assert (answering.open_conversations, answering.n_sent) == (0, n)
+    assert answering.data_to_send() == sending.data_to_send()
+
+
+def test_what_may_not_be_answered() -> None:
+    protocol = make()
+    ended, theirs, waiting = (
+        receive(protocol, msg(i, i, token=i != 3))[0].conversation for i in (1, 2, 3)
+    )
+    ours = protocol.send("T.A", b"", last=False)
+    protocol.answer(ended, "T.A", b"")
+    for conversation, text in (
+        (ended, "T.B: <conversation 1, the peer's> has ended"),
+        (waiting, "T.B: the peer has the token of <conversation 3, the peer's>"),
+        (ours, "T.B: the peer has the token of <conversation 1, ours>"),
+    ):
+        with pytest.raises(LocalProtocolError, match=f"^{text}$"):
+            protocol.answer(conversation, "T.B", b"")
+    with pytest.raises(LocalProtocolError, match="expected a name with its module"):
+        protocol.answer(theirs, "", b"")
+    assert (protocol.awaiting_reply, protocol.open_conversations) == (1, 3)
+    protocol.answer(theirs, "T.B", b"")
+    assert (protocol.awaiting_reply, protocol.open_conversations) == (0, 2)
+
+
 def test_nothing_can_be_sent_before_the_dialect_is_known() -> None:
     protocol = make(None)
     for send in (
@@ -260,8 +301,8 @@ def test_a_type_that_cannot_be_sent_costs_no_identifier() -> None:
         ([msg(1, 1), msg(1, 1)], "message 1 (T.A) begins a conversation that is open already"),
         (
             [msg(1, 1), msg(2, 1)],
-            "message 2 (T.A) belongs to <conversation 1, the peer's>, of which its sender has not"
-            " the token",
+            "message 2 (T.A) belongs to <conversation 1, the peer's>,"
+            " whose token its sender does not hold",
         ),
         ([msg(1, 1, last=True), msg(2, 1)], "conversation 1 of its sender, which never began or"),
         (
@@ -298,7 +339,7 @@ def test_what_a_peer_may_not_send(messages: list[Msg], text: str) -> None:
     ("answers", "text"),
     [
         ([msg(1, 1, owner=False, last=True)] * 2, "of its receiver, which never began or has"),
-        ([msg(1, 1, owner=False)] * 2, "<conversation 1, ours>, of which its sender has not"),
+        ([msg(1, 1, owner=False)] * 2, "<conversation 1, ours>, whose token its sender does not"),
     ],
 )
 def test_answers_that_a_peer_may_not_give(answers: list[Msg], text: str) -> None:
@@ -312,7 +353,7 @@ def test_answers_that_a_peer_may_not_give(answers: list[Msg], text: str) -> None
 def test_a_peer_may_not_answer_while_the_token_is_ours() -> None:
     protocol = make()
     protocol.send("T.A", b"", last=False, token=False)
-    with pytest.raises(RemoteProtocolError, match="of which its sender has not the token"):
+    with pytest.raises(RemoteProtocolError, match="whose token its sender does not hold"):
         receive(protocol, msg(1, 1, owner=False, last=True))
 
 
@@ -491,7 +532,7 @@ def test_conversations_of_ours_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     protocol = make()
     for _ in range(2):
         protocol.send("T.A", b"", last=False)
-    with pytest.raises(LimitError, match="2 conversations wait for the peer already"):
+    with pytest.raises(LimitError, match="2 conversations already wait for the peer"):
         protocol.send("T.A", b"", last=False)
 
 

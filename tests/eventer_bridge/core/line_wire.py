@@ -13,7 +13,7 @@ from eventer_bridge.core.client_session import ClientService, ClientSession
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import FrameError, RemoteProtocolError
 from eventer_bridge.model import JsonPayload, QueryLatestParams, QueryResult, RegisterEvent, Status
-from eventer_bridge.net import Place
+from eventer_bridge.net import Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.slices import Steps
@@ -53,8 +53,8 @@ class Lines:
 class Client(Stream[str]):
     mlog = logging.getLogger(__name__)
 
-    def __init__(self, service: ClientService, streams: "set[Client]", place: Place) -> None:
-        super().__init__(Lines(), service.stats, Liveness(None, 0), place, streams)
+    def __init__(self, service: ClientService, streams: "set[Client]", slot: Slot) -> None:
+        super().__init__(Lines(), service.stats, Liveness(None, 0), slot, streams)
         self.session: ClientSession[None] = ClientSession(service, self, self)
 
     def on_message(self, message: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from eventer_bridge.core import engine
 from eventer_bridge.core.client_session import ClientService
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule, Rights
 from eventer_bridge.core.session import Session
+from eventer_bridge.model import RegisterEvent
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.net.stream import Pause
@@ -132,6 +133,29 @@ async def test_replies_come_in_the_order_of_the_requests() -> None:
         assert replies == ["refused" if i % 3 else "registered" for i in range(100)]
 
 
+async def test_rights_are_checked_message_by_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas take time: only so the stream's turn can end between two messages."""
+    steps: list[str] = []
+    on_message, refusal = Client.on_message, Rights.refusal
+
+    def note_message(client: Client, message: str) -> None:
+        steps.append("message")
+        on_message(client, message)
+
+    def note_refusal(rights: Rights, events: Sequence[RegisterEvent]) -> str | None:
+        steps.append("rights")
+        return refusal(rights, events)
+
+    monkeypatch.setattr(Client, "on_message", note_message)
+    monkeypatch.setattr(Rights, "refusal", note_refusal)
+    async with serving() as it:
+        client = await it.hello()
+        steps.clear()
+        client.writer.write(b"register x/a 1\n" * 50)
+        assert [await client.word() for _ in range(50)] == ["registered"] * 50
+    assert steps == ["message", "rights"] * 50
+
+
 async def test_too_many_registrations_hold_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
     paused: list[Pause] = []
@@ -223,10 +247,10 @@ async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
         peer = await it.hello()
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         [client] = it.listener.streams
-        client.place.buffer._buffers._max_bytes = 100_000
+        client.slot.buffer._buffers._max_bytes = 100_000
         monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)  # it leaves by closing only
-        client.write_anyway([bytes(10_000_000)])
-        client.close("by somebody")
+        client.write_unbounded([bytes(10_000_000)])
+        client.close()
         assert it.stats.closed.total() == 1
         assert it.stats.clients == 0
 

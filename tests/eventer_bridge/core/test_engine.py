@@ -598,7 +598,7 @@ async def test_a_name_that_cannot_be_announced_leaves_a_line(
     caplog.set_level("DEBUG", connection_events.mlog.name)
     core.announce(SOURCE, "x" * 2_000, is_connected=True)
     core.announce(SOURCE, "*", is_connected=True)
-    message = "name of a connection is not announced"
+    message = "name of a connection not announced"
     long, wildcard = (vars(i) for i in caplog.records if i.msg == message)
     assert long["client"] == "x" * (limits.MAX_REASON_CHARACTERS - 1) + "…"
     assert "at most 1024 are allowed" in long["reason"]

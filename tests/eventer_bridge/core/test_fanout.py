@@ -33,7 +33,7 @@ class Recorder:
     def on_failed(self, error: Exception) -> None:
         raise AssertionError from error
 
-    def heard_of(self, commit: asyncio.Future[None]) -> None:
+    def delay_queries(self, commit: asyncio.Future[None]) -> None:
         self.heard.append(commit)
 
 
@@ -174,7 +174,7 @@ def test_who_is_to_hear_the_same_shares_a_message(loop: asyncio.AbstractEventLoo
 def test_what_is_remembered_of_types_is_bounded(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(limits, "CACHE_BYTES", 100_000)
     fanout = Fanout(encode, prepare)
     for number in range(100):  # all of which each type reaches: 800 bytes
         fanout.add(Recorder(), Filter(Subscription([("*",)]), number, False))

@@ -82,7 +82,7 @@ async def import_store(source: Path, target: Path) -> tuple[Imported, list[str]]
     refused: list[str] = []
     result = hat_import.ext_import(source, target, lambda refusal: refused.append(str(refusal)))
     findings: list[Finding] = []
-    with control.reading(target) as store:
+    with control.open_read_only(target) as store:
         counts = ext_verify(store, findings.append)
     assert findings == []
     assert (counts.events, counts.sessions) == (result.events, result.sessions)
@@ -240,16 +240,15 @@ async def test_events_that_cannot_be_stored_are_told_and_left_out(
         "1/1/2: event type '*': '?' and '*' are for queries only, expected plain segments",
         "1/1/4: its timestamp is not that of its session",
         "1/2/1: its timestamp is before that of an earlier session",
-        "1/3/1: its payload is no JSON that can be read: JSON is malformed: invalid character"
-        " (byte 0)",
+        "1/3/1: its payload is not readable JSON: JSON is malformed: invalid character (byte 0)",
         "1/4/1: event type has 65 segments, at most 64 are allowed",
         "1/5/1: only its id is there",
         "1/6/1: its row is cut off",
         "1/6/2: its row is cut off",
-        "1/6/3: its row goes on behind the event",
-        "1/7/3: 1 new event types, but 0 more are allowed (4 altogether); a long one counts as"
+        "1/6/3: its row continues after the event",
+        "1/7/3: 1 new event types, but 0 more are allowed (4 in total); a long one counts as"
         " several",
-        "9223372036854775808/1/1: an integer of it has more than 64 bits",
+        "9223372036854775808/1/1: one of its integers has more than 64 bits",
     ]
     assert result == Imported(events=3, sessions=2, event_types=4, refused=12)
     async with await rocksdb.create(tmp_path / "store") as backend:
@@ -336,7 +335,7 @@ def test_another_format(rows: HatRows, source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreFormatError) as caught:
         hat_import.ext_import(source, tmp_path / "store", print)
     assert str(caught.value) == (
-        f"{source}: a hat-event database of format 0.10, this version knows format 0.9 only"
+        f"{source}: a hat-event database of format 0.10, this version supports only format 0.9"
     )
 
 
@@ -413,10 +412,13 @@ async def test_an_import_that_was_killed_is_no_store(
     hat_import.ext_import(source, store, print, look)
     assert (tmp_path / "killed5").exists()
     for killed in tmp_path.glob("killed*"):  # noqa: ASYNC240
-        text = f"{killed}: an import into this event store did not come to its end: "
+        text = f"{killed}: an import into this event store was interrupted: "
         with pytest.raises(StoreDamagedError, match=re.escape(text)):
             await rocksdb.create(killed)
-        with pytest.raises(StoreDamagedError, match=re.escape(text)), control.reading(killed):
+        with (
+            pytest.raises(StoreDamagedError, match=re.escape(text)),
+            control.open_read_only(killed),
+        ):
             pass
     async with await rocksdb.create(store) as backend:
         assert len(await all_events(backend, QueryTimeseriesParams())) == 5

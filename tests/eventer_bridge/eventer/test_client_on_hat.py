@@ -91,7 +91,7 @@ async def test_every_message(tmp_path: Path) -> None:
                 QueryServerParams(3, persisted=True, max_results=2, last_event_id=registered[3].id)
             )
             assert (list(server_page.events), server_page.more_follows) == (registered[4:6], True)
-            with pytest.raises(InvalidEventError, match="cannot be asked by ids, payload"):
+            with pytest.raises(InvalidEventError, match="cannot be queried by ids, payload"):
                 await client.query(QueryTimeseriesParams(unique_type=True))
 
 

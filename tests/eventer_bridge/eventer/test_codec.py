@@ -236,9 +236,9 @@ def test_messages_are_joined_of_events_that_are_encoded_once() -> None:
 
 
 def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_SECONDS", 3)
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 1_000)
-    monkeypatch.setattr(limits, "MAX_REMEMBERED_BYTES", 5)
+    monkeypatch.setattr(limits, "CACHED_SECONDS", 3)
+    monkeypatch.setattr(limits, "CACHE_BYTES", 1_000)
+    monkeypatch.setattr(limits, "MAX_CACHED_TYPE_BYTES", 5)
     many = [
         RegisterEvent((str(i % 7), "x" * (i % 5)), Timestamp(1_600_000_000 + i % 6, i), None)
         for i in range(200)
@@ -265,7 +265,7 @@ def test_what_one_event_has_is_not_taken_for_what_another_has() -> None:
 
 
 def test_types_are_remembered_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(limits, "CACHE_BYTES", 100_000)
 
     def encode(number: int) -> bytes:
         event = RegisterEvent((f"{number:0200}",), None, None)
@@ -337,7 +337,7 @@ def test_payload_is_kept_as_it_came(text: str) -> None:
         *[
             (
                 MsgQueryReq(QueryTimeseriesParams(**i)),
-                "an Event Server cannot be asked by ids, payload or unique_type",
+                "an Event Server cannot be queried by ids, payload or unique_type",
             )
             for i in ({"ids": ()}, {"payload": JsonPayload.of(1)}, {"unique_type": True})
         ],

@@ -160,4 +160,4 @@ async def test_a_client_outlives_its_servers(seed: int, caplog: pytest.LogCaptur
                 ends.append(await talk(address))
     assert ends.count("protocol error") > CONNECTIONS / 4
     errors = {i.getMessage() for i in caplog.records if i.levelno >= logging.ERROR}
-    assert errors == {"events of a remote server are left out: they cannot be ones here"}
+    assert errors == {"events of a remote server are left out: they are not valid here"}

@@ -248,7 +248,7 @@ def test_payloads_that_a_server_stored_are_not_bounded_as_registered_ones(text: 
 
 @pytest.mark.parametrize("name", ["MsgInitReq", "HatEventer.Msg", "HatChatter.Ping", "", "x" * 999])
 def test_unknown_type_of_message(name: str) -> None:
-    assert malformed(name, b"") == f"{name[:100]!r}: no message of the Eventer protocol"
+    assert malformed(name, b"") == f"{name[:100]!r}: not a message of the Eventer protocol"
 
 
 @pytest.mark.parametrize(

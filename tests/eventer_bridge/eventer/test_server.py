@@ -157,8 +157,8 @@ async def test_what_is_not_expected_closes_with_the_reason_in_the_log(
 @pytest.mark.parametrize(
     ("msg_type", "data", "reason"),
     [
-        ("HatEventer.MsgUnknown", b"", "'HatEventer.MsgUnknown': no message of the Eventer"),
-        ("x" * 1000, b"", "no message of the Eventer protocol"),
+        ("HatEventer.MsgUnknown", b"", "'HatEventer.MsgUnknown': not a message of the Eventer"),
+        ("x" * 1000, b"", "not a message of the Eventer protocol"),
         ("HatEventer.MsgRegisterReq", b"\x81", "length or count 1 at byte 0"),
         ("HatEventer.MsgRegisterReq", b"", "MsgRegisterReq: ends too early, at byte 0"),
         ("HatEventer.MsgRegisterReq", b"\x80\x80", "ends at byte 1, but 1 bytes follow"),

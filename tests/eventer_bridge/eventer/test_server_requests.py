@@ -10,14 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge import chatter, limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.chatter import sbs
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.errors import StorageError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer import codec
+from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.messages import (
     MsgEventsNotify,
     MsgInitReq,
@@ -27,6 +29,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
 )
+from eventer_bridge.eventer.server import by_token
 from eventer_bridge.model import (
     BinaryPayload,
     EventId,
@@ -41,6 +44,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.net.stream import Pause
+from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
     Peer,
     closed,
@@ -124,6 +128,90 @@ async def test_a_wrong_registration_fails_and_the_connection_goes_on(
         peer.connection.send(REGISTER_REQ, data)
         assert await peer.register(register_event("a"))
         assert server.stats.rejected.total() == 2
+
+
+async def test_refusals_that_wait_for_their_answer_hold_the_client_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
+    address = chatter.Address("127.0.0.1", 0)
+    async with (
+        SlowBackend() as backend,
+        running(backend) as core,
+        await eventer_server.listen(core, address, by_token(None)) as server,
+        initialised(server) as peer,
+    ):
+        while not backend.asked:  # connected
+            await asyncio.sleep(0.001)
+        backend.is_slow = True
+        peer.send(MsgRegisterReq((register_event("a"),)), last=False)
+        for _ in range(20):
+            peer.connection.send(REGISTER_REQ, json_payload(b""), last=False)
+        [connection] = server.connections
+        while Pause.REGISTRATIONS_FULL not in connection.pauses:
+            await asyncio.sleep(0.001)
+        assert server.stats.rejected.total() == 3
+        backend.commits[0].set_result(None)
+        answers = [(await peer.receive(MsgRegisterRes))[0].events is None for _ in range(21)]
+        assert answers == [False, *[True] * 20]
+
+
+async def test_a_full_core_takes_one_registration_of_each_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However much came from it in this turn."""
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
+    monkeypatch.setattr(limits, "MAX_GATHERED_EVENTS", 4)
+    address = chatter.Address("127.0.0.1", 0)
+    async with (
+        SlowBackend() as backend,
+        running(backend) as core,
+        await eventer_server.listen(core, address, by_token(None)) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        peers = [await stack.enter_async_context(initialised(server)) for _ in range(10)]
+        while len(backend.asked) < len(peers):  # connected
+            await asyncio.sleep(0.001)
+        backend.is_slow = True
+        for peer in peers:
+            for _ in range(30):
+                peer.send(MsgRegisterReq([register_event("a")] * 2), last=False)
+        while not all(Pause.CORE_FULL in i.pauses for i in server.connections):
+            await asyncio.sleep(0.001)
+        # one filled it with what it had gathered
+        assert core.pending_events <= limits.MAX_PENDING_EVENTS + 4 + 2 * (len(peers) - 1)
+        backend.is_slow = False
+        backend.commits[0].set_result(None)  # or else closing waits for it
+        for peer in peers:
+            answers = [(await peer.receive(MsgRegisterRes))[0].events for _ in range(30)]
+            assert all(answers)
+
+
+async def test_a_refusal_is_logged_though_its_client_has_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It asked for no answer: the log is the only place that says so."""
+    caplog.set_level(logging.INFO, "eventer_bridge")
+    address = chatter.Address("127.0.0.1", 0)
+    async with (
+        SlowBackend() as backend,
+        running(backend) as core,
+        await eventer_server.listen(core, address, by_token(None)) as server,
+    ):
+        async with initialised(server) as peer:
+            while not backend.asked:  # connected
+                await asyncio.sleep(0.001)
+            backend.is_slow = True
+            peer.send(MsgRegisterReq((register_event("a"),)))
+            while not backend.commits:
+                await asyncio.sleep(0.001)
+        await closed(server, "peer closed")
+        backend.commits[0].set_exception(StorageError("the disk is full"))
+        while not server.stats.rejected.total():
+            await asyncio.sleep(0.001)
+    [record] = [i for i in caplog.records if i.message == "registration refused"]
+    assert record.__dict__["client"] == "gui/1"
+    assert record.__dict__["reason"] == "the disk is full"
 
 
 async def test_lines_of_the_log_do_not_grow_with_what_is_refused(
@@ -412,19 +500,20 @@ async def test_a_full_core_stops_reading_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
+    monkeypatch.setattr(limits, "MAX_GATHERED_EVENTS", 4)
     async with serving(tmp_path / "store") as (server, core), contextlib.AsyncExitStack() as stack:
-        peers = [await stack.enter_async_context(initialised(server)) for _ in range(3)]
+        peers = [await stack.enter_async_context(initialised(server)) for _ in range(10)]
         most_pending = 0
-        for _ in range(200):
+        for _ in range(60):
             for peer in peers:
                 peer.send(MsgRegisterReq([register_event("a")] * 2), last=False)
-        for _ in range(200):
+        for _ in range(60):
             for peer in peers:
                 response, _ = await peer.receive(MsgRegisterRes)
                 assert response.events is not None
                 most_pending = max(most_pending, core.pending_events)
-        # each of them was stopped by the registration that filled it
-        assert 0 < most_pending <= limits.MAX_PENDING_EVENTS + 2 * len(peers)
+        # each of them was stopped by the registrations that filled it
+        assert 0 < most_pending <= limits.MAX_PENDING_EVENTS + 4 * len(peers)
 
 
 async def test_answers_that_are_not_read_stop_the_queries(

@@ -189,7 +189,7 @@ async def test_a_module_that_never_gives_way_ends_the_engine(
         assert await stored(core) == []
         assert await last_state(core) == "STOPPED"
     reasons = [str(i.exc_info[1]) for i in caplog.records if i.exc_info is not None]
-    assert f"module {NAME} goes on although it was interrupted" in reasons
+    assert f"module {NAME} keeps running although it was interrupted" in reasons
 
 
 async def test_stopping_does_not_wait_for_a_module_that_never_gives_way(

@@ -20,15 +20,15 @@ async def nothing(*_: object) -> None:
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({}, "'{name}' is no module of an engine: it has no json_schema"),
-        ({"json_schema": {}}, "'{name}' is no module of an engine: it has no create"),
+        ({}, "'{name}' is not an engine module: it has no json_schema"),
+        ({"json_schema": {}}, "'{name}' is not an engine module: it has no create"),
         (
             {"json_schema": {"type": 1}, "create": nothing},
             "'{name}' has no valid json_schema: 1 is not valid under any of the given schemas",
         ),
         (
             {"json_schema": 1, "create": nothing},
-            "'{name}' has no valid json_schema: it is no mapping",
+            "'{name}' has no valid json_schema: it is not a mapping",
         ),
     ],
 )
@@ -67,8 +67,8 @@ async def test_a_wrong_configuration() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda _: None, "create gave no Module"),
-        (lambda i: WrongSubscription(i, value=[("*",)]), "its subscription is no Subscription"),
+        (lambda _: None, "create returned no Module"),
+        (lambda i: WrongSubscription(i, value=[("*",)]), "its subscription is not a Subscription"),
         (lambda i: WrongSubscription(i, value=None), "ZeroDivisionError: division by zero"),
     ],
 )

@@ -114,7 +114,7 @@ async def test_too_many_additions_are_refused(monkeypatch: pytest.MonkeyPatch) -
     async with running(EVERYTHING) as (core, [module]):
         module.on_process = answering({("a",): [("b",)] * 10})
         with pytest.raises(
-            LimitError, match=r"^a session with what modules added has more than 10"
+            LimitError, match=r"^a session with the events that modules added has more than 10"
         ):
             await register(core, register_event("a"))
         assert await stored(core) == []

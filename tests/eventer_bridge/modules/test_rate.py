@@ -129,11 +129,11 @@ async def test_windows_end_in_vain_while_the_server_is_not_operational(
         await register(core, register_event("a", "x"))
         session = core.register(CONNECTION, [register_event("hold")])
         stopping = asyncio.ensure_future(core.stop())
-        while "window is skipped" not in caplog.messages:
+        while "window skipped" not in caplog.messages:
             await asyncio.sleep(0.005)
         released.set()
         await stopping
         assert session.committed.exception() is None
     assert "server is STOPPING, not OPERATIONAL" in {
-        vars(i)["reason"] for i in caplog.records if i.message == "window is skipped"
+        vars(i)["reason"] for i in caplog.records if i.message == "window skipped"
     }

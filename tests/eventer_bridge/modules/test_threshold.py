@@ -191,7 +191,7 @@ async def test_several_thresholds() -> None:
     with pytest.raises(
         ModuleError,
         match=r"ModuleError: thresholds\[0\] and thresholds\[2\] could raise the same alarm:"
-        r" expected another alarm_prefix$",
+        r" expected different values of alarm_prefix$",
     ):
         async with running_engine(conf(low, high, {**low, "limit": 7})):
             pass
@@ -231,7 +231,9 @@ async def test_alarms_that_are_none_of_ours(caplog: pytest.LogCaptureFixture) ->
         await register(core, RegisterEvent(alarm_type, None, payload))
     await core.async_close()
     assert await restarts.states(*(reading(81, f"u{i}") for i in range(3))) == ["RAISED"] * 2
-    assert [i.message for i in caplog.records] == ["latest event of an alarm is none of ours"]
+    assert [i.message for i in caplog.records] == [
+        "latest event of an alarm is not from this module"
+    ]
     await restarts.backend.async_close()
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import pytest
 
 from eventer_bridge import limits, net, tls
-from eventer_bridge.net import Acceptor, Admission, Bounds, Place
+from eventer_bridge.net import Acceptor, Admission, Bounds, Slot
 from eventer_bridge.net.stats import ServerStats
 from tests.support.certificates import Certificates, make_certificates
 
@@ -25,19 +25,19 @@ N_SILENT: Final = 20
 class Echo(asyncio.Protocol):
     """Sends back what comes; whoever sends "hello" first is known."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._place.when_taken(self._transport.abort)
+        self._slot.when_taken(self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if data != b"hello" or self._place.establish():
+        if data != b"hello" or self._slot.establish():
             self._transport.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._place.release()
+        self._slot.release()
 
 
 class Running:

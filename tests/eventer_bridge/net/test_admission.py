@@ -1,4 +1,4 @@
-"""Who gets a place, and whose place is taken away."""
+"""Who gets a slot, and whose slot is taken away."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.net.admission import Admission, Place, RefusedError
+from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.quota import Bounds, Quota
 from eventer_bridge.net.stats import ServerStats
 
@@ -19,18 +19,18 @@ class Peers:
     def __init__(self, bounds: Bounds) -> None:
         self.admission = Admission(bounds)
         self.stats = ServerStats()
-        self.closed: list[Place] = []
+        self.closed: list[Slot] = []
 
-    async def enter(self, host: str, *, is_silent: bool = False) -> Place:
+    async def enter(self, host: str, *, is_silent: bool = False) -> Slot:
         async with asyncio.timeout(10):
-            place = await self.admission.enter(host, f"{host}:1", self.stats, lambda: not is_silent)
-        place.when_taken(self._closer(place))
-        return place
+            slot = await self.admission.enter(host, f"{host}:1", self.stats, lambda: not is_silent)
+        slot.when_taken(self._closer(slot))
+        return slot
 
-    def _closer(self, place: Place) -> Callable[[], None]:
+    def _closer(self, slot: Slot) -> Callable[[], None]:
         def close() -> None:
-            self.closed.append(place)
-            place.release()
+            self.closed.append(slot)
+            slot.release()
 
         return close
 
@@ -155,13 +155,13 @@ async def test_known_ones_are_bounded_and_do_not_make_room() -> None:
 async def test_a_wire_may_have_a_quota_of_its_own() -> None:
     peers = Peers(Bounds(9, 9, 3, 9))
     quota = Quota(2, 1)
-    places = [await peers.enter(f"192.0.2.{i}") for i in (1, 1, 2, 3)]
-    assert [i.establish(quota) for i in places] == [True, False, True, False]
-    places[0].release()
-    assert places[1].establish(quota)
-    assert places[3].establish()
-    places[1].release()
-    places[2].release()
+    slots = [await peers.enter(f"192.0.2.{i}") for i in (1, 1, 2, 3)]
+    assert [i.establish(quota) for i in slots] == [True, False, True, False]
+    slots[0].release()
+    assert slots[1].establish(quota)
+    assert slots[3].establish()
+    slots[1].release()
+    slots[2].release()
     rest = [await peers.enter(f"192.0.2.{i}") for i in (4, 5)]
     assert [i.establish(quota) for i in rest] == [True, True]
 
@@ -194,12 +194,12 @@ async def test_who_guesses_has_its_place_until_the_answer_is_due(
     monkeypatch.setattr(limits, "FREE_LOGIN_FAILURES", 1)
     monkeypatch.setattr(limits, "LOGIN_FAILURE_PERIOD_S", 0.2)
     peers = Peers(Bounds(9, 1, 9, 9))
-    place = await peers.enter("192.0.2.1")
-    assert place.login_failed() == 0.0
-    place.release()
-    place = await peers.enter("192.0.2.1")
-    assert 0 < place.login_failed() <= 0.2
-    place.release()
+    slot = await peers.enter("192.0.2.1")
+    assert slot.login_failed() == 0.0
+    slot.release()
+    slot = await peers.enter("192.0.2.1")
+    assert 0 < slot.login_failed() <= 0.2
+    slot.release()
     assert peers.stats.connections == 0
     # to leave and come back is no quicker
     with pytest.raises(RefusedError):

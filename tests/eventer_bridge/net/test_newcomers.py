@@ -35,5 +35,5 @@ def test_as_a_list_that_is_searched(steps: list[tuple[str, str, int]]) -> None:
             first = {a: min((e in has_sent, e) for e, i in model if i == a)[1] for a in counts}
             largest = {first[a] for a in counts if counts[a] == newcomers.largest_count}
             if address == "a":  # not asked each time: it is told only then
-                assert {a: newcomers.first_to_go(a) for a in counts} == first
-            assert newcomers.first_to_go_of_largest() in largest
+                assert {a: newcomers.victim(a) for a in counts} == first
+            assert newcomers.victim_of_largest() in largest

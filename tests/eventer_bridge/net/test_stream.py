@@ -13,11 +13,14 @@ import msgspec
 import pytest
 
 from eventer_bridge import chatter, limits
+from eventer_bridge.chatter.codec import Msg
 from eventer_bridge.net.stream import Pause
+from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.rsb import transport as rsb
 from mariner.client.connection import ServerConnection
 from mariner.server.connection import ClientConnection
 from tests.eventer_bridge.chatter.peers import ANY, Recorder, connected, listening
+from tests.eventer_bridge.chatter.peers import RawPeer as RawChatterPeer
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, frame, register_req
@@ -106,7 +109,7 @@ async def test_who_connected_learns_why_it_was_lost() -> None:
         await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
         client._transport.write(b"x")
         await client.lost
-        assert client.close_reason == "connection reset by peer"
+        assert client.close_text == "connection reset by peer"
         connection, _ = await chatter.connect(ANY._replace(port=port), Recorder)
         connection.send("T.A", b"")
         await connection.lost
@@ -116,6 +119,44 @@ async def test_who_connected_learns_why_it_was_lost() -> None:
         participant.write(b"x")
         await participant.lost
         assert participant.close_reason == "connection lost"
+
+
+def test_a_reset_that_is_not_noticed_yet_does_not_end_the_sweep() -> None:
+    """Sending our end fails then, with asyncio's own loop."""
+
+    async def close_after_reset() -> None:
+        async with listening() as there, await RawChatterPeer.connect(there.address) as raw:
+            raw.send(Msg(1, 1, True, True, False, "T.A", b""))
+            connection = (handler := await there.handlers.get()).connection
+            message = await handler.messages.get()
+            connection.send("T.B", b"", conversation=message.conversation)  # it has to be read
+            connection.pause_reading(Pause.USER)
+            tcp = raw.writer.get_extra_info("socket")
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.writer.transport.abort()
+            async with asyncio.timeout(60):
+                while tcp_state(connection._transport) is not TcpState.RESET:
+                    await asyncio.sleep(0.001)
+                connection.close()
+                await connection.lost
+            assert await handler.closed == "closed by this side"
+
+    asyncio.run(close_after_reset())
+
+
+async def test_nothing_is_sent_behind_the_end() -> None:
+    class Closing(Recorder):
+        def on_message(self, message: chatter.Message) -> None:
+            self.connection.close()
+
+    async with listening(Closing) as there, await RawChatterPeer.connect(there.address) as raw:
+        pings = [Msg(i, i, True, True, False, "HatChatter.Ping", b"") for i in (1, 3)]
+        raw.send(pings[0], Msg(2, 2, True, True, True, "T.A", b""), pings[1])
+        pong = await raw.receive()
+        assert (pong.type, pong.first) == ("HatChatter.Pong", 1)
+        assert await raw.is_closed_by_peer()
+        raw.writer.write_eof()
+        assert await (await there.handlers.get()).closed == "closed by this side"
 
 
 async def test_over_tls_what_came_before_the_end_is_heard(tmp_path: Path) -> None:

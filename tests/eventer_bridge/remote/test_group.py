@@ -127,13 +127,13 @@ async def test_configured_replications_are_members() -> None:
         ({"server_id": 2, "eventer_server": {"host": "a", "port": 0}}, "Expected `int` >= 1"),
         (
             {"server_id": 1, "eventer_server": {"host": "a", "port": 1}},
-            "server_id 1 is the one of this server",
+            "server_id 1 is that of this server",
         ),
         (
             {"server_id": 2, "eventer_server": {"host": "a", "port": 1}, "server_token": "x"},
             "server 2 has another token",
         ),
-        ({"server_id": 2, "eventer_server": None}, "server 2 wants TLS: list it in replication"),
+        ({"server_id": 2, "eventer_server": None}, "server 2 requires TLS: list it in replication"),
     ],
 )
 async def test_who_is_not_replicated(

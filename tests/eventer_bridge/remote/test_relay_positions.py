@@ -55,11 +55,11 @@ async def test_the_last_events_were_lost(tmp_path: Path, caplog: pytest.LogCaptu
             for lost in (1, 2, N_SESSIONS, 1_000_000):
                 told = RelayPosition(EventId(1, session_id + lost, 1), last.timestamp)
                 assert await resume(connected, told) == EventId(1, session_id, INT64_MAX)
-            assert caplog.records[-1].__dict__["goes_on_after"] == session_id
+            assert caplog.records[-1].__dict__["continues_after"] == session_id
             # none of this server's events was there at that time
             before = Timestamp(0, 0)
             assert await resume(connected, RelayPosition(EventId(1, session_id, 1), before)) is None
-            assert caplog.records[-1].__dict__["goes_on_after"] is None
+            assert caplog.records[-1].__dict__["continues_after"] is None
         first = await relay_positions.resume(
             connected, {2: RelayPosition(EventId(2, 17, 1), LATER)}
         )  # a server of which nothing is there any more

@@ -181,7 +181,7 @@ async def test_a_wrong_identifier_is_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def told() -> list[logging.LogRecord]:
-        return [i for i in caplog.records if "is not known at" in i.message]
+        return [i for i in caplog.records if "is unknown at" in i.message]
 
     caplog.set_level(logging.INFO)
     async with hat_event_server(tmp_path, server_id=7) as hat:
@@ -194,7 +194,7 @@ async def test_a_wrong_identifier_is_told_of(
                 caplog.clear()
         [record] = told()
         assert record.levelno == logging.WARNING
-        assert record.message == f"server 8 is not known at {hat.host}:{hat.port}"
+        assert record.message == f"server 8 is unknown at {hat.host}:{hat.port}"
         assert record.__dict__["known"] == [7]
 
 

@@ -137,8 +137,8 @@ async def test_a_replica_does_not_mix(
     session = damage.kept[-1].id.session
     assert span.last < session
     assert reason == (
-        f"it was restored: its history {told.id} has that of before, {span.id}, up to session"
-        f" {span.last}, and session {session} of it was followed"
+        f"it was restored: its history {told.id} continues {span.id} from session"
+        f" {span.last}, but that was followed up to session {session}"
     )
     assert f"history {told.id} begins" in damage.printed
     assert f"server 1 has nothing behind session {span.last};" in damage.printed
@@ -223,7 +223,7 @@ async def test_a_copy_that_is_set_back_by_hand(
         await register(source, ["2"])  # past it
         assert (await events_of(source, 1))[-1].id.session > 1_000 > kept[-1].id.session
         async with event_server(tmp_path, 2, remotes={1: port}) as replica:
-            assert "is another one there" in await until_refused(caplog)
+            assert "is a different one there" in await until_refused(caplog)
             assert await events_of(replica, 1) == kept
 
 

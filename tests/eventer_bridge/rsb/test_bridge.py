@@ -295,7 +295,7 @@ async def test_an_event_that_is_refused_costs_the_others_nothing(
         assert stats(gateway).rejected == {"invalid event": 2}
         kept = [i["payload"]["data"]["rsb"]["sequence"] for i in await stored(gateway)]
         assert kept == [1, 4]
-    records = [i for i in caplog.records if i.message == "RSB event is not registered"]
+    records = [i for i in caplog.records if i.message == "RSB event not registered"]
     assert records[0].__dict__["reason"] == "event type has 65 segments, at most 64 are allowed"
 
 
@@ -328,7 +328,7 @@ async def test_what_cannot_be_sent_is_counted(caplog: pytest.LogCaptureFixture) 
             )
             assert str((await peer.receive()).scope) == "/cmd/"
         assert stats(gateway).unsent == {"nobody there": 1, "invalid": 1}
-    [record] = [i for i in caplog.records if i.message == "event is not sent by RSB"]
+    [record] = [i for i in caplog.records if i.message == "event not sent by RSB"]
     assert "expected true or false" in record.__dict__["reason"]
 
 

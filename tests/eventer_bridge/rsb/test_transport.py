@@ -402,7 +402,7 @@ async def test_a_client_waits_for_its_server(caplog: pytest.LogCaptureFixture) -
             await client.async_close()
 
 
-async def test_the_bus_takes_only_a_part_of_the_places_of_the_process() -> None:
+async def test_the_bus_takes_only_a_part_of_the_slots_of_the_process() -> None:
     admission = Admission(Bounds(100, 100, 8, 8))
     async with await transport.listen(
         "127.0.0.1", 0, Recorder(), stats := RsbStats(), admission=admission

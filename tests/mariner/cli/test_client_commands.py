@@ -146,7 +146,7 @@ async def test_token_file(shell: Shell, tmp_path: Path) -> None:
     assert (await shell.run(*options, MARINER_TOKEN="")).code == 0
     both = await shell.run(*options)
     assert both.code == 2
-    assert "--token and --token-file: only one of them can be given." in both.stderr
+    assert "Give either --token or --token-file, not both." in both.stderr
     path.unlink()
     missing = await shell.run(*options, MARINER_TOKEN="")
     assert missing.code == 2
@@ -192,7 +192,7 @@ async def test_tls(tmp_path: Path) -> None:
     no_key = await shell.run("ping", "--cert", str(made.client_cert))
     assert no_key.code == 2
     assert no_key.stderr == (
-        "mariner: error: a client certificate and its key are needed together\n"
+        "mariner: error: a client certificate and its key must be given together\n"
     )
     no_file = await shell.run("ping", "--tls-ca", str(tmp_path / "none.pem"))
     assert no_file.code == 2
@@ -373,7 +373,7 @@ async def test_server_without_reasons(tmp_path: Path) -> None:
         assert unknown.code == 1
         assert unknown.stdout == ""
         assert unknown.stderr == (
-            "mariner: error: query_res: events that were not asked for:"
+            "mariner: error: query_res: events that were not requested:"
             " the server does not know 'payload'\n"
         )
         assert (await shell.run("ping", "--count", "1")).code == 0
@@ -469,10 +469,10 @@ async def test_query_table(shell: Shell) -> None:
         (["--from", "noon"], "Invalid value for '--from': 'noon': expected ISO 8601"),
         (["--id", "1/2"], "Invalid value for '--id': '1/2': expected SERVER/SESSION/INSTANCE"),
         (["--payload", "{"], "Invalid value for '--payload': expected JSON: Input data was"),
-        (["latest", "--id", "1/2/3"], "--id has no meaning for a query of 'latest'."),
-        (["server", "--unique-type"], "--unique-type has no meaning for a query of 'server'."),
-        (["latest", "--from", "1"], "--from has no meaning for a query of 'latest'."),
-        (["server", "--type", "a"], "--type has no meaning for a query of 'server'."),
+        (["latest", "--id", "1/2/3"], "--id does not apply to a query of 'latest'."),
+        (["server", "--unique-type"], "--unique-type does not apply to a query of 'server'."),
+        (["latest", "--from", "1"], "--from does not apply to a query of 'latest'."),
+        (["server", "--type", "a"], "--type does not apply to a query of 'server'."),
         (["server"], "A query of 'server' needs --server-id."),
         (["newest"], "'newest' is not one of 'latest', 'timeseries', 'server'"),
     ],

@@ -203,8 +203,11 @@ async def test_tls(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (["ping", "--dialect", "old"], "'old' is not one of 'current', 'classic'"),
-        (["query", "latest", "--id", "1/2/3"], "--id has no meaning for a query of 'latest'."),
-        (["query", "--token", "a", "--token-file", "b"], "only one of them can be given."),
+        (["query", "latest", "--id", "1/2/3"], "--id does not apply to a query of 'latest'."),
+        (
+            ["query", "--token", "a", "--token-file", "b"],
+            "Give either --token or --token-file, not both.",
+        ),
         (["register", "--batch", "0"], "Invalid value for '--batch'"),
     ],
 )
@@ -295,11 +298,11 @@ async def test_notifications_that_nobody_takes_hold_the_server_back() -> None:
                 timestamps = await client.register([RegisterEvent(("a",), None, payload)])
                 assert timestamps[0].id.session, i
             connection = watcher.client._connection  # type: ignore[attr-defined]  # not of every client
-            while not connection._pauses:
+            while not connection.pauses:
                 await asyncio.sleep(0.001)
             heard = 0
             async for events in watcher.events():
                 heard += len(events)
                 if heard == count:
                     break
-            assert connection._pauses == set()
+            assert connection.pauses == set()

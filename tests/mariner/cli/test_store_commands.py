@@ -127,7 +127,7 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
         assert "the event store is in use by" in in_use
         assert fails(1, "backup", "--conf", conf, backup) == f"{backup}: exists already"
         within = tmp_path / "events" / "checkpoint-monday"
-        refused = f"{within}: is in the event store {tmp_path / 'events'}: name a place outside it"
+        refused = f"{within}: is in the event store {tmp_path / 'events'}: choose a path outside it"
         assert fails(1, "backup", "--conf", conf, within) == refused
         assert fails(1, "restore", backup, within) == refused
         assert not within.exists()
@@ -229,7 +229,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
         ("backup", none, tmp_path / "x"),
         ("restore", none, tmp_path / "x"),
     ):
-        assert fails(1, *command) == f"{none}: no event store: no such directory"
+        assert fails(1, *command) == f"{none}: not an event store: no such directory"
     (tmp_path / "notes").touch()
     text = f"{tmp_path}: damaged, or not an event store: no file CURRENT"
     assert fails(1, "store", "verify", tmp_path) == text

@@ -224,7 +224,7 @@ async def test_a_server_that_does_not_know_the_conditions(tmp_path: Path) -> Non
             "payload": {"payload": JsonPayload.of(1)},
             "unique_type": {"unique_type": True},
         }
-        text = "query_res: events that were not asked for: the server does not know '{}'"
+        text = "query_res: events that were not requested: the server does not know '{}'"
         for name, condition in refused.items():
             params: Any = {"event_types": [("a",)], **condition}
             with pytest.raises(RemoteProtocolError) as e:
@@ -479,7 +479,7 @@ async def test_not_a_mariner_server() -> None:
         peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with scripted(script) as server:
-        with pytest.raises(ConnectError, match="did not keep to the protocol: frame header"):
+        with pytest.raises(ConnectError, match="violated the protocol: frame header"):
             await server.connect()
 
 
@@ -551,7 +551,7 @@ async def test_invalid_message() -> None:
     async with scripted(script) as server, await server.connect() as conn:
         await conn.wait_closed()
     assert conn.close_reason is not None
-    assert conn.close_reason.startswith("the server did not keep to the protocol: status: /status")
+    assert conn.close_reason.startswith("the server violated the protocol: status: /status")
 
 
 async def test_answer_of_another_kind() -> None:
@@ -597,7 +597,7 @@ async def test_latest_of_a_server_that_knows_no_pages_of_it() -> None:
     async with scripted(script) as server, await server.connect() as conn:
         events = aiter(conn.query_all(QueryLatestParams()))
         await anext(events)
-        with pytest.raises(RemoteProtocolError, match="ask for fewer types"):
+        with pytest.raises(RemoteProtocolError, match="query fewer types"):
             await anext(events)
 
 

@@ -196,7 +196,7 @@ def test_rsb() -> None:
         ),
         (
             changed("clients", 0, "certificate", to="app"),
-            "clients[0].certificate: expected mariner.tls.client_ca beside it",
+            "clients[0].certificate: requires mariner.tls.client_ca",
         ),
         (
             changed("schemas", to=[{"$id": "urn:x", "type": "nothing"}]),
@@ -249,10 +249,10 @@ def test_monitor() -> None:
 @pytest.mark.parametrize(
     ("conf", "problem"),
     [
-        (with_monitor(), "event_core.eventer_server: missing, expected beside monitor"),
+        (with_monitor(), "event_core.eventer_server: missing, required with monitor"),
         (
             with_monitor(host="::"),
-            "event_core.eventer_server.host: '::': expected the name or address that",
+            "event_core.eventer_server.host: '::': expected the name or address at which",
         ),
         (
             with_monitor({"host": "127.0.0.1", "port": 23010}, host="gateway-1"),

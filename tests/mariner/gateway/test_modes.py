@@ -66,7 +66,7 @@ async def test_a_store_that_was_open_to_others_is_closed_to_them(
     caplog.set_level("INFO")
     async with await rocksdb.create(store):
         assert mode(store) == 0o700
-        told = [i for i in caplog.records if "no longer have rights" in i.message]
+        told = [i for i in caplog.records if "can no longer access" in i.message]
         # the directory, and all but the LOG: RocksDB began another when it was looked at
         assert [vars(i)["files"] for i in told] == [n_files]
         assert mode(store / "IDENTITY") == 0o600  # RocksDB does not write it anew

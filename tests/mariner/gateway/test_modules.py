@@ -165,10 +165,7 @@ def test_a_good_configuration() -> None:
         ),
         (
             {"module": "json"},
-            [
-                "event_core.modules[0].module: 'json' is no module of an engine: it has no"
-                " json_schema"
-            ],
+            ["event_core.modules[0].module: 'json' is not an engine module: it has no json_schema"],
         ),
         (
             {"module": "eventer_bridge.modules.threshold"},

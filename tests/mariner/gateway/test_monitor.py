@@ -354,4 +354,4 @@ async def test_not_a_monitor_server(caplog: pytest.LogCaptureFixture) -> None:
                 await attempts.get()
             assert running.core.status is Status.STANDBY
     reasons = [vars(i).get("reason") for i in caplog.records]
-    assert "closed without a word, is it a monitor server?" in reasons
+    assert "closed without an answer: is it a monitor server?" in reasons

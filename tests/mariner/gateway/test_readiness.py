@@ -154,7 +154,7 @@ async def test_a_thread_that_ended_without_a_word(
 
     async with serving(tmp_path) as gateway:
         await until_ready(gateway)
-        monkeypatch.setattr(Retention, "_ext_look", ext_look)
+        monkeypatch.setattr(Retention, "_ext_pass", ext_look)
         assert "a thread of the event store ended" in await until_not_ready(gateway)
 
 

@@ -289,7 +289,7 @@ async def test_ids_begin_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptu
                 for connected in (peer, *watchers):
                     await receive_end(connected)
                     connected.writer.close()
-                [told] = [i for i in caplog.records if "does not go on where it was" in i.message]
+                [told] = [i for i in caplog.records if "does not continue its history" in i.message]
                 assert told.levelno == logging.ERROR
                 assert "was followed up to session" in told.__dict__["reason"]
                 watchers = [

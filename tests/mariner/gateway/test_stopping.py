@@ -40,7 +40,7 @@ async def test_a_signal_ends_it_whatever_hangs(
     with pytest.raises(ChildError, match=f"exit code {stopping.EXIT_STUCK}\n") as caught:
         await break_it(tmp_path, fault, number)
     log = str(caught.value)
-    assert f'and is ended", "waited_s": 1.0, "waits_for": "{waits_for}"' in log
+    assert f'does not stop: ending it", "waited_s": 1.0, "waits_for": "{waits_for}"' in log
     assert f'"thread_name": "{thread}", "stack": "' in log
     assert "(faulty.py:" in log
 

@@ -16,7 +16,7 @@ from tests.eventer_bridge.rsb.samples import sample
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
-REFUSAL = "more are allowed this client (max_event_types: 3)"
+REFUSAL = "more are allowed for this client (max_event_types: 3)"
 """Of a client with a quota of 3."""
 
 OTHER = {**APP, "name": "other", "token": "other"}

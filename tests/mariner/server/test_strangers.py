@@ -132,7 +132,7 @@ async def test_who_knows_the_token_gets_in_among_silent_ones(
 
 
 @pytest.mark.parametrize("log_in", [log_in_mariner, log_in_eventer])
-async def test_whose_place_is_taken_as_it_connects_is_closed(
+async def test_whose_slot_is_taken_as_it_connects_is_closed(
     log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", 3)

@@ -386,7 +386,7 @@ def test_properties_of_other_branches_are_ignored(message: str, expected: Messag
         ),
         (
             ping("[" * 300 + "]" * 300),
-            "ping_req: (root): wrong, and nested too deeply to tell where",
+            "ping_req: (root): invalid, and nested too deeply to say where",
         ),
         ('{"msg_type":["ping_req"]}', f"message: /msg_type: is array, expected one of {TYPES}"),
         (

@@ -47,7 +47,7 @@ def test_many_small_become_few_large(tmp_path: Path) -> None:
     fill(tmp_path, EVENTS, 50)
     steps: list[tuple[int, int]] = []
     done = compact.compact(str(tmp_path), on_progress=lambda *step: steps.append(step))
-    assert done == Compacted(replaced=20, made=1, deleted=0)
+    assert done == Compacted(replaced=20, written=1, deleted=0)
     assert steps == [(0, 20), (20, 20)]
     assert stored(tmp_path) == rows_of(EVENTS)
     assert compact.compact(str(tmp_path)) == Compacted(0, 0, 0)
@@ -80,7 +80,7 @@ def test_large_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     fill(tmp_path, EVENTS[:60], 60)
     fill(tmp_path, EVENTS[60:500], 40)
     large = manifest.load(Files(str(tmp_path))).segments[0]
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=10, made=5, deleted=0)
+    assert compact.compact(str(tmp_path)) == Compacted(replaced=10, written=5, deleted=0)
     after = manifest.load(Files(str(tmp_path))).segments
     assert after[0] == large
     # the last one found no other
@@ -101,11 +101,11 @@ def test_what_is_read_at_once_is_bounded_in_memory(
         assert 120_000 < segment.raw_bytes < 130_000
     monkeypatch.setattr(limits, "SEGMENT_BYTES", 500_000)
     monkeypatch.setattr(limits, "LARGE_BYTES", 250_000)
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=12, made=3, deleted=0)
+    assert compact.compact(str(tmp_path)) == Compacted(replaced=12, written=3, deleted=0)
     assert stored(tmp_path) == rows_of(events)
     monkeypatch.setattr(limits, "LARGE_BYTES", 100_000)
     fill(tmp_path, EVENTS[120:140], 10)
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=2, made=1, deleted=0)
+    assert compact.compact(str(tmp_path)) == Compacted(replaced=2, written=1, deleted=0)
 
 
 def test_segments_that_fail_do_not_keep_others_from_it(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_segments_that_fail_do_not_keep_others_from_it(tmp_path: Path) -> None:
     assert stored(tmp_path) == rows_of(days)
 
 
-def test_what_arrow_cannot_combine_is_told(tmp_path: Path) -> None:
+def test_what_arrow_cannot_merge_is_told(tmp_path: Path) -> None:
     fill(tmp_path, EVENTS, 500)
     path = tmp_path / min(named(tmp_path))
     read = pq.ParquetFile(path).read()
@@ -153,7 +153,7 @@ def test_in_an_object_store(root: str) -> None:
         LakeWriter(root).commit([written], batch_id)
         LakeWriter(root).commit([written], batch_id)
     assert info(root).rows == 410
-    assert compact.compact(root, grace_s=NOW) == Compacted(replaced=4, made=1, deleted=4)
+    assert compact.compact(root, grace_s=NOW) == Compacted(replaced=4, written=1, deleted=4)
     found = manifest.load(files)
     assert segments.read(files, list(found.segments)).num_rows == 410
     kept = {i.path for i in files.walk()} - {"_lock"}
@@ -207,7 +207,7 @@ def test_of_two_compactions_the_second_drops_its_work(tmp_path: Path) -> None:
         return found
 
     def rewrite() -> None:
-        done.append(compact._replace(files, group, compact._combine(files, group)))
+        done.append(compact._replace(files, group, compact._merge(files, group)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "read", read_and_meet)

@@ -130,7 +130,7 @@ def test_a_store_that_was_restored_is_told(spark: SparkSession, tmp_path: Path) 
     before = stored(Path(root))
     with registering(tmp_path) as (source, register):
         register(3)
-        with pytest.raises(LakeError, match=rf"that of before, {first}, up to session.*a new lake"):
+        with pytest.raises(LakeError, match=rf"continues {first} from session.*a new lake"):
             ingest(spark, root, source)
         assert ingest(spark, shorter, source) > 0
         assert values(Path(shorter)) == {"1", "3"}
@@ -148,7 +148,7 @@ def test_a_store_that_was_made_anew_is_told(spark: SparkSession, tmp_path: Path)
     before = stored(root)
     assert position.timestamp == max(times.from_datetime(i["timestamp"]) for i in before)
     shutil.rmtree(tmp_path / "events")
-    message = rf"server 1: its history is .*, and {position.history_id} was followed"
+    message = rf"server 1: its history is .*, but {position.history_id} was followed"
     with registering(tmp_path) as (source, register):
         for value in range(10):
             register(value)

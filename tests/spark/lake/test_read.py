@@ -54,7 +54,7 @@ def test_only_the_files_of_a_time_are_opened(spark: SparkSession, lake: Path) ->
     first = times.from_datetime(datetime(2025, 1, 2, tzinfo=UTC))
     time = Interval(first, first + 3_600_000_000 - 1)
     frame = read(spark, str(lake), time=time)
-    expected = [i for i in rows_of(EVENTS) if time.holds(times.from_datetime(i["timestamp"]))]
+    expected = [i for i in rows_of(EVENTS) if time.contains(times.from_datetime(i["timestamp"]))]
     assert len(expected) == 18
     assert rows_by_spark(frame) == expected
     assert len(frame.inputFiles()) == 1

@@ -19,7 +19,7 @@ from mariner_spark.errors import LakeError
 from mariner_spark.lake import compact, ingest, manifest, writer
 from mariner_spark.lake.files import Files
 from mariner_spark.lake.read import read
-from mariner_spark.lake.writer import LakeWriter, Written
+from mariner_spark.lake.writer import LakeWriter, TaskResult
 from tests.spark.lake.support import (
     Feed,
     draw_events,
@@ -39,12 +39,12 @@ def run(spark: SparkSession, feed: Feed, root: Path, checkpoint: Path) -> None:
     assert query.awaitTermination(60)
 
 
-def write(root: Path, query_id: str, part: Sequence[Event]) -> Written:
+def write(root: Path, query_id: str, part: Sequence[Event]) -> TaskResult:
     batches = with_no_value(table(part)).to_batches(max_chunksize=7)
     return writer.write_new(Files(str(root)), query_id, batches)
 
 
-def commit(root: Path, batch_id: int, *written: Written | None) -> None:
+def commit(root: Path, batch_id: int, *written: TaskResult | None) -> None:
     LakeWriter(str(root)).commit(list(written), batch_id)
 
 

@@ -230,14 +230,17 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Expected one of --store, --lake and --gateway."),
-        (["--store", "a", "--gateway", "b"], "Expected one of --store, --lake and --gateway."),
+        ([], "Expected exactly one of --store, --lake and --gateway."),
+        (
+            ["--store", "a", "--gateway", "b"],
+            "Expected exactly one of --store, --lake and --gateway.",
+        ),
         (["nothing", "--store", "a"], "'nothing' is not one of 'activity', 'latest', 'values',"),
-        (["--gateway", "here"], "--gateway needs --name: who we are to it."),
+        (["--gateway", "here"], "--gateway needs --name, the name of this client."),
         (["--gateway", "a:b:c", "--name", "a"], "--gateway: 'a:b:c': expected HOST or HOST:PORT"),
         (
             ["--gateway", "a", "--name", "a", "--token", "b", "--token-file", "c"],
-            "only one of them",
+            "Give either --token or --token-file",
         ),
         (["--store", "a", "--from", "yesterday"], "'yesterday': expected ISO 8601"),
         (["--store", "a", "--types", "a/*/b"], "--types"),
@@ -262,7 +265,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
         (["--gateway", "a:99999", "--name", "a"], "host: 'a:99999': expected a number from 1 to"),
         (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
         (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),
-        (["--store", "/nowhere"], "path: /nowhere: no event store: no such directory"),
+        (["--store", "/nowhere"], "path: /nowhere: not an event store: no such directory"),
         (["--lake", "/nowhere"], "/nowhere: no lake: it has no _manifest.json"),
     ],
 )
@@ -308,6 +311,6 @@ def test_nothing_is_made_in_a_store(tmp_path: Path) -> None:
     store = tmp_path / "events"
     fill(store, [])
     page = store / "out" / "report.html"
-    expected = f"{page}: is in the event store {store}: name a place outside it"
+    expected = f"{page}: is in the event store {store}: choose a path outside it"
     assert error_of(run_report("top", "--store", store, "--out", store / "out"), 1) == expected
     assert not page.parent.exists()

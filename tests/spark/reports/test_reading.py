@@ -54,7 +54,7 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     stored = [times.exact_us(i.timestamp) for i in plain_events(N_EVENTS)]
     span = Span(stored[0], stored[-1])
     settings = ReportSettings(span=span, end_us=span.last, depth=2, with_core=False)
-    found = REPORTS[name].make(events, settings).toArrow().to_pylist()
+    found = REPORTS[name].compute(events, settings).toArrow().to_pylist()
     # the command keeps them
     assert found == table(reported.folder, name)
     assert found or name == "gaps"
@@ -65,7 +65,7 @@ def test_the_last_event_of_all(spark: SparkSession, reported: Reported, tmp_path
     append(tmp_path / "lake", stored)
     last = times.to_us(stored[-1].timestamp)
     for source in (
-        EventSource("", place={"store": reported.store}),
+        EventSource("", arguments={"store": reported.store}),
         EventSource("", lake=str(tmp_path / "lake")),
     ):
         for bound, expected in ((None, last), ("2025-01-01T00:00:59", last - 240 * S)):

@@ -25,7 +25,7 @@ def test_nothing_is_reported_of_no_events_in_the_same_columns(
     spark: SparkSession, name: str
 ) -> None:
     settings = ReportSettings(span=Span(), end_us=0, depth=2, with_core=False)
-    none = REPORTS[name].make(frame(spark, []), settings)
+    none = REPORTS[name].compute(frame(spark, []), settings)
     assert rows(none) == []
     assert shape(none.schema) == COLUMNS[name]
 

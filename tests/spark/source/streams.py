@@ -56,13 +56,13 @@ def read_on(reader: StreamReader, start: Offset) -> Iterator[tuple[Offset, list[
 
 
 def read_all(reader: StreamReader, start: Offset | None = None) -> tuple[Offset, list[Row]]:
-    """Where a stream comes to from a place on, and everything that it reads on its way."""
-    place = reader.initialOffset() if start is None else start
+    """The offset that a stream reaches from an offset, and all rows that it reads."""
+    offset = reader.initialOffset() if start is None else start
     rows: list[Row] = []
-    for end, batch in read_on(reader, place):
-        place = end
+    for end, batch in read_on(reader, offset):
+        offset = end
         rows += batch
-    return place, in_order(rows)
+    return offset, in_order(rows)
 
 
 def own(rows: Iterable[Row]) -> list[Row]:

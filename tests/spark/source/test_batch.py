@@ -144,7 +144,7 @@ def test_a_wrong_option_is_told_when_the_frame_is_loaded(
 def test_a_path_that_is_no_store_is_told_before_any_task(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(AnalysisException, match=r"path: .*: no event store: no such directory"):
+    with pytest.raises(AnalysisException, match=r"path: .*: not an event store: no such directory"):
         load(spark, tmp_path / "nothing").toArrow()
 
 

@@ -55,10 +55,10 @@ async def register(running: Gateway, begin: int, end: int, *event_type: str) -> 
             assert (await peer.request(request))["success"]
 
 
-def wait_deleted(running: Gateway, place: Offset, *event_type: str) -> None:
-    """Wait until the events of a type up to a place are gone, and some more."""
+def wait_deleted(running: Gateway, offset: Offset, *event_type: str) -> None:
+    """Wait until the events of a type up to an offset are gone, and some more."""
     given = options.parse(gateway_options(running)).gateway
-    until = decode(place)[1]
+    until = decode(offset)[1]
     params = QueryTimeseriesParams([event_type], order=Order.ASCENDING)
     with Connection(given) as connection:
         while (first := connection.first(params)) is None or not is_behind(first.id, until):
@@ -79,16 +79,16 @@ async def test_events_that_were_deleted_unread_are_told(
         await register(running, 0, 20, "a")
         await register(running, 20, 21, last)
         reader = make_reader(gateway_options(running))
-        place, rows = read_all(reader)
+        offset, rows = read_all(reader)
         assert len(values(rows)) == 21
         await register(running, 21, 150, "a")
-        wait_deleted(running, place, "a")
-        end = next_offset(reader, place)
-        where = place["1"]["session"], place["1"]["instance"]
+        wait_deleted(running, offset, "a")
+        end = next_offset(reader, offset)
+        where = offset["1"]["session"], offset["1"]["instance"]
         with pytest.raises(DataLossError, match=DELETED.format(*where)):
-            reader.partitions(place, end)
+            reader.partitions(offset, end)
         careless = make_reader(gateway_options(running), failOnDataLoss="false")
-        left = values(read_batch(careless, place, end))
+        left = values(read_batch(careless, offset, end))
         assert left[-30:] == [str(i) for i in range(120, 150)]
         reader.stop()
 
@@ -96,14 +96,14 @@ async def test_events_that_were_deleted_unread_are_told(
 async def test_events_that_were_deleted_when_they_were_read_are_no_loss(tmp_path: Path) -> None:
     async with forgetful(tmp_path, "*") as running:
         reader = make_reader(gateway_options(running))
-        place, rows = read_all(reader)
+        offset, rows = read_all(reader)
         for begin in range(0, 200, 20):
             await register(running, begin, begin + 20, "a")
-            place, more = read_all(reader, place)
+            offset, more = read_all(reader, offset)
             rows += more
         wait_deleted(running, {"1": {"session": 1, "instance": 1}}, "a")
         await register(running, 200, 220, "a")
-        place, more = read_all(reader, place)
+        offset, more = read_all(reader, offset)
         assert values(rows + more) == [str(i) for i in range(220)]
         reader.stop()
 
@@ -112,16 +112,16 @@ async def test_numbers_that_a_crash_left_out_are_no_loss(tmp_path: Path) -> None
     async with gateway(tmp_path) as running:
         await register(running, 0, 1, "a")
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         os.kill(running.pid, signal.SIGKILL)
         await running.process.wait()
         port = running.port
     async with gateway(tmp_path, port=port) as running:
         await register(running, 1, 2, "new")
         again = make_reader(gateway_options(running))
-        end, rows = read_all(again, place)
+        end, rows = read_all(again, offset)
         assert values(rows) == ["1"]
-        assert end["1"]["session"] > place["1"]["session"] + 1_000
+        assert end["1"]["session"] > offset["1"]["session"] + 1_000
         again.stop()
     reader.stop()
 
@@ -136,12 +136,12 @@ async def test_numbers_that_a_client_may_not_see_are_no_loss(tmp_path: Path) -> 
     async with gateway(tmp_path, clients=[mine]) as running:
         await register(running, 0, 2, "a")
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         for value in range(2, 40, 2):
             await register(running, value, value + 1, "b")
             await register(running, value + 1, value + 2, "a", str(value % 4))
         await register(running, 40, 41, "a")
-        _, rows = read_all(reader, place)
+        _, rows = read_all(reader, offset)
         assert len(values(rows)) == 20
         reader.stop()
 
@@ -160,11 +160,11 @@ async def test_only_new_types_are_no_loss_for_who_sees_a_part(tmp_path: Path, st
     async with gateway(tmp_path, clients=[MACHINES]) as running:
         await register(running, 0, 20, "machine", "old")
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         for begin in range(20, 50, step):
             await register(running, 0, 1, "hidden")
             await register(running, begin, begin + step, "machine", f"new {begin % 3}")
-        _, rows = read_all(reader, place)
+        _, rows = read_all(reader, offset)
         assert values(rows) == [str(i) for i in range(20, 50)]
         reader.stop()
 
@@ -175,40 +175,40 @@ async def test_a_loss_is_told_to_who_sees_a_part(tmp_path: Path) -> None:
     async with gateway(tmp_path, clients=[MACHINES], core={"backend": backend}) as running:
         await register(running, 0, 20, "machine", "a")
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         await register(running, 20, 150, "machine", "a")
-        wait_deleted(running, place, "machine", "a")
+        wait_deleted(running, offset, "machine", "a")
         with pytest.raises(DataLossError, match=r"^server 1: events behind .* seem to be deleted"):
-            reader.partitions(place, next_offset(reader, place))
+            reader.partitions(offset, next_offset(reader, offset))
         reader.stop()
 
 
-def poll(reader: StreamReader, place: Offset) -> NoReturn:
+def poll(reader: StreamReader, offset: Offset) -> NoReturn:
     while True:
-        assert next_offset(reader, place) == place
+        assert next_offset(reader, offset) == offset
 
 
 async def test_another_store_is_told(tmp_path: Path) -> None:
     async with gateway(tmp_path) as running:
         await register(running, 0, 20, "a")
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         port = running.port
     shutil.rmtree(tmp_path / "events")
     async with gateway(tmp_path, port=port) as running:
         careless = make_reader(gateway_options(running), failOnDataLoss="false")
         with pytest.raises(HistoryError, match=r"^server 1: .*its history is .* was followed"):
-            next_offset(careless, place)
+            next_offset(careless, offset)
         careless.stop()
-        del place["1"]["history"]  # a checkpoint of before
+        del offset["1"]["history"]  # a checkpoint of before
         for changed in (reader, make_reader(gateway_options(running))):
             with pytest.raises(DataLossError, match=r"^server 1: event \d+/\d+, which was read"):
-                poll(changed, place)
+                poll(changed, offset)
             changed.stop()
         now = make_reader(gateway_options(running))
         now.prepareForTriggerAvailableNow()
         with pytest.raises(DataLossError, match="is not there, nor any later one: another store"):
-            next_offset(now, place)
+            next_offset(now, offset)
         careless = make_reader(gateway_options(running), failOnDataLoss="false")
-        assert next_offset(careless, place) == place
+        assert next_offset(careless, offset) == offset
         now.stop()

@@ -111,7 +111,7 @@ def copy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A gateway and its store, as arguments of ``read``."""
     directory = tmp_path_factory.mktemp("filters")
     with asyncio.Runner() as runner:
@@ -126,11 +126,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 @given(data=st.data())
 @few
 def test_queries_of_a_store_and_of_a_gateway(
-    spark: SparkSession, place: dict[str, Any], copy: DataFrame, shape: Shape, data: st.DataObject
+    spark: SparkSession, source: dict[str, Any], copy: DataFrame, shape: Shape, data: st.DataObject
 ) -> None:
     one, other = data.draw(_two)
     expected = shape(copy, one, other)
-    for where in place.values():
+    for where in source.values():
         # ours has no use for it, and has to be right with it
         spark.conf.set(PUSH_DOWN, str(data.draw(st.booleans())).lower())
         try:

@@ -137,8 +137,8 @@ def test_all_options_of_a_stream() -> None:
         }
     )
     parsed.check_stream()
-    places = [("a", 99), ("b", 1234), ("::1", 5), ("fe80::1", 99), ("::2", 99)]
-    assert [(i.host, i.port) for i in parsed.gateways] == places
+    addresses = [("a", 99), ("b", 1234), ("::1", 5), ("fe80::1", 99), ("::2", 99)]
+    assert [(i.host, i.port) for i in parsed.gateways] == addresses
     assert parsed.selection.servers == frozenset((1, -2))
     assert parsed.stream == options.StreamOptions(
         starting=msgspec.json.decode(starting),

@@ -29,7 +29,7 @@ def names(path: Path) -> set[str]:
 
 def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> None:
     before = {i.name: i.stat().st_mtime_ns for i in path.iterdir()}
-    snapshot = snapshots.make(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, driver_process.of_this_process())
     after = {i.name: i.stat().st_mtime_ns for i in path.iterdir() if i != snapshot}
     assert after == before
     linked = {i.name: i.stat().st_ino for i in snapshot.glob("*.sst")}
@@ -46,11 +46,11 @@ def test_a_store_that_nobody_has_open_is_linked_and_not_changed(path: Path) -> N
 def test_snapshots_of_drivers_that_are_gone_are_removed(path: Path) -> None:
     me = driver_process.of_this_process()
     other_life = me._replace(started=me.started - 1)
-    gone = snapshots.make(path, other_life)
-    elsewhere = snapshots.make(path, me._replace(node="else-where"))
+    gone = snapshots.create(path, other_life)
+    elsewhere = snapshots.create(path, me._replace(node="else-where"))
     assert names(path) == {elsewhere.name}
     assert not gone.exists()
-    mine = snapshots.make(path, me)
+    mine = snapshots.create(path, me)
     old = mine.stat().st_mtime - limits.MAX_SNAPSHOT_AGE_S - 10
     os.utime(elsewhere, (old, old))
     snapshots.sweep(path, me)
@@ -61,7 +61,7 @@ def test_another_read_removes_what_is_being_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = driver_process.of_this_process()
-    gone = snapshots.make(path, me._replace(started=me.started - 1))
+    gone = snapshots.create(path, me._replace(started=me.started - 1))
     listed = list(os.scandir(path))
     shutil.rmtree(gone)
     monkeypatch.setattr(os, "scandir", lambda _: iter(listed))
@@ -71,20 +71,20 @@ def test_another_read_removes_what_is_being_looked_at(
 def test_the_oldest_of_very_many_are_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_SNAPSHOTS", 3)
     me = driver_process.of_this_process()
-    made = [snapshots.make(path, me) for _ in range(3)]
+    made = [snapshots.create(path, me) for _ in range(3)]
     for used, snapshot in zip((100, 200, 300), made, strict=True):
         os.utime(snapshot, (used, used))
-    snapshots.use(made[0])
-    last = snapshots.make(path, me)
+    snapshots.touch(made[0])
+    last = snapshots.create(path, me)
     assert names(path) == {made[0].name, made[2].name, last.name}
 
 
 def test_a_machine_without_the_store_is_told(path: Path) -> None:
-    snapshot = snapshots.make(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, driver_process.of_this_process())
     path.rename(path.parent / "elsewhere")
     message = rf"^{path}: is not on this machine \(.+\), which is to read it: every machine of a"
     with pytest.raises(SnapshotError, match=message):
-        snapshots.use(snapshot)
+        snapshots.touch(snapshot)
 
 
 def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
         "import sys, pathlib\n"
         "from mariner_spark.source import driver_process, snapshots\n"
         "me = driver_process.of_this_process()\n"
-        "assert snapshots.make(pathlib.Path(sys.argv[1]), me).is_dir()\n"
+        "assert snapshots.create(pathlib.Path(sys.argv[1]), me).is_dir()\n"
         "print(me.folder)\n"
     )
     command = [sys.executable, "-c", code, str(path)]
@@ -102,7 +102,7 @@ def test_a_driver_removes_its_own_when_it_ends(path: Path) -> None:
 
 
 def test_a_driver_on_another_machine_is_not_noted(path: Path, tmp_path: Path) -> None:
-    snapshots.make(path, DriverProcess("elsewhere", 1, 1, tmp_path / "missing"))
+    snapshots.create(path, DriverProcess("elsewhere", 1, 1, tmp_path / "missing"))
     assert not (tmp_path / "missing").exists()
 
 
@@ -114,7 +114,7 @@ def test_where_no_snapshot_can_be_made_is_told(path: Path, monkeypatch: pytest.M
     with pytest.raises(
         StorageError, match="no snapshot can be made in it: Operation not permitted"
     ):
-        snapshots.make(path, driver_process.of_this_process())
+        snapshots.create(path, driver_process.of_this_process())
     assert names(path) == set()
 
 
@@ -131,6 +131,6 @@ def test_a_store_that_changes_meanwhile_is_tried_again(
         link(source, target)
 
     monkeypatch.setattr(os, "link", link_and_change)
-    snapshot = snapshots.make(path, driver_process.of_this_process())
+    snapshot = snapshots.create(path, driver_process.of_this_process())
     assert (snapshot / "MANIFEST-999999").exists()
     assert names(path) == {snapshot.name}

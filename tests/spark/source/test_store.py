@@ -123,9 +123,9 @@ def is_selected(row: Row, selected: Selection) -> bool:
         (
             selected.types is None or Subscription(selected.types).matches(tuple(row["type"])),
             selected.servers is None or row["server"] in selected.servers,
-            selected.time.holds(times.from_datetime(row["timestamp"])),
+            selected.time.contains(times.from_datetime(row["timestamp"])),
             selected.source is None
-            or (source is not None and selected.source.holds(times.from_datetime(source))),
+            or (source is not None and selected.source.contains(times.from_datetime(source))),
         )
     )
 
@@ -209,7 +209,9 @@ def test_a_snapshot_that_is_gone_is_told(plain: Path) -> None:
 
 
 def test_what_is_no_store_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"^path: .*nothing: no event store: no such directory"):
+    with pytest.raises(
+        OptionError, match=r"^path: .*nothing: not an event store: no such directory"
+    ):
         store.plan(tmp_path / "nothing", driver_process.of_this_process(), Selection(), 1)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from eventer_bridge.model import Event
 from mariner_spark import limits
-from mariner_spark.errors import GatewayAwayError, HistoryError, OptionError
+from mariner_spark.errors import GatewayUnavailableError, HistoryError, OptionError
 from tests.spark.source.streams import (
     gateway_options,
     make_like,
@@ -90,12 +90,12 @@ async def test_what_comes_later_is_read_later(tmp_path: Path) -> None:
     async with gateway(tmp_path) as running:
         await register(running, event("a", value=1), event("b", value=2))
         reader = make_reader(gateway_options(running), types="a")
-        place, rows = read_all(reader)
+        offset, rows = read_all(reader)
         assert values(rows) == ["1"]
         await register(running, event("a", value=3), event("b", value=4))
-        place, rows = read_all(reader, place)
+        offset, rows = read_all(reader, offset)
         assert values(rows) == ["3"]
-        assert next_offset(reader, place) == place
+        assert next_offset(reader, offset) == offset
         reader.stop()
 
 
@@ -142,17 +142,17 @@ async def test_reading_does_not_bring_about_batches(
     async with gateway(tmp_path) as running:
         await register(running, event("a", value=1))
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         await register(running)  # connects and leaves
-        assert next_offset(reader, place) == place
+        assert next_offset(reader, offset) == offset
         await register(running, event("a", value=2))
-        place, rows = read_all(reader, place)
+        offset, rows = read_all(reader, offset)
         assert values(rows) == ["2"]
         assert sum(row["type"] == ["event", "communication", "connected"] for row in rows) >= 2
         await register(running)
-        assert next_offset(reader, place) == place
-        monkeypatch.setattr(limits, "ANNOUNCEMENTS_WAIT_S", 0)  # long enough
-        assert next_offset(reader, place) != place
+        assert next_offset(reader, offset) == offset
+        monkeypatch.setattr(limits, "CONNECTION_EVENTS_WAIT_S", 0)  # long enough
+        assert next_offset(reader, offset) != offset
         reader.stop()
 
 
@@ -163,12 +163,12 @@ async def test_what_is_available_now_has_an_end(tmp_path: Path) -> None:
         reader.prepareForTriggerAvailableNow()
         begin = reader.initialOffset()
         await register(running, event("a", value=10))
-        place, rows = read_all(reader, begin)
+        offset, rows = read_all(reader, begin)
         assert values(rows) == [str(i) for i in range(10)]
         # another run takes the rest, and ends although its own connection was announced
         reader = make_reader(gateway_options(running))
         reader.prepareForTriggerAvailableNow()
-        assert values(read_all(reader, place)[1]) == ["10"]
+        assert values(read_all(reader, offset)[1]) == ["10"]
         reader.stop()
 
 
@@ -176,14 +176,14 @@ async def test_a_gateway_that_is_away_is_waited_for(tmp_path: Path) -> None:
     async with gateway(tmp_path) as running:
         await register(running, event("a", value=1))
         reader = make_reader(gateway_options(running))
-        place, _ = read_all(reader)
+        offset, _ = read_all(reader)
         await register(running, event("a", value=2))
-        end = next_offset(reader, place)
+        end = next_offset(reader, offset)
         port = running.port
         os.kill(running.pid, signal.SIGKILL)
         await running.process.wait()
     assert next_offset(reader, end) == end
-    batch = asyncio.create_task(asyncio.to_thread(read_batch, reader, place, end))
+    batch = asyncio.create_task(asyncio.to_thread(read_batch, reader, offset, end))
     async with gateway(tmp_path, port=port) as running:
         assert values(await batch) == ["2"]
         await register(running, event("a", value=3))
@@ -238,24 +238,24 @@ async def test_events_that_two_gateways_have_are_read_once(tmp_path: Path) -> No
         await register(first, event("a", value=1))
         await register(second, event("a", value=2))
         reader = make_reader(gateway_options(first, second))
-        place, rows = read_all(reader)
+        offset, rows = read_all(reader)
         while len(values(rows)) < 2:
-            place, more = read_all(reader, place)
+            offset, more = read_all(reader, offset)
             rows += more
         assert sorted(values(rows)) == ["1", "2"]
-        assert sorted(place) == ["1", "2"]
+        assert sorted(offset) == ["1", "2"]
         # what only the first one has ...
         await register(first, event("a", value=3))
-        end = place
-        while end["1"] == place["1"]:
-            end = next_offset(reader, place)
+        end = offset
+        while end["1"] == offset["1"]:
+            end = next_offset(reader, offset)
         # ... is read from the second one, as soon as that has it, when the first is gone
         only_second = make_reader(gateway_options(second))
-        while next_offset(only_second, place).get("1", place["1"]) != end["1"]:
+        while next_offset(only_second, offset).get("1", offset["1"]) != end["1"]:
             pass
         os.kill(first.pid, signal.SIGKILL)
         await first.process.wait()
-        assert values(read_batch(reader, place, end)) == ["3"]
+        assert values(read_batch(reader, offset, end)) == ["3"]
         reader.stop()
 
 
@@ -304,10 +304,10 @@ async def test_rights_bound_what_is_read(tmp_path: Path) -> None:
     async with gateway(tmp_path, clients=clients) as running:
         await register(running, event("a", value=1), event("b", value=2), event("a", value=3))
         reader = make_reader(gateway_options(running))
-        place, rows = read_all(reader)
+        offset, rows = read_all(reader)
         assert [row["payload_json"] for row in rows] == ["1", "3"]
         await register(running, event("b", value=4), event("a", value=5), event("b", value=6))
-        assert [row["payload_json"] for row in read_all(reader, place)[1]] == ["5"]
+        assert [row["payload_json"] for row in read_all(reader, offset)[1]] == ["5"]
         nobody = make_reader({**gateway_options(running), "client_name": "nobody"})
         with pytest.raises(OptionError, match=r"^servers: there are no events that this client"):
             nobody.initialOffset()
@@ -317,7 +317,7 @@ async def test_rights_bound_what_is_read(tmp_path: Path) -> None:
 
 async def test_a_new_query_needs_a_gateway(tmp_path: Path) -> None:
     reader = make_reader({"host": "127.0.0.1:1", "client_name": "app"})
-    with pytest.raises(GatewayAwayError, match=r"^host, port: 127\.0\.0\.1:1: .*refused"):
+    with pytest.raises(GatewayUnavailableError, match=r"^host, port: 127\.0\.0\.1:1: .*refused"):
         reader.initialOffset()
     async with gateway(tmp_path) as running:
         wrong = make_reader({**gateway_options(running), "token": "wrong"})
@@ -352,18 +352,18 @@ async def test_a_store_that_was_restored(tmp_path: Path) -> None:
         await register(running, event("a", value=3))
         again = make_reader(gateway_options(running))
         of_before = {"1": {i: end["1"][i] for i in ("session", "instance")}}
-        for place in (end, of_before):
+        for offset in (end, of_before):
             with pytest.raises(HistoryError, match="does not go on from the events that were read"):
-                next_offset(again, place)
+                next_offset(again, offset)
             # the batch that was under way
             with pytest.raises(HistoryError, match="Begin a new query, with a new checkpoint"):
-                again.partitions(shared, place)
+                again.partitions(shared, offset)
         at_once = make_like(again)
         at_once.prepareForTriggerAvailableNow()
         with pytest.raises(HistoryError):
             next_offset(at_once, end)
-        for place in (shared, {}):
-            last, rows = read_all(make_like(again), place)
+        for offset in (shared, {}):
+            last, rows = read_all(make_like(again), offset)
             assert values(rows)[-1] == "3"
             assert "2" not in values(rows)
             assert last["1"]["history"] != end["1"]["history"]

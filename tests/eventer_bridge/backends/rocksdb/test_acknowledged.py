@@ -95,7 +95,7 @@ async def lost(path: Path) -> str:
     before = state(path)
     with pytest.raises(StoreLossError) as caught:
         await rocksdb.create(path)
-    with pytest.raises(StoreLossError) as looked, control.reading(path):
+    with pytest.raises(StoreLossError) as looked, control.open_read_only(path):
         pass
     assert str(caught.value) == str(looked.value)
     assert state(path) == before
@@ -175,7 +175,7 @@ def stop(*_: object) -> NoReturn:
     raise StoppedError
 
 
-@pytest.mark.parametrize("where", ["ext_go_on", "_set_aside", "acknowledged.forget"])
+@pytest.mark.parametrize("where", ["ext_begin_history", "_set_aside", "acknowledged.forget"])
 async def test_who_accepts_a_loss_may_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -210,7 +210,7 @@ async def test_a_loss_of_another_format_is_not_accepted(tmp_path: Path) -> None:
         directories.copy(live, path)
     os.truncate(list_logs(path)[-1], end)
     before = state(path)
-    with pytest.raises(StoreFormatError, match="has format 2, this version knows format 1"):
+    with pytest.raises(StoreFormatError, match="has format 2, this version supports only format 1"):
         await stored(path, accept_loss_of=1)
     assert state(path) == before
 

@@ -12,7 +12,9 @@ from eventer_bridge import limits, slices
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.rocksdb import latest, scan
+from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.paging import query_all
 from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
     EventId,
@@ -159,22 +161,30 @@ async def test_quotas_hold_after_reopening(tmp_path: Path) -> None:
             backend.check_types([("e",)], quota)
 
 
+def observer(commits: list[float]) -> CommitObserver:
+    """Notes the events of each commit."""
+    return CommitObserver(commits.append, lambda seconds: None)
+
+
 async def test_commits_are_told(tmp_path: Path) -> None:
-    commits: list[tuple[int, float]] = []
-    async with await rocksdb.create(tmp_path, lambda n, s: commits.append((n, s))) as backend:
+    commits: list[float] = []
+    durations_s: list[float] = []
+    both = CommitObserver(commits.append, durations_s.append)
+    async with await rocksdb.create(tmp_path, both) as backend:
         writer = Writer(backend)
         for _ in range(100):
             backend.register(writer.make(*numbered("a", "b")))
         await backend.flush()
         # all of them were handed over before the loop went on: one group
-        assert [n for n, _ in commits] == [200]
-        assert all(seconds > 0 for _, seconds in commits)
+        assert commits == [200]
+        assert len(durations_s) == 1
+        assert durations_s[0] > 0
 
 
 async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 10)
-    commits: list[int] = []
-    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+    commits: list[float] = []
+    async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
         for size in 4, 4, 4, 15, 1, 9, 1:
             backend.register(writer.make(*numbered(*["a"] * size)))
@@ -186,8 +196,8 @@ async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 async def test_groups_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_GROUP_BYTES", 10_000)
     payload = JsonPayload.of("x" * 4_000)
-    commits: list[int] = []
-    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+    commits: list[float] = []
+    async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
         for _ in range(7):
             backend.register(writer.make(draft("a", payload=payload)))
@@ -201,8 +211,9 @@ async def test_a_group_that_grows_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathering_s: float
 ) -> None:
     monkeypatch.setattr(limits, "MAX_GATHERING_S", gathering_s)
-    commits: list[int] = []
-    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+    monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 1 << 30)  # however long the first one takes
+    commits: list[float] = []
+    async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
 
         async def register() -> None:
@@ -216,7 +227,7 @@ async def test_a_group_that_grows_is_waited_for(
         await backend.flush()
         assert (len(commits) == 2) == (gathering_s > 0)
         assert sum(commits) == len(writer.events)
-        assert (await backend.query(QueryServerParams(1))).events == writer.events
+        assert [i async for i in query_all(backend.query, QueryServerParams(1))] == writer.events
 
 
 @pytest.mark.parametrize(("n_at_once", "expected"), [(2, [6]), (1, [1, 4])])
@@ -225,8 +236,8 @@ async def test_the_first_group_is_waited_for_if_it_has_several(
 ) -> None:
     """Who sends many takes several turns; who sends one waits for its answer."""
     monkeypatch.setattr(limits, "MAX_GATHERING_S", 3600.0)
-    commits: list[int] = []
-    async with await rocksdb.create(tmp_path, lambda n, _: commits.append(n)) as backend:
+    commits: list[float] = []
+    async with await rocksdb.create(tmp_path, observer(commits)) as backend:
         writer = Writer(backend)
         for n_events in (n_at_once, 1, 1, 1, 1):
             for _ in range(n_events):

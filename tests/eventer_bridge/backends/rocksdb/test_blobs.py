@@ -44,7 +44,7 @@ async def stored(path: Path) -> list[Event]:
 
 async def test_a_large_payload_is_in_a_file_of_its_own(tmp_path: Path) -> None:
     events = await make_store(tmp_path / "store")
-    with control.reading(tmp_path / "store") as store:
+    with control.open_read_only(tmp_path / "store") as store:
         event = store._family("event")
         n_sorted = event.property_int_value("rocksdb.total-sst-files-size")
         assert n_sorted is not None
@@ -80,7 +80,7 @@ async def test_its_damage_is_found(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
     findings: list[Finding] = []
-    with control.reading(tmp_path / "store") as store:
+    with control.open_read_only(tmp_path / "store") as store:
         ext_verify(store, findings.append)
     assert findings
     with pytest.raises(StorageError, match="damaged"):
@@ -91,7 +91,7 @@ async def test_others_are_found_without_it(tmp_path: Path) -> None:
     await make_store(tmp_path / "store")
     blob(tmp_path / "store").unlink()
     a, c = keys.encode_type_id(0), keys.encode_type_id(2)
-    with control.reading(tmp_path / "store") as store, store.in_use():
+    with control.open_read_only(tmp_path / "store") as store, store.in_use():
         assert [type_id for type_id, _ in store.ext_latest([a, c])] == [a, c]
 
 

@@ -38,7 +38,7 @@ async def failure(store: Path, target: Path) -> str:
 
 async def stored(path: Path) -> list[Event]:
     findings: list[Finding] = []
-    with control.reading(path) as store:
+    with control.open_read_only(path) as store:
         ext_verify(store, findings.append)
     assert findings == []
     async with await rocksdb.create(path) as backend:
@@ -110,7 +110,7 @@ async def test_of_a_store_whose_owner_cannot_be_asked(tmp_path: Path) -> None:
 
 async def test_of_nothing(tmp_path: Path) -> None:
     message = await failure(tmp_path / "none", tmp_path / "target")
-    assert message == f"{tmp_path / 'none'}: no event store: no such directory"
+    assert message == f"{tmp_path / 'none'}: not an event store: no such directory"
     with pytest.raises(StoreDamagedError, match="not an event store: no file CURRENT"):
         rocksdb.checkpoint(tmp_path, tmp_path / "target")
     assert names(tmp_path) == []
@@ -173,7 +173,10 @@ async def test_a_copy_that_was_killed_is_no_store(tmp_path: Path) -> None:
     for path in killed:
         with pytest.raises(StoreDamagedError, match="CURRENT"):
             await rocksdb.create(path)
-        with pytest.raises(StoreDamagedError, match="no file CURRENT"), control.reading(path):
+        with (
+            pytest.raises(StoreDamagedError, match="no file CURRENT"),
+            control.open_read_only(path),
+        ):
             pass
     assert await stored(target) == writer.events
 
@@ -275,7 +278,7 @@ async def test_what_interrupted_checkpoints_left_is_removed(tmp_path: Path) -> N
 
 async def test_reading_a_store_that_is_open(tmp_path: Path) -> None:
     def look() -> int:
-        with control.reading(tmp_path) as store:
+        with control.open_read_only(tmp_path) as store:
             assert store.path.parent == tmp_path
             return store.n_events()
 
@@ -289,7 +292,7 @@ async def test_reading_a_closed_store_leaves_its_files_as_they_are(tmp_path: Pat
     async with await rocksdb.create(tmp_path) as backend:
         await Writer(backend).session(*numbered("a", "b"))
     before = contents(tmp_path)
-    with control.reading(tmp_path) as store:
+    with control.open_read_only(tmp_path) as store:
         assert store.n_events() == 2
     assert contents(tmp_path) == before
 
@@ -303,7 +306,7 @@ def test_reading_a_store_that_is_opened_meanwhile(tmp_path: Path) -> None:
             await asyncio.to_thread(reading.__exit__, None, None, None)
 
     asyncio.run(open_and_close())
-    reading = control.reading(tmp_path)
+    reading = control.open_read_only(tmp_path)
     reading.__enter__()
     with pytest.raises(StorageError, match="was opened by a process meanwhile: try again"):
         asyncio.run(open_and_look())

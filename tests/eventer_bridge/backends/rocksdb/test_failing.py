@@ -383,7 +383,7 @@ async def test_a_store_that_is_gone_is_waited_for_and_not_made_anew(
         path.rename(elsewhere)  # as when its file system is unmounted
         path.mkdir()
         await not_known(writer, "a")
-    while backend.failure != f"{path}: the event store is not there any more":
+    while backend.failure != f"{path}: the event store no longer exists":
         await changed(backend)
     assert not list(path.iterdir())
     path.rmdir()

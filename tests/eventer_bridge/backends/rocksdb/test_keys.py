@@ -63,7 +63,7 @@ def test_an_event_comes_back(event: Event, number: int) -> None:
     type_id = keys.encode_type_id(number)
     key = type_id + keys.session_key(event.timestamp, event.id.server, event.id.session)
     key += keys.encode_int(event.id.instance)
-    assert len(key) == keys.TYPE_BYTES + keys.PLACE_BYTES
+    assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
     source, value = keys.encode_value(event)
     assert source == keys.source_of(value)
     assert keys.decode_event(key, value, {type_id: event.type}) == event

@@ -94,7 +94,7 @@ async def test_a_newer_format(tmp_path: Path) -> None:
     (tmp_path / MARKER).unlink()
     for _ in range(2):  # and refusing does not keep it locked
         message = await opening_fails(tmp_path, StoreFormatError)
-        assert message == "the event store has format 2, this version knows format 1 only"
+        assert message == "the event store has format 2, this version supports only format 1"
 
 
 def state(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -157,10 +157,10 @@ async def test_no_store_is_made_within_another_or_beside_an_unfinished_one(tmp_p
     (tmp_path / "link").symlink_to(tmp_path / "store")
     for path in tmp_path / "store" / "x", tmp_path / "link" / "x" / "y":
         message = await opening_fails(path, StorageError)
-        assert message == f"is in the event store {tmp_path / 'store'}: name a place outside it"
+        assert message == f"is in the event store {tmp_path / 'store'}: choose a path outside it"
         assert not path.exists()
     (tmp_path / "new.partial").mkdir()
-    with pytest.raises(StorageError, match="exists already: remove it, if nobody"):
+    with pytest.raises(StorageError, match="exists already: remove it, unless"):
         await rocksdb.create(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

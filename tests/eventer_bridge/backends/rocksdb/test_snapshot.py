@@ -11,7 +11,7 @@ from eventer_bridge.model import Event, EventId, Timestamp
 def write(store: Store, session: int) -> None:
     commit = Commit()
     event = Event(EventId(1, session, 1), ("a",), Timestamp(session, 0), None, None)
-    store.stage(commit, [event], [b"\0\0\0\0"], [])
+    store.stage(commit, [[event]], [b"\0\0\0\0"], [])
     store.write(commit)
     store.ext_sync()
     assert store.decide()

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import filters, scan
+from eventer_bridge.backends.rocksdb import scan, timeseries
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
@@ -80,18 +80,37 @@ def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None
     try:
         event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, None)
         commit = Commit()
-        store.stage(commit, [event], [b"\0\0\0\0"], [])
+        store.stage(commit, [[event]], [b"\0\0\0\0"], [])
         store.write(commit)
         store.ext_sync()
         assert store.decide()
         snapshot = store.snapshot()
         key = snapshot.find(event.id)
         assert key is not None
-        accepts = filters.ValueFilter(snapshot, [lambda _: False], None)
+        accepts = timeseries.ValueFilter(snapshot, [lambda _: False], None)
         for _ in range(1_000):
             assert not accepts(key)
         store.is_closing = True
         with pytest.raises(ClosedError, match=r"the event store is closed$"):
             all(not accepts(key) for _ in range(1_000))
+    finally:
+        store.ext_close()
+
+
+def test_a_type_that_becomes_visible_meanwhile_is_not_sought(tmp_path: Path) -> None:
+    """Types that rights allow are shared by all who have them, and another query adds one."""
+    store = Store(tmp_path)
+    try:
+        event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, None)
+        commit = Commit()
+        type_ids = [b"\0\0\0\0"]
+        store.stage(commit, [[event]], type_ids, [])
+        store.write(commit)
+        store.ext_sync()
+        assert store.decide()
+        sought = timeseries.Timeseries(store.snapshot(), QueryTimeseriesParams(), type_ids)
+        assert sought.is_contiguous
+        type_ids.append(b"\0\0\0\1")
+        assert len(list(sought.contiguous_keys())) == 1
     finally:
         store.ext_close()

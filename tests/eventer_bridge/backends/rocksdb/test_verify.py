@@ -59,7 +59,7 @@ def raw_rows(path: Path) -> Iterator[Rows]:
 
 def findings(path: Path) -> list[str]:
     found: list[str] = []
-    with control.reading(path) as store:
+    with control.open_read_only(path) as store:
         ext_verify(store, lambda finding: found.append(str(finding)))
     return found
 
@@ -69,7 +69,7 @@ async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(verify, "ROWS_AT_A_TIME", 2)
     progress: list[tuple[int, int]] = []
     found: list[Finding] = []
-    with control.reading(tmp_path) as store:
+    with control.open_read_only(tmp_path) as store:
         counts = ext_verify(store, found.append, lambda *args: progress.append(args))
     assert found == []
     assert counts == Counts(events=8, sessions=4, servers=2, event_types=3)
@@ -348,7 +348,7 @@ async def test_a_damaged_block(tmp_path: Path) -> None:
 
 async def test_info(tmp_path: Path) -> None:
     await make_store(tmp_path)
-    with control.reading(tmp_path) as store:
+    with control.open_read_only(tmp_path) as store:
         found = ext_info(store)
     assert (found.format, found.events, found.event_types) == (1, 8, 3)
     assert (found.first_timestamp, found.last_timestamp) == (Timestamp(1, 0), Timestamp(3, 0))
@@ -362,6 +362,6 @@ async def test_info(tmp_path: Path) -> None:
 
 async def test_info_of_an_empty_store(tmp_path: Path) -> None:
     await (await rocksdb.create(tmp_path)).async_close()
-    with control.reading(tmp_path) as store:
+    with control.open_read_only(tmp_path) as store:
         found = ext_info(store)
     assert (found.events, found.first_timestamp, found.servers) == (0, None, [])

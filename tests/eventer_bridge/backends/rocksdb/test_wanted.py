@@ -8,10 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import wanted
+from eventer_bridge.backends.rocksdb import query, wanted
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
+from eventer_bridge.errors import InvalidSubscriptionError
 from eventer_bridge.model import (
     Order,
     OrderBy,
@@ -68,8 +70,8 @@ async def test_nobody_waits_for_the_search_of_types(
         assert len(result.events) == 4
         assert not any(i.done() for i in slow)
         release.set()
-        for query in slow:
-            assert {i.type for i in (await query).events} == {("a", "1"), ("a", "2")}
+        for each in slow:
+            assert {i.type for i in (await each).events} == {("a", "1"), ("a", "2")}
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -111,6 +113,48 @@ async def test_types_are_not_sought_for_what_is_found_without(
         for rights in None, RIGHTS:
             assert (await backend.query(params, rights)).events == [writer.events[-2]]
         assert calls == []
+
+
+async def test_few_types_without_wildcards_are_not_sought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sought: list[Subscription] = []
+    find = TypeRegistry.find
+
+    def finding(types: TypeRegistry, subscription: Subscription) -> Iterator[list[TypeId]]:
+        sought.append(subscription)
+        return find(types, subscription)
+
+    monkeypatch.setattr(TypeRegistry, "find", finding)
+    many = [("b", str(i)) for i in range(query.QUICK_TYPES)]
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for n in range(3):
+            await writer.session(*numbered("a/1", "a/1/2", "b", "a", f"a/{n}"))
+        for asked, is_sought in (
+            ([("a", "1")], False),
+            ([("b",), ("a", "1"), ("b",)], False),
+            ([("a", "1"), ("c",)], True),  # of which one is not known
+            ([("c",)], False),
+            ([], True),
+            ([("a", "?")], True),
+            ([("b",), ("a", "*")], True),
+            ([("b",), *many], True),
+        ):
+            for rights, seen in (None, [("*",)]), (RIGHTS, [("a", "*")]):
+                sought.clear()
+                params = QueryTimeseriesParams(asked)
+                expected = answer(writer.events, params, seen)
+                assert (await backend.query(params, rights)).events == expected
+                assert bool(sought) == is_sought, asked
+
+
+async def test_what_no_subscription_may_have_is_refused(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(*numbered("a"))
+        for wrong in ("*", "a"), ("b",) * (limits.MAX_TYPE_SEGMENTS + 2):
+            with pytest.raises(InvalidSubscriptionError):
+                await backend.query(QueryTimeseriesParams([("a",), wrong]))
 
 
 async def test_rights_are_looked_at_once_and_then_what_is_new(

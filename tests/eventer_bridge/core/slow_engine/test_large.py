@@ -8,7 +8,8 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.conditions import Conditions
-from eventer_bridge.core.engine import STEP_NEW_TYPES, Engine
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.session_core import STEP_NEW_TYPES
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError
 from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
@@ -119,14 +120,14 @@ async def test_payloads_fill_it_whatever_the_session(
     core: Engine, backend: SlowBackend, monkeypatch: pytest.MonkeyPatch, n_events: int
 ) -> None:
     backend.is_slow = True
-    core._pending._max_bytes = 3 * n_events - 1
+    core._max_pending_bytes = 3 * n_events - 1
     session = core.register(SOURCE, events_of(n_events, 123))
     full = [core.is_full]
     await handed_over(backend, 1)
     backend.commits[0].set_result(None)
     await done(session)
     full.append(core.is_full)
-    core._pending._max_bytes = 3 * n_events
+    core._max_pending_bytes = 3 * n_events
     session = core.register(SOURCE, events_of(n_events, 123))
     assert [*full, core.is_full] == [True, False, False]
 
@@ -237,9 +238,9 @@ async def test_what_modules_add_may_fill_the_engine(adding: Engine, backend: Slo
     assert full == [True, False]
     full.clear()
     # but its payloads do
-    adding._pending._max_bytes = 10 * len("null")
+    adding._max_pending_bytes = 10 * len("null")
     await registered(large)
-    adding._pending._max_bytes += 1
+    adding._max_pending_bytes += 1
     await registered(large)
     assert full == [True, False, False, False]
 

@@ -81,7 +81,7 @@ def test_a_handler_that_hangs_holds_up_nobody_and_what_was_dropped_is_told(
     assert pipeline.close()
     *lines, told = handler.records
     assert len(lines) == limits.MAX_LOG_QUEUE_LINES + 1
-    assert told.getMessage() == "lines were dropped, the log is too slow"
+    assert told.getMessage() == "lines dropped: the log is too slow"
     assert vars(told)["lines"] == 5
     assert handler in logger.handlers  # as it was
 
@@ -91,9 +91,9 @@ def test_what_is_left_out_is_told_when_the_flood_is_over(
 ) -> None:
     for n in range(limits.LOG_ADDRESS_BURST_LINES + 30):
         logger.warning("closing connection", extra={"peer": f"10.0.0.1:{n}"})
-    assert not [i for i in handler.lines if i.startswith("lines were left out")]
+    assert not [i for i in handler.lines if i.startswith("lines left out")]
     monkeypatch.setattr(limits, "LOG_SUMMARY_PERIOD_S", 0.01)
-    while not (told := [i for i in handler.records if "lines were left out" in i.msg]):
+    while not (told := [i for i in handler.records if "lines left out" in i.msg]):
         threading.Event().wait(0.01)
     assert vars(told[0])["left_out"] == {"10.0.0.1": 30}
     assert vars(told[0])["lines"] == 30
@@ -122,7 +122,7 @@ def test_a_handler_that_raises_ends_nothing(
     logger.warning("broken")
     logger.warning("whole")
     assert pipeline.close()
-    assert handler.lines == ["whole", "lines were dropped, the log is too slow"]
+    assert handler.lines == ["whole", "lines dropped: the log is too slow"]
 
 
 def test_levels_of_handlers_hold(logger: logging.Logger, handler: Slow) -> None:

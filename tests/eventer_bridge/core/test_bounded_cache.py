@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge import limits
+from eventer_bridge.core.bounded_cache import ENTRY_BYTES, BoundedCache, type_bytes
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.remembered import ENTRY_BYTES, Remembered, type_bytes
 from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
@@ -21,16 +21,16 @@ MIB = 1 << 20
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 1_200)), max_size=60))
 def test_never_more_than_the_bound(entries: list[tuple[int, int]]) -> None:
-    remembered: Remembered[int, int] = Remembered()
+    remembered: BoundedCache[int, int] = BoundedCache()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "REMEMBERED_BYTES", 1_000)
+        patch.setattr(limits, "CACHE_BYTES", 1_000)
         for key, n_bytes in entries:
             if key in remembered.known:
                 continue
-            remembered.remember(key, n_bytes, n_bytes)
+            remembered.put(key, n_bytes, n_bytes)
             assert (key in remembered.known) is (n_bytes + ENTRY_BYTES <= 1_000)
             assert sum(i + ENTRY_BYTES for i in remembered.known.values()) <= 1_000
-    remembered.forget()
+    remembered.clear()
     assert not remembered.known
 
 
@@ -78,7 +78,7 @@ def test_refused_types_are_not_remembered(event_type: EventType, reason: str) ->
 
 
 def test_allowed_types_are_remembered_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", MIB)
+    monkeypatch.setattr(limits, "CACHE_BYTES", MIB)
     client = rights(("allowed", "*"))
     tracemalloc.start()
     try:
@@ -95,7 +95,7 @@ def test_allowed_types_are_remembered_within_the_bound(monkeypatch: pytest.Monke
 def test_schemas_of_types_are_remembered_within_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", 100_000)
+    monkeypatch.setattr(limits, "CACHE_BYTES", 100_000)
     schemas = PayloadSchemas([NUMBERS])
     rule = RegisterRule((("*",),), NUMBERS["$id"])
     client = Rights(ClientConfig("app", None, (), (rule,) * 100), schemas)  # 800 bytes a type
@@ -110,7 +110,7 @@ def test_schemas_of_types_are_remembered_within_the_bound(
 
 
 def test_scopes_are_remembered_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REMEMBERED_BYTES", MIB)
+    monkeypatch.setattr(limits, "CACHE_BYTES", MIB)
     tracemalloc.start()
     try:
         for number in range(500):

@@ -6,7 +6,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.dummy import DummyBackend
-from eventer_bridge.core.session_ids import SessionIdAllocator
+from eventer_bridge.core.session import SessionIdAllocator
 from eventer_bridge.errors import LimitError, StorageError
 from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Timestamp
 from eventer_bridge.slices import at_once
@@ -32,17 +32,17 @@ async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPa
 
         def is_refused() -> bool:
             with pytest.raises(LimitError, match=r"^session ids are not reserved on disk yet"):
-                allocator.next_session()
+                allocator.next_sessions()
             return True
 
         assert is_refused()
         assert [i for i, _ in backend.asked] == [10]
         backend.asked[0][1].set_result(None)
         await asyncio.sleep(0)  # callbacks of the future
-        assert [allocator.next_session() for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert [allocator.next_sessions() for _ in range(5)] == [1, 2, 3, 4, 5]
         assert len(backend.asked) == 1
         # half of them are left: more are asked for
-        assert [allocator.next_session() for _ in range(5)] == [6, 7, 8, 9, 10]
+        assert [allocator.next_sessions() for _ in range(5)] == [6, 7, 8, 9, 10]
         assert [i for i, _ in backend.asked] == [10, 15]
         assert is_refused()
         # those that could not be reserved are not given, but asked for again
@@ -55,7 +55,7 @@ async def test_no_id_is_given_before_it_is_reserved(monkeypatch: pytest.MonkeyPa
         ceiling, future = backend.asked[-1]
         future.set_result(None)
         await asyncio.sleep(0)
-        assert [allocator.next_session() for _ in range(ceiling - 10)] == list(
+        assert [allocator.next_sessions() for _ in range(ceiling - 10)] == list(
             range(11, ceiling + 1)
         )
         for _, future in backend.asked:
@@ -71,12 +71,12 @@ async def test_ids_that_could_not_be_reserved_are_asked_for_again(
         allocator = SessionIdAllocator(backend, 7)
         allocator.reserve()
         with pytest.raises(LimitError):
-            allocator.next_session()
+            allocator.next_sessions()
         assert [i for i, _ in backend.asked] == [10]  # which is under way
         backend.asked[0][1].set_exception(StorageError("full"))
         await asyncio.sleep(0)
         with pytest.raises(LimitError):
-            allocator.next_session()
+            allocator.next_sessions()
         assert [i for i, _ in backend.asked] == [10, 10]
         backend.asked[1][1].set_result(None)
 
@@ -85,11 +85,11 @@ async def test_no_id_is_given_after_they_were_given_back() -> None:
     async with DummyBackend() as backend:
         allocator = SessionIdAllocator(backend, 7)
         await allocator.reserve()
-        assert allocator.next_session() == 1
+        assert allocator.next_sessions() == 1
         await allocator.release()
         assert backend.high_water_mark(7).session == 1
         with pytest.raises(LimitError):
-            allocator.next_session()
+            allocator.next_sessions()
 
 
 async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch
         for _ in range(3):
             next(steps)
         in_steps = at_once(steps)
-        assert in_steps == allocator.create_events(3, events)
+        assert in_steps == allocator.create_events(3, events, allocator.now())
     assert [i.id for i in in_steps] == [EventId(7, 3, i) for i in range(1, 10)]
     assert [(i.type, i.source_timestamp, i.payload) for i in in_steps] == [
         (i.type, i.source_timestamp, i.payload) for i in events

@@ -1,0 +1,568 @@
+"""From a registration request to a stored session (000, "Module engine").
+
+One registration request is one session. It is checked, gets the next session id, modules look at it
+and add to it, its events get one timestamp that never goes backwards, observers are notified, the
+backend gets the events, and reports when they are durable::
+
+    register() ─▶ check ─▶ modules ─▶ conditions ─▶ events ─▶ backend ─▶ observers (registered)
+                                                                 │
+                     observers (persisted), Session.committed ◀── commit
+
+The way back: when a commit is done, observers are notified that its sessions are persisted, and
+then the callers who registered them continue (``Session.committed``). So a client that hears of
+persisted events hears of its own before its registration is acknowledged; except where a session
+is notified in slices, which its acknowledgement does not wait for. This holds because the first
+callback of a commit is that of its sessions: nobody else has the future before (``_track``).
+
+Without modules, everything but the commit happens within the call of ``register``. With modules,
+sessions wait in a queue and are processed one by one, without waiting for the commit of the one
+before. A large session is handed over and notified in slices; later ones wait, to keep the order.
+
+Where a commit failed and its outcome is not known (``OutcomeUnknownError``), its sessions are not
+notified until the backend knows: then they are, if they are stored.
+
+Everything here runs on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+from typing import Final
+
+from eventer_bridge import limits
+from eventer_bridge.backends import history
+from eventer_bridge.backends.base import Backend, HighWaterMark
+from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
+from eventer_bridge.core.clock import ClockWatch
+from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.session import (
+    REMOTE_SOURCE,
+    Session,
+    SessionIdAllocator,
+    is_large,
+    payload_bytes,
+)
+from eventer_bridge.core.validation import check_type, too_many
+from eventer_bridge.errors import (
+    EventerBridgeError,
+    InvalidEventError,
+    LimitError,
+    NotOperationalError,
+    OutcomeUnknownError,
+    StorageError,
+)
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    ProcessEvent,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Status,
+)
+from eventer_bridge.modules.runner import ModuleRunner
+from eventer_bridge.slices import Many, Steps, WorkQueue, next_turn, parts
+
+mlog = logging.getLogger(__name__)
+
+STEP_NEW_TYPES: Final = 16
+"""New types that are checked in one step: up to 0.5 ms, if they have many segments."""
+
+
+class SessionCore(EventCore):
+    """See the module; :class:`~eventer_bridge.core.engine.Engine` adds its life cycle.
+
+    Args:
+        backend: where events are kept.
+        server_id: identifier of this server.
+        conditions: conditions of events; None: there are none.
+        has_modules: whether modules look at sessions.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        server_id: int,
+        conditions: Conditions | None,
+        *,
+        has_modules: bool,
+    ) -> None:
+        super().__init__(limits.MAX_PENDING_BYTES)
+        self._backend = backend
+        self._server_id = server_id
+        self._conditions = conditions
+        self.registers_one_by_one = has_modules or conditions is not None
+        self._loop = asyncio.get_running_loop()
+        self._phase = Status.STANDBY
+        self._is_before_stop = False  # modules may register for the last time
+        self._session_ids = SessionIdAllocator(backend, server_id)
+        self._clock = ClockWatch(lambda: self._session_ids.newest, self._notify_status)
+        self._checked_types: BoundedCache[EventType, None] = BoundedCache()
+        self._runner: ModuleRunner | None = None
+        self._n_own = 0  # sessions under way that were registered here, not replicated
+        self._own_ended = asyncio.Event()  # set while there are none of them
+        self._own_ended.set()
+        self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
+        self._unnotified: set[Session] = set()  # of those whose outcome is not known
+        self._handing_over = WorkQueue()
+        self._notifying = WorkQueue()
+
+    @property
+    def status(self) -> Status:
+        """See :class:`EventCore`."""
+        is_able = self._backend.failure is None and self._clock.fault is None
+        if self._phase is Status.OPERATIONAL and not is_able:
+            return Status.STANDBY
+        return self._phase
+
+    def register(
+        self,
+        source: Source,
+        register_events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
+        """Register events as one session, all or none.
+
+        Returns:
+            The session, whose events are durable when its ``committed`` is done; sessions
+            are committed in the order of the calls. Of no events, it is done at once.
+
+        Raises:
+            NotOperationalError: the status is not OPERATIONAL.
+            InvalidEventError: a type cannot be registered.
+            LimitError: one of ``limits`` would be exceeded.
+            ConditionError: a condition does not hold. This and what follows fails the
+                session's ``committed`` if there are modules.
+            ModuleError: a module failed.
+            StorageError: the store failed.
+            OutcomeUnknownError: it did, and nobody knows whether the events are stored.
+            ClosedError: the store is closed.
+        """
+        if self._phase is not Status.OPERATIONAL or self._clock.fault is not None:
+            is_last_of_module = self._is_before_stop and source.type is SourceType.MODULE
+            self._check_ready(self._phase is Status.OPERATIONAL or is_last_of_module)
+        return self._register(source, register_events, quota)
+
+    def register_all(
+        self,
+        source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
+        quota: TypeQuota | None = None,
+    ) -> "list[Session | EventerBridgeError]":
+        """See :class:`EventCore`. Most of what clients send is checked and counted at one go."""
+        sizes = [*map(payload_bytes, requests)]
+        n_events, n_bytes = sum(map(len, requests)), sum(sizes)
+        if (
+            self.registers_one_by_one
+            or self._phase is not Status.OPERATIONAL
+            or self._clock.fault is not None
+            or self._handing_over.is_busy
+            or is_large(n_events, n_bytes)
+            or not (requests and all(requests))
+            or self._unchecked_types(chain.from_iterable(requests))
+        ):
+            return super().register_all(source, requests, quota)
+        ids = self._session_ids
+        try:
+            first_id = ids.next_sessions(len(requests))
+        except LimitError:  # it may be of the last ones only
+            return super().register_all(source, requests, quota)
+        timestamp = ids.now()
+        created = [ids.create_events(i, j, timestamp) for i, j in enumerate(requests, first_id)]
+        commits = self._backend.register_all(created, quota)
+        commit = commits[0]
+        if commit.done() or commits.count(commit) < len(commits):
+            return self._track_each(source, created, commits)
+        sessions = [
+            Session(source, len(events), size, commit, events)
+            for events, size in zip(created, sizes, strict=True)
+        ]
+        self._begin_own(len(sessions), n_events, n_bytes)
+        self._track(sessions, commit)
+        return [*sessions]
+
+    def _track_each(
+        self,
+        source: Source,
+        created: Sequence[Sequence[Event]],
+        commits: Sequence[asyncio.Future[None]],
+    ) -> "list[Session | EventerBridgeError]":
+        """Of sessions that are not committed together."""
+        outcomes: list[Session | EventerBridgeError] = []
+        for events, commit in zip(created, commits, strict=True):
+            if commit.done() and (error := commit.exception()):
+                assert isinstance(error, EventerBridgeError)
+                outcomes.append(error)
+                continue
+            session = Session(source, len(events), payload_bytes(events), commit, events)
+            self._begin_own(1, session.requested, session.payload_bytes)
+            self._track([session], commit)
+            outcomes.append(session)
+        return outcomes
+
+    def replicated(self, server_id: int) -> HighWaterMark:
+        """The last session of another server that is kept; ``timestamp`` is None where none is.
+
+        Raises:
+            StorageError: that is not known: what failed to be stored may be found all the same.
+            ClosedError: the store is closed.
+        """
+        if self._backend.failure is not None:
+            raise StorageError(self._backend.failure)
+        return self._backend.last_session(server_id)
+
+    def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """Keep a session of another server as it is, and notify observers, whatever the status is.
+
+        Args:
+            events: events of one session of that server, as ``Backend.register`` asks for:
+                later than everything of it that was handed over before.
+
+        Returns:
+            A future that is done when they are durable; never to be cancelled.
+        """
+        server_id = events[0].id.server
+        if server_id == self._server_id:
+            error = InvalidEventError(f"events of server {server_id}, which is this one")
+            return failed(self._loop.create_future(), error)
+        n_bytes = payload_bytes(events)
+        if is_large(len(events), n_bytes) or self._handing_over.is_busy:
+            future = self._loop.create_future()
+            session = Session(REMOTE_SOURCE, len(events), n_bytes, future, events)
+            self._add_pending(len(events), n_bytes)
+            self._handing_over.add(functools.partial(self._take_over_replicated, session))
+            return future
+        try:
+            self._backend.check_types({event.type for event in events})
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        commit = self._backend.register(events)
+        if commit.done() and commit.exception():
+            return commit
+        self._add_pending(len(events), n_bytes)
+        self._track([Session(REMOTE_SOURCE, len(events), n_bytes, commit, events)], commit)
+        return commit
+
+    async def give_way(self) -> None:
+        """Let what is registered here go before what is replicated, for a while at the most."""
+        await next_turn()
+        if self._n_own:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.GIVE_WAY_S):
+                    await self._own_ended.wait()
+
+    def _check_ready(self, is_ready: bool) -> None:
+        if not is_ready:
+            raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
+        if self._clock.fault is not None:
+            raise NotOperationalError(self._clock.fault)
+
+    def check_types(
+        self, events: Iterable[RegisterEvent | ProcessEvent], quota: TypeQuota | None = None
+    ) -> None:
+        """Refuse events whose types cannot be registered.
+
+        Args:
+            events: events.
+            quota: of the client that brings them.
+
+        Raises:
+            InvalidEventError: a type cannot be registered.
+            LimitError: there are too many types, or too many of the client's.
+        """
+        if new_types := self._unchecked_types(events):
+            self._check_new_types(new_types, quota)
+
+    def _unchecked_types(
+        self, events: Iterable[RegisterEvent | ProcessEvent | Event]
+    ) -> set[EventType]:
+        checked = self._checked_types.known
+        return {event.type for event in events if event.type not in checked}
+
+    def _check_new_types(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
+        for event_type in new_types:
+            check_type(event_type)
+            if history.is_history(event_type) and self._phase is not Status.STARTING:
+                raise InvalidEventError("event/?/history is for servers, which tell of their own")
+        self._backend.check_types(new_types, quota)
+        for event_type in new_types:
+            if not history.is_history(event_type):  # to be refused each time
+                self._checked_types.put(event_type, None, type_bytes(event_type))
+
+    def _register(
+        self,
+        source: Source,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None = None,
+    ) -> Session:
+        n_events = len(events)
+        if n_events > limits.MAX_SESSION_EVENTS:
+            raise too_many(n_events)
+        n_bytes = payload_bytes(events)
+        is_stepwise = is_large(n_events, n_bytes)
+        has_modules = self._runner is not None and not self._runner.is_abandoned
+        if (not is_stepwise or has_modules) and (new_types := self._unchecked_types(events)):
+            is_stepwise |= len(new_types) > limits.MANY_NEW_TYPES
+            if not is_stepwise or has_modules:
+                self._check_new_types(new_types, quota)
+        if not events:
+            nothing: asyncio.Future[None] = self._loop.create_future()
+            nothing.set_result(None)
+            return Session(source, 0, 0, nothing)
+        if not has_modules and not is_stepwise and not self._handing_over.is_busy:
+            created, commit = self._hand_over(events, quota, n_events)
+            session = Session(source, n_events, n_bytes, commit, created)
+            self._begin_own(1, n_events, n_bytes)
+            self._track([session], commit)
+            return session
+        session = Session(source, n_events, n_bytes, self._loop.create_future(), quota=quota)
+        session.is_stepwise = is_stepwise
+        self._begin_own(1, n_events, n_bytes)
+        if session.is_large:
+            self._large_pending_events += n_events
+        if has_modules:
+            assert self._runner is not None
+            self._runner.submit(session, events)
+        else:
+            self._handing_over.add(functools.partial(self._take_over, session, events))
+        return session
+
+    def _begin_own(self, n_sessions: int, n_events: int, n_bytes: int) -> None:
+        self.pending_events += n_events
+        self._pending_bytes += n_bytes
+        if not self._n_own:
+            self._own_ended.clear()
+        self._n_own += n_sessions
+
+    def _hand_over(
+        self,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        quota: TypeQuota | None,
+        n_asked: int,
+        session_id: int | None = None,
+    ) -> tuple[list[Event], asyncio.Future[None]]:
+        """Hand a session's events to the backend."""
+        if self._conditions is not None:
+            self._conditions.check(events)
+        if session_id is None:
+            session_id = self._session_ids.next_sessions()
+        created = self._session_ids.create_events(session_id, events, self._session_ids.now())
+        commit = self._backend.register(created, quota, n_asked)
+        if commit.done() and (error := commit.exception()):
+            raise error
+        return created, commit
+
+    def _next_session(self) -> int:
+        """For modules, which are not to look at what cannot be stored."""
+        if self._backend.failure is not None:
+            raise StorageError(self._backend.failure)
+        return self._session_ids.next_sessions()
+
+    def _on_processed(
+        self, session: Session, session_id: int, events: Sequence[ProcessEvent]
+    ) -> None:
+        added = events[session.requested :]
+        self.check_types(added)
+        added_bytes = payload_bytes(added)  # fails before anything is handed over
+        session.is_stepwise |= is_large(len(events), session.payload_bytes + added_bytes)
+        if self._handing_over.is_busy or session.is_stepwise:
+            self._handing_over.add(
+                functools.partial(self._take_over, session, events, session_id, added_bytes)
+            )
+            return
+        session.events, commit = self._hand_over(
+            events, session.quota, session.requested, session_id
+        )
+        self._on_handed_over(session, commit, added_bytes)
+
+    def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
+        self._n_own -= 1
+        self._end_pending(1, session.requested, session.payload_bytes)
+        if session.is_large:
+            self._large_pending_events -= session.requested
+        session.resolve(error)
+        self._notify_drained()
+
+    def _take_over(
+        self,
+        session: Session,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        session_id: int | None = None,
+        added_bytes: int = 0,
+    ) -> Steps[None]:
+        """Hand a session over in its turn, a large one in steps."""
+        try:
+            if session.is_stepwise:
+                created, commit = yield from self._hand_over_in_steps(session, events, session_id)
+            else:
+                created, commit = self._hand_over(
+                    events, session.quota, session.requested, session_id
+                )
+        except EventerBridgeError as e:
+            self._on_failed(session, e)
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:  # a panic of RocksDB's binding is no Exception
+            mlog.exception("session failed")
+            self._on_failed(session, StorageError(f"the session failed: {e!r}"))
+        else:
+            session.events = created
+            self._on_handed_over(session, commit, added_bytes)
+
+    def _take_over_replicated(self, session: Session) -> Steps[None]:
+        """As :meth:`_take_over`, of another server's session."""
+        try:
+            if session.is_stepwise:
+                commit = yield from self._backend.register_in_steps(session.events)
+            else:
+                commit = self._backend.register(session.events)
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:
+            mlog.exception("replicated session failed")
+            commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
+        if commit.done() and (error := commit.exception()):
+            self._end_pending(1, session.requested, session.payload_bytes)
+            session.resolve(error)
+            self._notify_drained()
+        else:
+            self._track([session], commit)
+
+    def _hand_over_in_steps(
+        self,
+        session: Session,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        session_id: int | None,
+    ) -> Steps[tuple[list[Event], asyncio.Future[None]]]:
+        """As :meth:`_hand_over`; its types are checked, too."""
+        events = Many(events)
+        for part in parts(len(events)):
+            # what modules added was checked, and does not count as the client's
+            asked = events[part.start : min(part.stop, session.requested)]
+            new_types = [*self._unchecked_types(asked)]
+            for begin in range(0, len(new_types), STEP_NEW_TYPES):
+                some = new_types[begin : begin + STEP_NEW_TYPES]
+                self._check_new_types(some, session.quota)
+                yield
+            if self._conditions is not None:
+                self._conditions.check(events[part])
+            yield
+        if session_id is None:
+            session_id = self._session_ids.next_sessions()
+        created = yield from self._session_ids.create_events_in_steps(session_id, events)
+        commit = yield from self._backend.register_in_steps(
+            created, session.quota, session.requested
+        )
+        if commit.done() and (error := commit.exception()):
+            raise error
+        return created, commit
+
+    def _on_handed_over(
+        self, session: Session, commit: asyncio.Future[None], added_bytes: int
+    ) -> None:
+        """Count what modules added, too."""
+        n_events = len(session.events)
+        if n_events != session.requested:
+            self._add_pending(n_events - session.requested, added_bytes)
+            session.payload_bytes += added_bytes
+            if session.is_large:
+                self._large_pending_events -= session.requested
+            session.is_large = is_large(n_events, session.payload_bytes)
+            if session.is_large:
+                self._large_pending_events += n_events
+        self._track([session], commit)
+
+    def _track(self, sessions: Sequence[Session], commit: asyncio.Future[None]) -> None:
+        """Wait for the commit of sessions, and notify observers meanwhile.
+
+        Args:
+            sessions: of one commit; if there are several, none is notified in slices.
+            commit: theirs.
+        """
+        tracked = self._uncommitted.get(commit)
+        if tracked is None:
+            tracked = self._uncommitted[commit] = []
+            # callbacks are called in the order in which they are added, and this is the first:
+            # observers hear of persisted events before these are acknowledged
+            commit.add_done_callback(self._on_committed)
+        tracked += sessions
+        if sessions[0].is_stepwise or self._notifying.is_busy:
+            for session in sessions:
+                self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
+        else:
+            self._notify_sessions(sessions, persisted=False)
+
+    def _on_committed(self, commit: asyncio.Future[None]) -> None:
+        sessions = self._uncommitted.pop(commit)
+        error = commit.exception()
+        if isinstance(error, OutcomeUnknownError) and error.decided is not None:
+            error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
+        if error is None and (self._notifying.is_busy or sessions[0].is_stepwise):
+            for session in sessions:
+                self._notifying.add(functools.partial(self._end_in_turn, session, commit))
+        else:
+            self._end(sessions, commit)
+            if error is None:
+                self._notify_sessions(sessions, persisted=True)
+        self._notify_drained()
+
+    def _on_decided(
+        self, sessions: Sequence[Session], error: OutcomeUnknownError, _: object
+    ) -> None:
+        """It is known at last whether these are stored."""
+        untold, self._unnotified = self._unnotified, set()
+        if not error.is_stored():
+            return
+        for session in sessions:
+            for persisted in (False, True) if session in untold else (True,):
+                self._notifying.add(
+                    functools.partial(self._notify_in_turn, session, persisted=persisted)
+                )
+
+    def _end(self, sessions: Iterable[Session], commit: asyncio.Future[None]) -> None:
+        n_sessions = n_events = n_bytes = 0
+        for session in sessions:
+            n_sessions += 1
+            n_events += len(session.events)
+            n_bytes += session.payload_bytes
+            if session.source is not REMOTE_SOURCE:
+                self._n_own -= 1
+                if session.is_large:
+                    self._large_pending_events -= len(session.events)
+            if session.committed is not commit:
+                session.resolve(commit.exception())
+        self._end_pending(n_sessions, n_events, n_bytes)
+
+    def _end_in_turn(self, session: Session, commit: asyncio.Future[None]) -> Steps[None]:
+        self._end([session], commit)
+        yield from self._notify_in_turn(session, persisted=True)
+        self._notify_drained()
+
+    def _notify_registered_in_turn(self, session: Session) -> Steps[None]:
+        """Notify observers of a session, unless its commit failed meanwhile."""
+        error = session.committed.exception() if session.committed.done() else None
+        if error is None:
+            yield from self._notify_in_turn(session, persisted=False)
+        elif isinstance(error, OutcomeUnknownError):
+            if error.is_stored() is None:
+                self._unnotified.add(session)
+            elif error.is_stored():
+                yield from self._notify_in_turn(session, persisted=False)
+
+    def _notify_in_turn(self, session: Session, *, persisted: bool) -> Steps[None]:
+        if session.is_stepwise:
+            yield from self._notify_in_steps(session, persisted=persisted)
+        else:
+            self._notify_session(session, persisted=persisted)
+
+    def _notify_drained(self) -> None:
+        if not self._n_own:
+            self._own_ended.set()
+        if self._drained_cbs:
+            super()._notify_drained()
