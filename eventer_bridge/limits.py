@@ -485,6 +485,24 @@ MAX_LOGIN_DELAY_S: Final = 8.0
 MAX_FAILED_ADDRESSES: Final = 10_000
 """Addresses whose wrong names and tokens are counted, the most recent ones; about 2 MB."""
 
+# --- tokens -------------------------------------------------------------------------------
+
+SCRYPT_COST: Final = 1 << 14
+"""N of scrypt. With the next two, what OWASP recommends for 16 MiB of memory: 0.2 s a check."""
+
+SCRYPT_BLOCKS: Final = 8
+"""r of scrypt."""
+
+SCRYPT_ROUNDS: Final = 5
+"""p of scrypt."""
+
+SCRYPT_TIMEOUT_S: Final = 8.0
+"""Time for a check to begin and end, while others take their turns; below the time limit for init,
+so that there is an answer."""
+
+MAX_TOKEN_FILE_BYTES: Final = 4 << 10
+"""Size of a file with a token; ours have 50 bytes."""
+
 # --- chatter ------------------------------------------------------------------------------
 
 MAX_FIRST_FRAME_BYTES: Final = 64 << 10
@@ -574,6 +592,7 @@ assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
 assert MAX_CONNECTIONS * COUNTED_BUFFER_BYTES <= MAX_BUFFERED_BYTES
 assert MAX_FRAME_BYTES < MAX_BUFFERED_BYTES
 assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
+assert SCRYPT_TIMEOUT_S < FIRST_MESSAGE_TIMEOUT_S
 assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
 assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
 assert MAX_FRAME_BYTES <= MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES <= MAX_ANSWER_FRAME_BYTES

@@ -1,13 +1,15 @@
 """TLS contexts of server and client: TLS 1.2 or newer, peers always verified.
 
 A server with ``client_ca`` requires a certificate of that CA from every client (mutual
-TLS). Errors name the faulty file.
+TLS) that is not on the revocation list (``crl``). Errors name the faulty file.
 """
 
+import re
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
@@ -18,14 +20,20 @@ from cryptography.hazmat.primitives.serialization import (
 
 from eventer_bridge.errors import ConfigurationError
 
+_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
-def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+
+def server_context(
+    cert: Path, key: Path, client_ca: Path | None = None, crl: Path | None = None
+) -> ssl.SSLContext:
     """Context of a listener.
 
     Args:
         cert: PEM file of the certificate, followed by its chain up to the CA.
         key: PEM file of its private key, unencrypted.
         client_ca: PEM file of the CA of client certificates; None: clients need none.
+        crl: PEM file of the revocation lists of all CAs in ``client_ca`` that issue certificates of
+            clients; None: none is revoked.
 
     Raises:
         ConfigurationError: a file is missing or invalid.
@@ -36,6 +44,11 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
     if client_ca is not None:
         _load_ca(context, client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
+        # the certificate of a client that resumes a session would not be checked again
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        if crl is not None:
+            _load_crl(context, crl, client_ca)
     return context
 
 
@@ -67,20 +80,92 @@ def client_context(
     return context
 
 
-def peer_common_name(ssl_object: Any) -> str | None:
-    """Common name of the peer's verified certificate.
+def peer_names(ssl_object: Any) -> frozenset[str]:
+    """Names of the peer's verified certificate, in the form of :func:`certificate_name`.
 
     Args:
         ssl_object: ``ssl.SSLObject`` of a connection, or None for one without TLS.
 
     Returns:
-        The name; None without TLS, without a certificate, or without a name in it. A
-        certificate with several names counts as without: its owner would be a guess.
+        Its common name, and the DNS names and URIs of its subject alternative name; empty without
+        TLS or a certificate. Several common names count as none: its owner would be a guess.
     """
     certificate = ssl_object.getpeercert() if ssl_object is not None else None
-    subject = (certificate or {}).get("subject", ())
-    names = [value for part in subject for name, value in part if name == "commonName"]
-    return names[0] if len(names) == 1 else None
+    if not certificate:
+        return frozenset()
+    subject = certificate.get("subject", ())
+    common = [value for part in subject for name, value in part if name == "commonName"]
+    names = [f"CN:{common[0]}"] if len(common) == 1 else []
+    names += [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
+    return frozenset(certificate_name(name) for name in names)
+
+
+def certificate_name(text: str) -> str:
+    """A name in a certificate as it is compared: ``CN:name``, ``DNS:host`` or ``URI:uri``.
+
+    Args:
+        text: the same, or a common name alone.
+    """
+    kind, _, value = text.partition(":")
+    match kind.upper():
+        case "DNS":
+            return f"DNS:{value.lower()}"
+        case "URI" | "CN" as known:
+            return f"{known}:{value}"
+        case _:
+            return f"CN:{text}"
+
+
+def expiry(cert: Path) -> datetime:
+    """When the first certificate of a file expires.
+
+    Raises:
+        ConfigurationError: the file is missing or invalid.
+    """
+    return min(i.not_valid_after_utc for i in _read_certificates(cert))
+
+
+def crl_expiry(crl: Path) -> datetime | None:
+    """When the first revocation list of a file is out of date; None: never.
+
+    Raises:
+        ConfigurationError: the file is missing or invalid.
+    """
+    moments = [i.next_update_utc for i in read_crl(crl)]
+    return min((i for i in moments if i is not None), default=None)
+
+
+def read_crl(crl: Path) -> list[x509.CertificateRevocationList]:
+    """The revocation lists of a PEM file.
+
+    Raises:
+        ConfigurationError: it is missing or invalid.
+    """
+    try:
+        found = [x509.load_pem_x509_crl(i) for i in _CRL.findall(_read(crl))]
+    except ValueError:
+        found = []
+    if not found:
+        raise ConfigurationError(f"{crl}: expected a certificate revocation list in PEM form")
+    return found
+
+
+def is_revoked(ssl_object: Any, lists: Sequence[x509.CertificateRevocationList]) -> bool:
+    """Whether the peer's certificate is on one of the lists.
+
+    Args:
+        ssl_object: ``ssl.SSLObject`` of a connection, or None for one without TLS.
+        lists: the revocation lists.
+    """
+    encoded = ssl_object.getpeercert(binary_form=True) if ssl_object is not None else None
+    if not encoded:
+        return False
+    certificate = x509.load_der_x509_certificate(encoded)
+    return any(
+        i.issuer == certificate.issuer
+        and i.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
+        for i in lists
+    )
 
 
 def _harden(context: ssl.SSLContext) -> None:
@@ -116,6 +201,23 @@ def _load_ca(context: ssl.SSLContext, ca: Path) -> None:
         context.load_verify_locations(ca)
     except ssl.SSLError as e:
         raise ConfigurationError(f"{ca}: cannot be used as CA: {e.reason or e}") from e
+
+
+def _load_crl(context: ssl.SSLContext, crl: Path, client_ca: Path) -> None:
+    issuers = _read_certificates(client_ca)
+    for i in read_crl(crl):
+        if i.next_update_utc is not None and i.next_update_utc < datetime.now(UTC):
+            raise ConfigurationError(
+                f"{crl}: out of date since {i.next_update_utc:%Y-%m-%d}: no client could connect"
+            )
+        keys: list[Any] = [ca.public_key() for ca in issuers if ca.subject == i.issuer]
+        if not any(i.is_signature_valid(key) for key in keys):
+            raise ConfigurationError(f"{crl}: is not of {client_ca}")
+    try:
+        context.load_verify_locations(crl)
+    except ssl.SSLError as e:
+        raise ConfigurationError(f"{crl}: cannot be used: {e.reason or e}") from e
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _read_certificates(path: Path) -> list[x509.Certificate]:

@@ -50,6 +50,9 @@ a reason in the log."""
 
 assert STOP_TIMEOUT_S < MAX_STOP_S
 
+MIN_DAYS_LEFT: Final = 30
+"""Days before a certificate expires, from which on ``mariner check`` warns: a month to renew it."""
+
 # --- memory ---------------------------------------------------------------------------------
 
 OWN_BLOCK_BYTES: Final = 2 << 20

@@ -26,13 +26,14 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from eventer_bridge import limits, slices
+from eventer_bridge.core.authentication import Admitted, Authenticator, DeclinedError, Login
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout, Filter
-from eventer_bridge.core.rights import DeclinedError, Rights
+from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import (
     ClosedError,
@@ -57,15 +58,12 @@ from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.tls import peer_common_name
+from eventer_bridge.tls import peer_names
 
 mlog = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT")
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
-
-AuthenticateCb: TypeAlias = Callable[[str, str | None, str | None], Rights]
-"""Rights of a client by its name, token and certificate; raises ``DeclinedError``."""
 
 ObserveQueryCb: TypeAlias = Callable[[QueryParams, float], None]
 """Called after each query with its parameters and the seconds it took."""
@@ -122,7 +120,7 @@ class ClientService:
 
     Args:
         core: answers registrations and queries.
-        authenticate: see :data:`AuthenticateCb`.
+        authenticator: lets clients in.
         encoding: of the wire.
         observe_query: see :data:`ObserveQueryCb`.
 
@@ -135,12 +133,12 @@ class ClientService:
     def __init__(
         self,
         core: EventCore,
-        authenticate: AuthenticateCb,
+        authenticator: Authenticator,
         encoding: Encoding,
         observe_query: ObserveQueryCb,
     ) -> None:
         self.core = core
-        self.authenticate = authenticate
+        self.authenticator = authenticator
         self.encoding = encoding
         self.observe_query = observe_query
         self.fanout = Fanout(encoding.notification, encoding.prepare)
@@ -242,7 +240,7 @@ class ClientSession(Generic[RequestT]):
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._queries: list[tuple[RequestT, QueryParams]] = []  # an empty deque takes 0.7 kB
-        self._querying: asyncio.Task[None] | None = None
+        self._querying: asyncio.Task[None] | None = None  # before init: checks its token
         self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
         self._delayed: asyncio.TimerHandle | None = None
 
@@ -266,15 +264,46 @@ class ClientSession(Generic[RequestT]):
 
         It is accepted, or declined at once, or after a while if it guesses names or tokens.
         """
-        service, stream = self._service, self.stream
+        stream = self.stream
         stream.client = cut(name)
+        login = Login(name, token, peer_names(stream.ssl_object), stream.slot.address)
+        accept = functools.partial(self._accept, subscriptions, server_id, persisted)
         try:
-            certificate = peer_common_name(stream.ssl_object)
-            rights = service.authenticate(name, token, certificate)
-            subscription = rights.subscription.intersection(Subscription(subscriptions))
+            admitted = self._service.authenticator.authenticate(login)
         except DeclinedError as e:
-            self._decline_later(stream.slot.login_failed(), str(e))
+            self._decline_later(e)
             return
+        if isinstance(admitted, Admitted):
+            accept(admitted)
+        else:
+            stream.pause_reading(Pause.LOGIN)
+            self._querying = self._service.spawn(self._accept_later(admitted, accept))
+
+    async def _accept_later(
+        self, login: Awaitable[Admitted], accept: Callable[[Admitted], None]
+    ) -> None:
+        """Accept or decline a client whose token takes long to check; ends if it leaves."""
+        try:
+            admitted = await login
+        except DeclinedError as e:
+            self._decline_later(e)
+        except Exception as e:
+            self.stream.on_failed(e)
+        else:
+            accept(admitted)
+        self._querying = None
+        self.stream.resume_reading(Pause.LOGIN)
+
+    def _accept(
+        self,
+        subscriptions: Sequence[EventType],
+        server_id: int | None,
+        persisted: bool,
+        admitted: Admitted,
+    ) -> None:
+        service, stream = self._service, self.stream
+        try:
+            subscription = admitted.rights.subscription.intersection(Subscription(subscriptions))
         except InvalidEventError as e:
             self.decline(str(e))
             return
@@ -282,8 +311,8 @@ class ClientSession(Generic[RequestT]):
             self.decline("too many connections")
             return
         stream.clear_first_deadline()
-        stream.client = name
-        self.rights = rights
+        stream.client = name = admitted.name
+        self.rights = admitted.rights
         self.is_persisted = persisted
         self._filter = Filter(subscription, server_id, persisted)
         service.clients.add(self)
@@ -293,8 +322,13 @@ class ClientSession(Generic[RequestT]):
         mlog.debug("client connected", extra=stream.log_extra)
         service.core.announce(self._source, name, is_connected=True)
 
-    def decline(self, reason: str) -> None:
-        """Close the connection of a client that cannot be accepted."""
+    def decline(self, reason: str, cause: str | None = None) -> None:
+        """Close the connection of a client that cannot be accepted.
+
+        Args:
+            reason: for the client.
+            cause: more than it is told, for the log.
+        """
         if self.stream.close_reason is not None:
             return
         self._service.stats.declined += 1
@@ -303,18 +337,21 @@ class ClientSession(Generic[RequestT]):
         # the client gets time to read why, and to close first (001)
         self.stream.close(
             CloseReason.DECLINED,
-            detail=reason,
+            detail=reason if cause is None else f"{reason}: {cause}",
             level=logging.WARNING,
             linger_s=limits.DECLINED_LINGER_S,
         )
 
-    def _decline_later(self, delay_s: float, reason: str) -> None:
-        """Decline after a while, in which the client is not heard."""
+    def _decline_later(self, error: DeclinedError) -> None:
+        """Decline at once or, if it guesses, after a while in which it is not heard."""
+        delay_s = self.stream.slot.login_failed()
         if not delay_s:
-            self.decline(reason)
+            self.decline(str(error), error.cause)
             return
         self.stream.pause_reading(Pause.DECLINED)
-        self._delayed = asyncio.get_running_loop().call_later(delay_s, self.decline, reason)
+        self._delayed = asyncio.get_running_loop().call_later(
+            delay_s, self.decline, str(error), error.cause
+        )
 
     def leave(self) -> None:
         """Its connection is closed."""

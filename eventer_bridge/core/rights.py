@@ -1,4 +1,4 @@
-"""Authentication and rights of clients.
+"""Rights of clients.
 
 Configured by ``clients`` and ``schemas`` of the configuration. A client's ``subscriptions``
 limit its notifications and queries; it may register only types of its ``register_events``, with
@@ -6,7 +6,6 @@ a JSON payload that satisfies the entry's ``schema_id``, if given. If several en
 type, all of their schemas apply.
 """
 
-import hmac
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -14,17 +13,18 @@ import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import tokens
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.payload_schemas import PayloadSchema, PayloadSchemas
 from eventer_bridge.core.schema_worker import Check, SchemaCheckError
+from eventer_bridge.core.tokens import TokenConfig, without_token
 from eventer_bridge.core.validation import check_length, check_type
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
-
-_DECLINED = "invalid client name or token"
+from eventer_bridge.tls import certificate_name
 
 
 class RegisterRule(msgspec.Struct, frozen=True):
@@ -38,29 +38,38 @@ class ClientConfig(msgspec.Struct, frozen=True):
     """A client and its rights; ``max_event_types`` is its quota (``type_budget``)."""
 
     name: str
-    token: str | None
+    token: TokenConfig
     subscriptions: tuple[EventType, ...]
     register_events: tuple[RegisterRule, ...]
     certificate: str | None = None
     max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
 
-
-class DeclinedError(Exception):
-    """Authentication failed; the text is for the client."""
+    def __repr__(self) -> str:
+        return without_token(self, "token")
 
 
 class Rights:
-    """Rights of one configured client.
+    """Rights of one configured client, and what it has to present for them.
+
+    Raises:
+        ConfigurationError: one of its tokens cannot be read.
 
     Attributes:
+        name: of the client.
+        tokens: of which it must present one; empty: it must present none.
+        certificate: name that its certificate must have (``tls.certificate_name``); None: any.
+        type_quota: for new event types.
+        subscription: what it may be notified of and query.
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
         inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
     """
 
     def __init__(self, config: ClientConfig, schemas: PayloadSchemas) -> None:
         self.name = config.name
-        self.token = config.token
-        self.certificate = config.certificate
+        self.tokens = tokens.read(config.token, f"client {config.name!r}: token")
+        self.certificate = (
+            None if config.certificate is None else certificate_name(config.certificate)
+        )
         self.type_quota = TypeQuota(f"client {config.name}", config.max_event_types)
         self.subscription = Subscription(config.subscriptions)
         self._rules = [
@@ -166,48 +175,10 @@ def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
     return cut(f"register_events[{index}]: {quoted_type(event_type)}: {reason}")
 
 
-def everything(quota: TypeQuota) -> Rights:
+def everything(quota: TypeQuota, token: TokenConfig = None) -> Rights:
     """Rights to see and register everything; all holders share one quota."""
     all_types = (("*",),)
-    config = ClientConfig(quota.owner, None, all_types, (RegisterRule(all_types),))
+    config = ClientConfig(quota.owner, token, all_types, (RegisterRule(all_types),))
     rights = Rights(config, PayloadSchemas())
     rights.type_quota = quota
     return rights
-
-
-class Authenticator:
-    """Authenticates the configured clients.
-
-    Args:
-        clients: their configurations.
-        schemas: of their payloads; the caller closes them, after all users of the rights.
-    """
-
-    def __init__(self, clients: Iterable[ClientConfig], schemas: PayloadSchemas) -> None:
-        self._rights = {client.name: Rights(client, schemas) for client in clients}
-
-    def authenticate(self, name: str, token: str | None, certificate: str | None) -> Rights:
-        """Rights of the client that gives this name and token.
-
-        Args:
-            name: ``client_name`` of the ``init_req``.
-            token: its ``client_token``.
-            certificate: common name of the verified TLS client certificate, if there is one.
-
-        Raises:
-            DeclinedError: unknown name, wrong token or wrong certificate; all of them
-                alike, and the token is compared in constant time.
-        """
-        rights = self._rights.get(name)
-        expected = rights.token if rights else ""
-        same = hmac.compare_digest(_token_bytes(token), _token_bytes(expected))
-        if rights is None or not same:
-            raise DeclinedError(_DECLINED)
-        if rights.certificate is not None and rights.certificate != certificate:
-            raise DeclinedError(_DECLINED)
-        return rights
-
-
-def _token_bytes(token: str | None) -> bytes:
-    # the first byte distinguishes no token from an empty one
-    return b"0" if token is None else b"1" + token.encode()

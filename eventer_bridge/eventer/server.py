@@ -13,7 +13,6 @@ Runs on the event loop's thread.
 """
 
 import functools
-import hmac
 import logging
 import ssl
 from collections.abc import Sequence
@@ -22,15 +21,13 @@ from typing import Final
 from hat import aio
 
 from eventer_bridge import chatter, limits, slices
-from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_session import (
-    AuthenticateCb,
     ClientService,
     ClientSession,
     ObserveQueryCb,
 )
-from eventer_bridge.core.rights import DeclinedError, Rights, everything
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer import codec, encoding
@@ -57,37 +54,10 @@ _QUERY_RES: Final = "HatEventer.MsgQueryRes"
 _REGISTER_RES: Final = "HatEventer.MsgRegisterRes"
 
 
-def by_token(
-    token: str | None, max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
-) -> AuthenticateCb:
-    """Everybody who gives this token may do everything; None: everybody who gives none.
-
-    They make up their names, so that they are one client, whose rights and quota they share.
-
-    A wrong token and a missing one are declined alike. 001 recommends to accept who gives
-    none in any case; a token would protect nothing then.
-    """
-    rights = everything(TypeQuota("Eventer clients", max_event_types))
-
-    def authenticate(name: str, given: str | None, certificate: str | None) -> Rights:
-        expected = b"" if token is None else token.encode()
-        same = hmac.compare_digest(b"" if given is None else given.encode(), expected)
-        if not same or (given is None) is not (token is None):
-            raise DeclinedError("invalid client token")
-        if len(name) > limits.MAX_NAME_CHARACTERS:
-            raise DeclinedError(
-                f"client name has {len(name)} characters, at most {limits.MAX_NAME_CHARACTERS}"
-                " are allowed"
-            )
-        return rights
-
-    return authenticate
-
-
 async def listen(
     core: EventCore,
     address: chatter.Address,
-    authenticate: AuthenticateCb,
+    authenticator: Authenticator,
     *,
     tls: ssl.SSLContext | None = None,
     admission: Admission | None = None,
@@ -99,7 +69,7 @@ async def listen(
         core: answers registrations and queries; stays the caller's to close, after the
             server.
         address: where; port 0 takes a free one (see :attr:`EventerServer.address`).
-        authenticate: :func:`by_token`, or ``Authenticator.authenticate``.
+        authenticator: lets clients in.
         tls: TLS context for all connections; None for plain TCP.
         admission: of the process; None: one of its own.
         observe_query: called after each query with its parameters and the seconds it took.
@@ -107,7 +77,7 @@ async def listen(
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = EventerServer(core, authenticate, observe_query)
+    server = EventerServer(core, authenticator, observe_query)
     try:
         await server._listen(address, tls, admission)
     except BaseException:
@@ -120,9 +90,9 @@ class EventerServer(aio.Resource):
     """See the module. Made by :func:`listen`."""
 
     def __init__(
-        self, core: EventCore, authenticate: AuthenticateCb, observe_query: ObserveQueryCb
+        self, core: EventCore, authenticator: Authenticator, observe_query: ObserveQueryCb
     ) -> None:
-        self._service = ClientService(core, authenticate, encoding, observe_query)
+        self._service = ClientService(core, authenticator, encoding, observe_query)
         self._listener: chatter.Listener | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)

@@ -57,6 +57,7 @@ class Pause(enum.StrEnum):
     WRITE_BLOCKED = "it does not read"
     TURN_OVER = "others get their turn"
     LARGE_MESSAGE = "a large message of it is being handled"
+    LOGIN = "its token is being checked"
     DECLINED = "it is to be declined after a while"
     USER = "its user takes no more"
     CLOSING = "it is closing"

@@ -51,6 +51,9 @@ class Member(NamedTuple):
     address: chatter.Address
     token: str | None
 
+    def __repr__(self) -> str:
+        return f"Member({self.name!r}, {self.group!r}, {self.address!r}, ***)"
+
 
 def create(
     engine: Engine,

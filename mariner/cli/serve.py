@@ -37,8 +37,9 @@ def check(path: Path) -> None:
     """Check a configuration and the files it names, then exit.
 
     Warnings on standard error, one per line, name what lets strangers in (clients that need
-    neither token nor certificate, tokens or private keys in files that others can read), and a
-    limit of open files that leaves room for fewer connections than usual.
+    neither token nor certificate, tokens where their hashes suffice, tokens or private keys in
+    files that others can read), what expires within 30 days, and a limit of open files that leaves
+    room for fewer connections than usual.
 
     Exit code 0: it can be used; 2: it cannot, for the reasons printed, one per line.
     """

@@ -10,7 +10,9 @@ names.
 import functools
 import math
 import re
+import ssl
 from collections.abc import Container, Iterable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,7 +27,9 @@ from referencing import Registry, Resource
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
+from eventer_bridge.core import tokens
 from eventer_bridge.core.rights import ClientConfig
+from eventer_bridge.core.tokens import TokenConfig, TokenSource, without_token
 from eventer_bridge.errors import (
     ConfigurationError,
     InvalidEventError,
@@ -46,11 +50,15 @@ _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104  # none of them is lis
 
 
 class TlsConfig(msgspec.Struct, frozen=True):
-    """TLS of a listener; with ``client_ca`` clients need a certificate of that CA."""
+    """TLS of a listener; with ``client_ca`` clients need a certificate of that CA.
+
+    Certificates on the revocation list ``crl`` are refused.
+    """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
+    crl: Path | None = None
 
 
 class ListenConfig(msgspec.Struct, frozen=True):
@@ -98,8 +106,11 @@ class RemoteConfig(msgspec.Struct, frozen=True):
 
     host: str
     port: int
-    token: str | None = None
+    token: str | TokenSource | None = None
     tls: ClientTlsConfig | None = None
+
+    def __repr__(self) -> str:
+        return without_token(self, "token")
 
 
 class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
@@ -116,10 +127,13 @@ class EventerServerConfig(msgspec.Struct, frozen=True):
 
     host: str
     port: int
-    token: str | None = None
+    token: TokenConfig = None
     tls: TlsConfig | None = None
     clients: tuple[ClientConfig, ...] | None = None
     max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
+
+    def __repr__(self) -> str:
+        return without_token(self, "token")
 
 
 class MonitorConfig(msgspec.Struct, frozen=True):
@@ -198,7 +212,7 @@ def load(path: Path) -> GatewayConfig:
         raise ConfigurationError(f"{path}: {place}{problem}") from e
     except yaml.YAMLError as e:
         raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
-    return parse(data, str(path))
+    return parse(_with_moments_as_texts(data), str(path))
 
 
 def parse(data: Any, where: str) -> GatewayConfig:
@@ -226,21 +240,74 @@ def parse(data: Any, where: str) -> GatewayConfig:
 
 
 def check(config: GatewayConfig) -> None:
-    """Check the files that a configuration names.
+    """Check the files and variables of the environment that a configuration names.
 
     Raises:
-        ConfigurationError: a certificate or key is missing or does not fit.
+        ConfigurationError: a certificate, key or token is missing or does not fit.
     """
+    for listener in listeners(config).values():
+        if listener.tls is not None:
+            server_context(listener.tls)
+    for remote in remotes(config).values():
+        if remote.tls is not None:
+            tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
+    for key, token in client_tokens(config).items():
+        tokens.read(token, key)
+    for key, remote in remotes(config).items():
+        tokens.read_own(remote.token, f"{key}.token")
     core = config.event_core
-    listeners = [config.mariner.tls]
-    remotes = [] if config.eventer is None else [config.eventer.tls]
-    if core is not None:
-        listeners += [] if core.eventer_server is None else [core.eventer_server.tls]
-        remotes += [remote.tls for remote in core.replication]
-    for listener in filter(None, listeners):
-        tls.server_context(listener.cert, listener.key, listener.client_ca)
-    for remote in filter(None, remotes):
-        tls.client_context(remote.ca, remote.cert, remote.key)
+    if core is not None and core.monitor is not None and core.eventer_server is not None:
+        # the other servers of the group present it
+        tokens.read_own(core.eventer_server.token, "event_core.eventer_server.token")
+
+
+def server_context(listener: TlsConfig) -> ssl.SSLContext:
+    """TLS of a listener.
+
+    Raises:
+        ConfigurationError: a file is missing or invalid.
+    """
+    return tls.server_context(listener.cert, listener.key, listener.client_ca, listener.crl)
+
+
+def listeners(config: GatewayConfig) -> dict[str, ListenConfig | EventerServerConfig]:
+    """The listeners that may have TLS, by their keys."""
+    found: dict[str, ListenConfig | EventerServerConfig] = {"mariner": config.mariner}
+    if config.event_core is not None and config.event_core.eventer_server is not None:
+        found["event_core.eventer_server"] = config.event_core.eventer_server
+    return found
+
+
+def remotes(config: GatewayConfig) -> dict[str, RemoteConfig]:
+    """The remote servers, by their keys."""
+    if config.eventer is not None:
+        return {"eventer": config.eventer}
+    several = () if config.event_core is None else config.event_core.replication
+    return {f"event_core.replication[{index}]": remote for index, remote in enumerate(several)}
+
+
+def client_tokens(config: GatewayConfig) -> dict[str, TokenConfig]:
+    """The tokens of clients, by their keys."""
+    found = {f"clients[{i}].token": client.token for i, client in enumerate(config.clients)}
+    core = config.event_core
+    if core is not None and core.eventer_server is not None:
+        key = "event_core.eventer_server"
+        found[f"{key}.token"] = core.eventer_server.token
+        for i, client in enumerate(core.eventer_server.clients or ()):
+            found[f"{key}.clients[{i}].token"] = client.token
+    return found
+
+
+def _with_moments_as_texts(data: Any) -> Any:
+    """YAML and TOML have moments of their own, which JSON Schema does not know."""
+    match data:
+        case dict():
+            return {key: _with_moments_as_texts(value) for key, value in data.items()}
+        case list():
+            return [_with_moments_as_texts(value) for value in data]
+        case date():  # and datetime
+            return data.isoformat()
+    return data
 
 
 def _to_path(kind: type[Any], value: Any) -> Any:
@@ -272,7 +339,8 @@ def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
     if error.validator == "additionalProperties":
         known = error.schema["properties"] if isinstance(error.schema, Mapping) else {}
         unknown = [i for i in value if i not in known]
-        keys = ", ".join(_key([*path, _masked(i)]) for i in unknown)
+        masked = ["***"] if "token" in path else [_masked(i) for i in unknown]
+        keys = ", ".join(_key([*path, i]) for i in masked)
         return f"{keys}: unknown key, expected one of {', '.join(known)}"
     shown = "***" if "token" in path else _show(value)
     match error.validator:
@@ -310,8 +378,10 @@ def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key}: expected a valid JSON Schema: {reason}"
     known = {schema.get("$id") for schema in schemas}
     yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
+    yield from _listener_problems("mariner", data["mariner"])
     if "event_core" in data:
         yield from _core_problems(data["event_core"], known)
+    yield from _token_problems("eventer.token", data.get("eventer", {}).get("token"))
 
 
 def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[str]:
@@ -323,6 +393,11 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
         yield from _retention_problems(f"event_core.backend.retention[{index}]", rule)
     server = core.get("eventer_server", {})
     key = "event_core.eventer_server"
+    yield from _listener_problems(key, server)
+    yield from _token_problems(f"{key}.token", server.get("token"))
+    for index, remote in enumerate(core.get("replication", [])):
+        place = f"event_core.replication[{index}].token"
+        yield from _token_problems(place, remote.get("token"))
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
     if "clients" in server and server.get("token") is not None:
         yield f"{key}.token: expected either one token for all clients, or clients with their own"
@@ -379,6 +454,7 @@ def _client_problems(
         if name in names:
             yield f"{key}.name: {name!r}: expected a name that no other client has"
         names.add(name)
+        yield from _token_problems(f"{key}.token", client["token"])
         if client.get("certificate") is not None:
             tls_keys = listener.get("tls") or {}
             if "client_ca" not in tls_keys:
@@ -390,6 +466,28 @@ def _client_problems(
             schema_id = rule.get("schema_id")
             if schema_id is not None and schema_id not in known:
                 yield f"{rule_key}.schema_id: {schema_id!r}: expected the $id of one of schemas"
+
+
+def _listener_problems(key: str, listener: Mapping[str, Any]) -> Iterator[str]:
+    tls_keys = listener.get("tls") or {}
+    if "crl" in tls_keys and "client_ca" not in tls_keys:
+        yield f"{key}.tls.crl: requires {key}.tls.client_ca"
+
+
+def _token_problems(key: str, token: Any) -> Iterator[str]:
+    several = token if isinstance(token, list) else [token]
+    for index, configured in enumerate(several):
+        place = f"{key}[{index}]" if isinstance(token, list) else key
+        if configured is None:
+            continue
+        source = {"value": configured} if isinstance(configured, str) else configured
+        if len([i for i in ("value", "file", "environment") if i in source]) != 1:
+            yield f"{place}: expected one of value, file and environment"
+            continue
+        try:
+            tokens.parse(source.get("value", ""), source.get("expires"), place)
+        except ConfigurationError as e:
+            yield str(e)
 
 
 def _module_problems(confs: Iterable[Mapping[str, Any]]) -> Iterator[str]:

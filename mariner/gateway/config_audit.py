@@ -1,4 +1,4 @@
-"""Finds what lets strangers in, in a configuration that can be used.
+"""Finds what lets strangers in, or soon keeps everybody out, in a configuration that can be used.
 
 The findings have keys, names and files, never a token.
 """
@@ -6,10 +6,22 @@ The findings have keys, names and files, never a token.
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+from eventer_bridge.core import tokens
 from eventer_bridge.core.rights import ClientConfig
-from mariner.gateway.config import EventerServerConfig, GatewayConfig, TlsConfig
+from eventer_bridge.core.tokens import TokenConfig
+from mariner import limits
+from mariner.gateway.config import (
+    EventerServerConfig,
+    GatewayConfig,
+    TlsConfig,
+    client_tokens,
+    listeners,
+    remotes,
+)
+from mariner.gateway.expiries import expiries
 
 
 def audit(path: Path, config: GatewayConfig) -> list[str]:
@@ -28,13 +40,38 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
         found += _eventer_findings("event_core.eventer_server", server)
     if _has_tokens(config) and (mode := _open_mode(path)):
         found.append(f"has tokens, and others than its owner can read it: mode {mode}")
-    listeners = {"mariner": config.mariner, "event_core.eventer_server": server}
-    for key, listener in listeners.items():
-        if listener and listener.tls and (mode := _open_mode(listener.tls.key)):
-            found.append(
-                f"{key}.tls.key: {listener.tls.key}: others than its owner can read it: mode {mode}"
-            )
+    for key, token in client_tokens(config).items():
+        found += _token_findings(key, token)
+    for key, file in _secret_files(config):
+        if mode := _open_mode(file):
+            found.append(f"{key}: {file}: others than its owner can read it: mode {mode}")
+    now = datetime.now(UTC)
+    for key, moment in expiries(config).items():
+        if (days := (moment - now).days) < limits.MIN_DAYS_LEFT:
+            found.append(f"{key}: {days} days left: good until {moment:%Y-%m-%d}")
     return [f"{path}: {line}" for line in found]
+
+
+def _token_findings(key: str, token: TokenConfig) -> Iterator[str]:
+    found = tokens.read(token, key)
+    for index, (source, i) in enumerate(zip(tokens.sources(token), found, strict=True)):
+        place = f"{key}[{index}]" if len(found) > 1 else key
+        if i.is_plain and source.value is not None:
+            yield f"{place}: is the token itself, its hash suffices: mariner token hash"
+        if i.is_expired:
+            yield f"{place}: expired: {source.expires}"
+
+
+def _secret_files(config: GatewayConfig) -> Iterator[tuple[str, Path]]:
+    """Files of private keys and of tokens, with their keys."""
+    for key, listener in listeners(config).items():
+        if listener.tls is not None:
+            yield f"{key}.tls.key", listener.tls.key
+    own = {f"{key}.token": remote.token for key, remote in remotes(config).items()}
+    for key, token in {**client_tokens(config), **own}.items():
+        for source in tokens.sources(token):
+            if source.file is not None:
+                yield f"{key}.file", source.file
 
 
 def _eventer_findings(key: str, server: EventerServerConfig) -> Iterator[str]:
@@ -60,14 +97,16 @@ def _whoever(tls: TlsConfig | None, does: str) -> str:
 
 
 def _has_tokens(config: GatewayConfig) -> bool:
-    tokens = [client.token for client in config.clients]
-    if config.eventer is not None:
-        tokens.append(config.eventer.token)
-    if (core := config.event_core) is not None:
-        tokens += [remote.token for remote in core.replication]
-        if (server := core.eventer_server) is not None:
-            tokens += [server.token, *(client.token for client in server.clients or ())]
-    return any(token is not None for token in tokens)
+    """Whether there is what tells a token, or helps to guess one, in the file itself."""
+    of_clients = [i for key, token in client_tokens(config).items() for i in _in_file(key, token)]
+    own = [i.value for remote in remotes(config).values() for i in tokens.sources(remote.token)]
+    return any(of_clients) or any(own)
+
+
+def _in_file(key: str, token: TokenConfig) -> Iterator[bool]:
+    for source, found in zip(tokens.sources(token), tokens.read(token, key), strict=True):
+        is_guessable = found.is_plain or found.hash.salt is not None
+        yield is_guessable and source.value is not None
 
 
 def _open_mode(file: Path) -> str | None:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from hat import aio
 
-from eventer_bridge import chatter, tls
+from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.core import engine
+from eventer_bridge.core import engine, tokens
+from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import SteadyClock
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator
+from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.net import Admission, descriptors
@@ -42,8 +43,16 @@ from mariner.gateway.config import (
     RocksDbConfig,
     RsbConfig,
     TlsConfig,
+    server_context,
 )
-from mariner.gateway.metrics import GatewayCollector, Metrics, RemotesCollector, RemoteServer
+from mariner.gateway.expiries import expiries
+from mariner.gateway.metrics import (
+    ExpiryCollector,
+    GatewayCollector,
+    Metrics,
+    RemotesCollector,
+    RemoteServer,
+)
 
 if TYPE_CHECKING:
     from eventer_bridge.remote.monitor import Monitor
@@ -92,6 +101,8 @@ class Gateway(aio.Resource):
         self._descriptors = descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
         self._schemas = PayloadSchemas(config.schemas)
+        self._checks = ScryptChecks()
+        self._expiries = expiries(config)
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
@@ -130,8 +141,7 @@ class Gateway(aio.Resource):
         core = self.core
         self.mariner = await server.listen(
             core,
-            config.clients,
-            self._schemas,
+            Authenticator(config.clients, self._schemas, self._checks),
             config.mariner.host,
             config.mariner.port,
             tls_context=tls_context,
@@ -151,6 +161,7 @@ class Gateway(aio.Resource):
             )
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
+        metrics.registry.register(ExpiryCollector(lambda: self._expiries))
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
 
@@ -175,7 +186,7 @@ class Gateway(aio.Resource):
         mlog.log(level, "limit of open files", extra=extra)
 
     def _relay(self, remote: RemoteConfig) -> RelayCore:
-        connect = remotes.connector(remote, f"mariner/{self._config.name}")
+        connect = remotes.connector("eventer", remote, f"mariner/{self._config.name}")
         core = relay.create(f"{remote.host}:{remote.port}", connect)
         self._own(core, "relay")
         return core
@@ -191,8 +202,9 @@ class Gateway(aio.Resource):
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()
-        for remote in config.replication:
-            connect = remotes.connector(remote, f"event/{config.server_id}")
+        for index, remote in enumerate(config.replication):
+            key = f"event_core.replication[{index}]"
+            connect = remotes.connector(key, remote, f"event/{config.server_id}")
             part = replication.create(core, remote.server_id, connect)
             self._own(part, f"replication of server {remote.server_id}")
             self._replications.append(part)
@@ -209,7 +221,7 @@ class Gateway(aio.Resource):
                 self._config.name,
                 config.monitor.group,
                 self.eventer_server.address,
-                config.eventer_server.token,
+                tokens.read_own(config.eventer_server.token, "event_core.eventer_server.token"),
             )
             address = chatter.Address(config.monitor.host, config.monitor.port)
             self._monitor = monitor.create(core, address, member, self._replications)
@@ -227,14 +239,15 @@ class Gateway(aio.Resource):
     async def _listen(
         self, core: EventCore, config: EventerServerConfig, metrics: Metrics
     ) -> EventerServer:
+        authenticator: Authenticator
         if config.clients is None:
-            authenticate = eventer_server.by_token(config.token, config.max_event_types)
+            authenticator = OneForAll(config.token, config.max_event_types, self._checks)
         else:
-            authenticate = Authenticator(config.clients, self._schemas).authenticate
+            authenticator = Authenticator(config.clients, self._schemas, self._checks)
         return await eventer_server.listen(
             core,
             chatter.Address(config.host, config.port, config.tls is not None),
-            authenticate,
+            authenticator,
             tls=_tls_context(config.tls),
             admission=self._admission,
             observe_query=metrics.observe_query,
@@ -286,6 +299,8 @@ class Gateway(aio.Resource):
             await part.async_close()
         self._waits_for = "schema checks"
         await self._schemas.async_close()
+        self._waits_for = "token checks"
+        await self._checks.async_close()
         self._waits_for = "threads"
 
 
@@ -310,4 +325,4 @@ async def _create_backend(
 def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
     if config is None:
         return None
-    return tls.server_context(config.cert, config.key, config.client_ca)
+    return server_context(config)

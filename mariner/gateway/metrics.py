@@ -6,6 +6,7 @@ query. Each gateway has a registry of its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -123,6 +124,24 @@ class RemotesCollector(Collector):
         refused = {remote.name: remote.refused_events for remote in remotes}
         text = "Events of a remote server that were left out, each time it sent them"
         yield _labelled("mariner_remote_events_refused", text, "server", refused)
+
+
+class ExpiryCollector(Collector):
+    """Days until our certificates and revocation lists expire.
+
+    Args:
+        expiries: returns the moments of those in use, by their keys.
+    """
+
+    def __init__(self, expiries: Callable[[], Mapping[str, datetime]]) -> None:
+        self._expiries = expiries
+
+    def collect(self) -> Iterable[Metric]:
+        """The days; negative ones are over."""
+        now = datetime.now(UTC)
+        days = {key: (i - now).total_seconds() / 86_400 for key, i in self._expiries().items()}
+        text = "Days until a certificate or revocation list in use expires"
+        yield _gauges("mariner_tls_days_left", text, "key", days)
 
 
 class GatewayCollector(Collector):

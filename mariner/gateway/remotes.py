@@ -3,19 +3,21 @@
 import functools
 
 from eventer_bridge import chatter, tls
+from eventer_bridge.core import tokens
 from eventer_bridge.eventer import client
 from mariner.gateway.config import RemoteConfig
 
 
-def connector(remote: RemoteConfig, client_name: str) -> client.ConnectCb:
+def connector(key: str, remote: RemoteConfig, client_name: str) -> client.ConnectCb:
     """A function that connects to a remote server.
 
     Args:
+        key: where the server is configured, for errors.
         remote: the server.
         client_name: our name there.
 
     Raises:
-        ConfigurationError: a certificate cannot be used.
+        ConfigurationError: a certificate or the token cannot be used.
     """
     address = chatter.Address(remote.host, remote.port, remote.tls is not None)
     context = None
@@ -25,7 +27,7 @@ def connector(remote: RemoteConfig, client_name: str) -> client.ConnectCb:
         client.connect,
         address,
         client_name,
-        client_token=remote.token,
+        client_token=tokens.read_own(remote.token, f"{key}.token"),
         keeps_bounds=True,
         tls=context,
     )

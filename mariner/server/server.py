@@ -5,15 +5,13 @@ Its ``ClientService`` serves the clients, and observes the core's sessions.
 
 import functools
 import ssl
-from collections.abc import Iterable
 
 from hat import aio
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_session import ClientService, ObserveQueryCb
-from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig
 from eventer_bridge.net import Admission
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
@@ -23,8 +21,7 @@ from mariner.server.connection import ClientConnection
 
 async def listen(
     core: EventCore,
-    clients: Iterable[ClientConfig],
-    schemas: PayloadSchemas,
+    authenticator: Authenticator,
     host: str,
     port: int,
     *,
@@ -36,8 +33,7 @@ async def listen(
 
     Args:
         core: handles registrations and queries; the caller closes it, after the server.
-        clients: the clients and their rights.
-        schemas: referred to by rights; the caller closes them, after the server.
+        authenticator: lets clients in.
         host: address or name to listen on.
         port: TCP port; 0 takes a free one (see :attr:`MarinerServer.port`).
         tls_context: TLS for all connections; None for plain TCP.
@@ -47,7 +43,7 @@ async def listen(
     Raises:
         OSError: listening on the address failed.
     """
-    server = MarinerServer(core, Authenticator(clients, schemas), observe_query)
+    server = MarinerServer(core, authenticator, observe_query)
     try:
         await server._listen(host, port, tls_context, admission)
     except BaseException:
@@ -66,7 +62,7 @@ class MarinerServer(aio.Resource):
     def __init__(
         self, core: EventCore, authenticator: Authenticator, observe_query: ObserveQueryCb
     ) -> None:
-        self._service = ClientService(core, authenticator.authenticate, encoding, observe_query)
+        self._service = ClientService(core, authenticator, encoding, observe_query)
         self._listener: StreamListener[ClientConnection] | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from eventer_bridge import tls
 from eventer_bridge.errors import ConfigurationError
 from mariner_certs import authority, development, files
-from tests.support.certificates import Certificates, make_certificates
+from tests.support.certificates import Certificates, issue_client, make_certificates, write_crl
 
 
 @pytest.fixture
@@ -29,11 +30,11 @@ def made(tmp_path: Path) -> Certificates:
 
 @contextlib.asynccontextmanager
 async def server(context: ssl.SSLContext) -> AsyncIterator[int]:
-    """Answers each connection with the common name of its client certificate."""
+    """Answers each connection with the names of its client certificate."""
 
     async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        name = tls.peer_common_name(writer.get_extra_info("ssl_object"))
-        writer.write(f"{name}\n".encode())
+        names = tls.peer_names(writer.get_extra_info("ssl_object"))
+        writer.write(f"{' '.join(sorted(names)) or None}\n".encode())
         writer.close()
 
     listener = await asyncio.start_server(on_connection, "127.0.0.1", 0, ssl=context)
@@ -87,7 +88,7 @@ async def test_mutual_tls(made: Certificates, tmp_path: Path) -> None:
     context = tls.server_context(made.server_cert, made.server_key, made.ca)
     async with server(context) as port:
         client = tls.client_context(made.ca, made.client_cert, made.client_key)
-        assert await ask(port, client) == "development"
+        assert await ask(port, client) == "CN:development"
         other = tls.client_context(made.ca, tmp_path / "other.pem", tmp_path / "other.key")
         assert await is_refused(port, tls.client_context(made.ca))
         assert await is_refused(port, other)
@@ -179,10 +180,81 @@ async def test_a_certificate_with_two_names_has_none(made: Certificates, tmp_pat
     files.save(tmp_path, "both", authority.Pair(both, one.key))
     context = tls.server_context(made.server_cert, made.server_key, made.ca)
     async with server(context) as port:
-        for name, expected in (("one", "app"), ("both", "None")):
+        for name, expected in (("one", "CN:app"), ("both", "None")):
             client = tls.client_context(made.ca, tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
             assert await ask(port, client) == expected
 
 
 def test_without_tls_there_is_no_name() -> None:
-    assert tls.peer_common_name(None) is None
+    assert tls.peer_names(None) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("app", "CN:app"),
+        ("cn:App", "CN:App"),
+        ("dns:App.Example", "DNS:app.example"),
+        ("Uri:spiffe://Example/app", "URI:spiffe://Example/app"),
+        ("a:b", "CN:a:b"),
+    ],
+)
+def test_names_as_they_are_compared(text: str, name: str) -> None:
+    assert tls.certificate_name(text) == name
+
+
+async def test_names_of_the_subject_alternative_name(made: Certificates) -> None:
+    folder = made.ca.parent
+    issue_client(folder, "app", dns=["App.Example"], uris=["spiffe://example/app"])
+    context = tls.server_context(made.server_cert, made.server_key, made.ca)
+    client = tls.client_context(made.ca, folder / "app.pem", folder / "app.key")
+    async with server(context) as port:
+        assert await ask(port, client) == "CN:app DNS:app.example URI:spiffe://example/app"
+
+
+async def test_revoked_certificates_are_refused(made: Certificates) -> None:
+    folder = made.ca.parent
+    issue_client(folder, "good")
+    crl = write_crl(folder, issue_client(folder, "bad"))
+    context = tls.server_context(made.server_cert, made.server_key, made.ca, crl)
+    async with server(context) as port:
+        good, bad = (
+            tls.client_context(made.ca, folder / f"{name}.pem", folder / f"{name}.key")
+            for name in ("good", "bad")
+        )
+        assert await ask(port, good) == "CN:good"
+        assert await is_refused(port, bad)
+        assert await ask(port, good) == "CN:good"
+
+
+async def test_a_resumed_session_skips_no_check(made: Certificates) -> None:
+    context = tls.server_context(made.server_cert, made.server_key, made.ca)
+    client = tls.client_context(made.ca, made.client_cert, made.client_key)
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        client.maximum_version = version
+        async with server(context) as port:
+            with socket.create_connection(("127.0.0.1", port)) as tcp:
+                tcp.settimeout(5)
+                wrapped = await asyncio.to_thread(
+                    client.wrap_socket, tcp, server_hostname="127.0.0.1"
+                )
+                with wrapped:
+                    await asyncio.to_thread(wrapped.recv, 100)
+                    assert wrapped.session is None or not wrapped.session.has_ticket
+
+
+def test_a_revocation_list_that_cannot_be_used(made: Certificates, tmp_path: Path) -> None:
+    arguments = made.server_cert, made.server_key, made.ca
+    folder = made.ca.parent
+    with pytest.raises(
+        ConfigurationError, match=r"ca\.pem: expected a certificate revocation list"
+    ):
+        tls.server_context(*arguments, made.ca)
+    with pytest.raises(ConfigurationError, match=r"none\.pem: No such file"):
+        tls.server_context(*arguments, tmp_path / "none.pem")
+    old = write_crl(folder, days=-1)
+    with pytest.raises(ConfigurationError, match=r"crl\.pem: out of date since 2.*could connect"):
+        tls.server_context(*arguments, old)
+    others = write_crl(make_certificates(tmp_path / "others").ca.parent)
+    with pytest.raises(ConfigurationError, match=r"crl\.pem: is not of .*ca\.pem"):
+        tls.server_context(*arguments, others)

@@ -29,9 +29,9 @@ class RawPeer:
         return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
     @classmethod
-    async def init(cls, port: int, **properties: Any) -> Self:
+    async def init(cls, port: int, tls: ssl.SSLContext | None = None, **properties: Any) -> Self:
         """Connect and initialise successfully."""
-        peer = await cls.connect(port)
+        peer = await cls.connect(port, tls)
         try:
             peer.send({**INIT, **properties})
             response = await peer.receive()

@@ -13,10 +13,11 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.core import engine
+from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.client_session import ClientService
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule, Rights
+from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.model import RegisterEvent
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
@@ -69,8 +70,8 @@ async def serving() -> AsyncIterator[Serving]:
     config = ClientConfig("a", "secret", (("x", "*"),), (RegisterRule((("x", "*"),)),))
     backend, schemas = memory.create(), PayloadSchemas({})
     async with backend, await engine.create(backend, 1) as core:
-        authenticate = Authenticator([config], schemas).authenticate
-        service = ClientService(core, authenticate, ENCODING, lambda params, seconds: None)
+        authenticator = Authenticator([config], schemas)
+        service = ClientService(core, authenticator, ENCODING, lambda params, seconds: None)
         listener = await listen_for_streams(
             "127.0.0.1", 0, functools.partial(Client, service), stats=service.stats
         )

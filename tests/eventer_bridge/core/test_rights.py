@@ -1,4 +1,4 @@
-"""Who is let in, by names, tokens and certificates; and what it may register."""
+"""What a client may register."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -10,64 +10,13 @@ from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import (
-    Authenticator,
     ClientConfig,
-    DeclinedError,
     RegisterRule,
     Rights,
     everything,
 )
 from eventer_bridge.model import BinaryPayload, JsonPayload, RegisterEvent
 from tests.support.schemas import NUMBERS, checkers
-
-CLIENTS = (
-    ClientConfig("with token", "secret", (("a",),), ()),
-    ClientConfig("with empty token", "", (), ()),
-    ClientConfig("without token", None, (), ()),
-    ClientConfig("with certificate", None, (), (), certificate="gui"),
-    ClientConfig("with both", "secret", (), (), certificate="gui"),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "token", "certificate", "is_known"),
-    [
-        ("with token", "secret", None, True),
-        ("with token", "secret", "another's", True),  # none is asked for
-        ("with token", "Secret", None, False),
-        ("with token", "secre", None, False),
-        ("with token", "", None, False),
-        ("with token", None, None, False),
-        ("with empty token", "", None, True),
-        ("with empty token", None, None, False),
-        ("without token", None, None, True),
-        ("without token", "", None, False),
-        ("without token", "secret", None, False),
-        ("with certificate", None, "gui", True),
-        ("with certificate", None, None, False),
-        ("with certificate", None, "GUI", False),
-        ("with certificate", "secret", "gui", False),
-        ("with both", "secret", "gui", True),
-        ("with both", "secret", None, False),
-        ("with both", None, "gui", False),
-        ("nobody", None, None, False),
-        ("nobody", "", None, False),
-        ("nobody", "secret", "gui", False),
-    ],
-)
-def test_who_is_let_in(
-    name: str, token: str | None, certificate: str | None, is_known: bool
-) -> None:
-    authenticator = Authenticator(CLIENTS, PayloadSchemas())
-    if not is_known:
-        # all alike: who guesses does not learn what was wrong
-        with pytest.raises(DeclinedError, match=r"^invalid client name or token$"):
-            authenticator.authenticate(name, token, certificate)
-        return
-    rights = authenticator.authenticate(name, token, certificate)
-    assert rights.name == name
-    assert rights.subscription.matches(("a",)) is (name == "with token")
-
 
 # --- what may be registered ---------------------------------------------------------------
 
@@ -195,7 +144,7 @@ def test_large_registrations_are_those_that_take_long_to_check() -> None:
 def test_rights_to_everything() -> None:
     quota = TypeQuota("all", 7)
     rights = everything(quota)
-    assert (rights.name, rights.token, rights.certificate) == ("all", None, None)
+    assert (rights.name, rights.tokens, rights.certificate) == ("all", (), None)
     assert rights.type_quota is quota
     assert rights.subscription.is_everything
     assert rights.refusal([event("a")]) is None

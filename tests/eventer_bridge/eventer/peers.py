@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from eventer_bridge import chatter
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.core import engine
-from eventer_bridge.core.client_session import AuthenticateCb
+from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer import server as eventer_server
@@ -21,7 +21,7 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
 )
-from eventer_bridge.eventer.server import EventerServer, by_token
+from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import Event, EventType, JsonPayload, RegisterEvent, Status
 from tests.eventer_bridge.chatter.peers import Recorder
 
@@ -40,7 +40,7 @@ class Serving(NamedTuple):
 @contextlib.asynccontextmanager
 async def serving(
     path: Path | None = None,
-    authenticate: AuthenticateCb | None = None,
+    authenticator: Authenticator | None = None,
     *,
     tls: ssl.SSLContext | None = None,
     port: int = 0,
@@ -50,7 +50,7 @@ async def serving(
     async with backend, await engine.create(backend, 1) as core:
         address = chatter.Address("127.0.0.1", port, tls is not None)
         async with await eventer_server.listen(
-            core, address, authenticate or by_token(None), tls=tls
+            core, address, authenticator or OneForAll(None), tls=tls
         ) as server:
             yield Serving(server, core)
 

@@ -17,6 +17,7 @@ from eventer_bridge import chatter
 from eventer_bridge.backends import memory
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.core import engine
+from eventer_bridge.core.authentication import OneForAll
 from eventer_bridge.errors import EventerBridgeError, InvalidMessageError
 from eventer_bridge.eventer import client, codec, server
 from eventer_bridge.eventer.messages import MsgInitReq, MsgInitRes, RefusedReq
@@ -87,7 +88,7 @@ async def serving() -> AsyncIterator[server.EventerServer]:
     backend = memory.create()
     core = await engine.create(backend, 1)
     address = chatter.Address("127.0.0.1", 0)
-    it = await server.listen(core, address, server.by_token(None))
+    it = await server.listen(core, address, OneForAll(None))
     try:
         yield it
     finally:

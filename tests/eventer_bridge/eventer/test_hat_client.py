@@ -14,6 +14,7 @@ from hat.event import eventer as hat_eventer
 from eventer_bridge import chatter
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.core import engine
+from eventer_bridge.core.authentication import OneForAll
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
@@ -27,7 +28,7 @@ async def running(
     backend = await rocksdb.create(path / "store")
     core = await engine.create(backend, 1)
     server = await eventer_server.listen(
-        core, chatter.parse_address("tcp+sbs://127.0.0.1:0"), eventer_server.by_token(token)
+        core, chatter.parse_address("tcp+sbs://127.0.0.1:0"), OneForAll(token)
     )
     try:
         yield server, core

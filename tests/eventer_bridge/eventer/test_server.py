@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from eventer_bridge import chatter, limits
-from eventer_bridge.core.client_session import AuthenticateCb
+from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig
+from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer.messages import (
@@ -25,7 +25,6 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterRes,
     MsgStatusNotify,
 )
-from eventer_bridge.eventer.server import by_token
 from eventer_bridge.model import Event, QueryLatestParams, QueryServerParams, Status
 from tests.eventer_bridge.eventer.peers import (
     closed,
@@ -36,8 +35,8 @@ from tests.eventer_bridge.eventer.peers import (
 )
 
 CLIENT = ClientConfig("gui/1", "secret", (("*",),), ())
-TOKEN = by_token("secret")
-CLIENTS = Authenticator([CLIENT], PayloadSchemas()).authenticate
+TOKEN = OneForAll("secret")
+CLIENTS = Authenticator([CLIENT], PayloadSchemas())
 
 
 def init(token: str | None = None, name: str = "gui/1", *subscriptions: str) -> MsgInitReq:
@@ -46,15 +45,15 @@ def init(token: str | None = None, name: str = "gui/1", *subscriptions: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("authenticate", "request_", "error"),
+    ("authenticator", "request_", "error"),
     [
         (TOKEN, init(None), "invalid client token"),
         (TOKEN, init(""), "invalid client token"),
         (TOKEN, init("Secret"), "invalid client token"),
-        (by_token(None), init("secret"), "invalid client token"),
-        (by_token(""), init(None), "invalid client token"),
+        (OneForAll(None), init("secret"), "invalid client token"),
+        (OneForAll(""), init(None), "invalid client token"),
         (
-            by_token(None),
+            OneForAll(None),
             init(None, "n" * 257),
             "client name has 257 characters, at most 256 are allowed",
         ),
@@ -79,7 +78,7 @@ def init(token: str | None = None, name: str = "gui/1", *subscriptions: str) -> 
     ],
 )
 async def test_declined_with_the_reason(
-    authenticate: AuthenticateCb,
+    authenticator: Authenticator,
     request_: MsgInitReq,
     error: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,7 +87,7 @@ async def test_declined_with_the_reason(
     # the client closes first, as hat-event's does; it is not waited for any longer
     monkeypatch.setattr(limits, "DECLINED_LINGER_S", 60.0)
     caplog.set_level(logging.WARNING, "eventer_bridge")
-    async with serving(authenticate=authenticate) as (server, _):
+    async with serving(authenticator=authenticator) as (server, _):
         async with raw(server) as peer:
             assert await peer.request(request_, MsgInitRes) == MsgInitRes(None, error)
         await closed(server, "declined")
@@ -102,7 +101,7 @@ async def test_declined_with_the_reason(
 
 async def test_a_declined_client_that_stays_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DECLINED_LINGER_S", 0.1)
-    async with serving(authenticate=TOKEN) as (server, core), raw(server) as peer:
+    async with serving(authenticator=TOKEN) as (server, core), raw(server) as peer:
         response = await peer.request(init("wrong"), MsgInitRes)
         assert response.error == "invalid client token"
         # nothing that it says now is listened to
@@ -114,12 +113,12 @@ async def test_a_declined_client_that_stays_is_closed(monkeypatch: pytest.Monkey
 
 
 async def test_a_token_or_a_name_lets_in() -> None:
-    async with serving(authenticate=TOKEN) as (server, _):
+    async with serving(authenticator=TOKEN) as (server, _):
         async with initialised(server, token="secret"):
             assert (server.stats.clients, server.stats.declined) == (1, 0)
         await closed(server, "peer closed")
         assert server.stats.clients == 0
-    async with serving(authenticate=CLIENTS) as (server, _), initialised(server, token="secret"):
+    async with serving(authenticator=CLIENTS) as (server, _), initialised(server, token="secret"):
         pass
 
 

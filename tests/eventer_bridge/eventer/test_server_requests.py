@@ -13,9 +13,10 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.chatter import sbs
+from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.errors import StorageError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer import codec
@@ -29,7 +30,6 @@ from eventer_bridge.eventer.messages import (
     MsgRegisterReq,
     MsgRegisterRes,
 )
-from eventer_bridge.eventer.server import by_token
 from eventer_bridge.model import (
     BinaryPayload,
     EventId,
@@ -138,7 +138,7 @@ async def test_refusals_that_wait_for_their_answer_hold_the_client_back(
     async with (
         SlowBackend() as backend,
         running(backend) as core,
-        await eventer_server.listen(core, address, by_token(None)) as server,
+        await eventer_server.listen(core, address, OneForAll(None)) as server,
         initialised(server) as peer,
     ):
         while not backend.asked:  # connected
@@ -166,7 +166,7 @@ async def test_a_full_core_takes_one_registration_of_each_client(
     async with (
         SlowBackend() as backend,
         running(backend) as core,
-        await eventer_server.listen(core, address, by_token(None)) as server,
+        await eventer_server.listen(core, address, OneForAll(None)) as server,
         contextlib.AsyncExitStack() as stack,
     ):
         peers = [await stack.enter_async_context(initialised(server)) for _ in range(10)]
@@ -196,7 +196,7 @@ async def test_a_refusal_is_logged_though_its_client_has_left(
     async with (
         SlowBackend() as backend,
         running(backend) as core,
-        await eventer_server.listen(core, address, by_token(None)) as server,
+        await eventer_server.listen(core, address, OneForAll(None)) as server,
     ):
         async with initialised(server) as peer:
             while not backend.asked:  # connected
@@ -220,8 +220,8 @@ async def test_lines_of_the_log_do_not_grow_with_what_is_refused(
     caplog.set_level(logging.DEBUG, "eventer_bridge")
     long = "x" * 1_000_000
     client = ClientConfig("app", None, (("*",),), (RegisterRule((("app", "*"),)),))
-    authenticate = Authenticator([client], PayloadSchemas()).authenticate
-    async with serving(authenticate=authenticate) as (server, _):
+    authenticator = Authenticator([client], PayloadSchemas())
+    async with serving(authenticator=authenticator) as (server, _):
         async with initialised(server, name="app") as peer:
             for event_type in ("other", long), ("app", long), ("app", "?", *["y"] * 63):
                 assert await peer.register(RegisterEvent(event_type, None, None)) is None
@@ -337,9 +337,9 @@ CLIENTS = [
 
 async def test_rights_bound_what_is_seen_and_registered(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "eventer_bridge")
-    authenticate = Authenticator(CLIENTS, PayloadSchemas([SCHEMA])).authenticate
+    authenticator = Authenticator(CLIENTS, PayloadSchemas([SCHEMA]))
     async with (
-        serving(authenticate=authenticate) as (server, _),
+        serving(authenticator=authenticator) as (server, _),
         initialised(server, [("*",)], name="reader") as reader,
         initialised(server, [("*",)], name="writer", token="secret") as listener,
         initialised(server, name="writer", token="secret") as writer,

@@ -10,8 +10,9 @@ from hat.event import common
 from hat.event import eventer as hat_eventer
 
 from eventer_bridge import tls
+from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.payload_schemas import PayloadSchemas
-from eventer_bridge.core.rights import Authenticator, ClientConfig, RegisterRule
+from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.errors import ClosedError, ConnectError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import QueryLatestParams
@@ -62,8 +63,8 @@ async def test_mutual_tls(tmp_path: Path, name: str, is_let_in: bool) -> None:
     client_tls = tls.client_context(made.ca, made.client_cert, made.client_key)
     nobody = tls.client_context(made.ca, None, None)
     client = ClientConfig("gui", None, EVERYTHING, (RegisterRule(EVERYTHING),), name)
-    authenticate = Authenticator([client], PayloadSchemas()).authenticate
-    async with serving(authenticate=authenticate, tls=server_tls) as (server, _):
+    authenticator = Authenticator([client], PayloadSchemas())
+    async with serving(authenticator=authenticator, tls=server_tls) as (server, _):
         if is_let_in:
             async with await eventer.connect(server.address, "gui", tls=client_tls) as ours:
                 assert await ours.register([register_event("a")])

@@ -12,6 +12,7 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.backends import memory
 from eventer_bridge.core import engine
+from eventer_bridge.core.authentication import OneForAll
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import client
 from eventer_bridge.eventer import server as eventer_server
@@ -41,7 +42,7 @@ async def other(server_id: int = 2, port: int = 0) -> AsyncIterator[tuple[Engine
     backend = memory.create()
     core = await engine.create(backend, server_id)
     listen = chatter.Address("127.0.0.1", port)
-    server = await eventer_server.listen(core, listen, eventer_server.by_token(TOKEN))
+    server = await eventer_server.listen(core, listen, OneForAll(TOKEN))
     try:
         yield core, server.address
     finally:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from eventer_bridge.core import tokens
 from mariner.cli import main
-from tests.support.certificates import make_certificates
+from tests.support.certificates import issue_client, make_certificates, write_crl
 
 SECRET = "hunter2"
+HASH = tokens.sha256_text(SECRET)
 
 CLIENT: dict[str, Any] = {
     "name": "app",
-    "token": SECRET,
+    "token": HASH,
     "subscriptions": [["*"]],
     "register_events": [],
 }
@@ -25,7 +27,7 @@ GOOD: dict[str, Any] = {
     "event_core": {
         "server_id": 1,
         "backend": {"type": "memory"},
-        "eventer_server": {"host": "127.0.0.1", "port": 0, "token": SECRET},
+        "eventer_server": {"host": "127.0.0.1", "port": 0, "token": HASH},
     },
     "clients": [CLIENT],
 }
@@ -108,12 +110,130 @@ def test_certificates_are_a_proof(tmp_path: Path, path: Path) -> None:
     ]
 
 
+PLAIN = "is the token itself, its hash suffices: mariner token hash"
+
+
+def test_tokens_where_their_hashes_suffice(path: Path) -> None:
+    conf = changed(GOOD, "clients", 0, "token", to=SECRET)
+    assert findings(path, conf) == [f"clients[0].token: {PLAIN}"]
+    conf = changed(GOOD, "clients", 0, "token", to=[HASH, {"value": SECRET}])
+    assert findings(path, conf) == [f"clients[0].token[1]: {PLAIN}"]
+    conf = changed(GOOD, "event_core", "eventer_server", "token", to=SECRET)
+    assert findings(path, conf) == [f"event_core.eventer_server.token: {PLAIN}"]
+
+
+def test_tokens_of_files_and_of_the_environment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", SECRET)
+    assert findings(path, changed(GOOD, "clients", 0, "token", to={"environment": "TOKEN"})) == []
+    file = path.parent / "token"
+    file.write_text(SECRET)
+    file.chmod(0o600)
+    conf = changed(GOOD, "clients", 0, "token", to={"file": str(file)})
+    assert findings(path, conf, 0o644) == []
+    file.chmod(0o644)
+    told = f"clients[0].token.file: {file}: others than its owner can read it: mode 0644"
+    assert findings(path, conf) == [told]
+    file.unlink()
+    result = check(path, conf)
+    assert result.exit_code == 2
+    assert f"clients[0].token.file: {file}: No such file or directory" in result.stderr
+
+
+def test_tokens_that_have_expired(path: Path) -> None:
+    several = [{"value": HASH, "expires": "2020-01-31"}, {"value": HASH, "expires": "2999-01-01"}]
+    conf = changed(GOOD, "clients", 0, "token", to=several)
+    assert findings(path, conf) == ["clients[0].token[0]: expired: 2020-01-31"]
+
+
+def test_moments_of_yaml_and_toml(tmp_path: Path) -> None:
+    text = f"""
+name: x
+mariner: {{host: 127.0.0.1, port: 0}}
+event_core: {{server_id: 1, backend: {{type: memory}}}}
+clients:
+  - name: app
+    token: {{value: "{HASH}", expires: MOMENT}}
+    subscriptions: []
+    register_events: []
+"""
+    for moment, shown in (
+        ("2020-01-31", "2020-01-31"),
+        ("2020-01-31T12:00:00Z", "2020-01-31T12:00:00+00:00"),
+    ):
+        found = findings(tmp_path / "gateway.yaml", text.replace("MOMENT", moment))
+        assert found == [f"clients[0].token: expired: {shown}"]
+
+
+@pytest.mark.parametrize(
+    ("token", "error"),
+    [
+        ({"expires": "2030-01-01"}, "token: expected one of value, file and environment"),
+        ({"value": HASH, "file": "x"}, "token: expected one of value, file and environment"),
+        ({"value": HASH, "expires": "soon"}, "token.expires: 'soon': expected ISO 8601"),
+        (["a", "b", "c"], "token: ***: expected at most 2 in it"),
+        ([], "token: ***: expected at least 1 in it"),
+        (f"sha256:{SECRET}", "token: ***: expected what `mariner token` prints of a hash"),
+        (["a", f"scrypt:{SECRET}"], "token[1]: ***: expected what `mariner token` prints of a"),
+        ([None], "token[0]: ***: expected string or object"),
+    ],
+)
+def test_wrong_tokens(path: Path, token: Any, error: str) -> None:
+    for keys in (("clients", 0), ("event_core", "eventer_server")):
+        result = check(path, changed(GOOD, *keys, "token", to=token))
+        assert result.exit_code == 2
+        assert error in result.stderr
+
+
+def test_a_hash_is_not_sent(path: Path) -> None:
+    remote = {"server_id": 2, "host": "a", "port": 1, "token": HASH}
+    result = check(path, changed(GOOD, "event_core", "replication", to=[remote]))
+    assert result.exit_code == 2
+    expected = "expected the token itself, not its hash: it is sent"
+    assert f"event_core.replication[0].token: ***: {expected}" in result.stderr
+    monitor = {"host": "127.0.0.1", "port": 1, "group": "g"}
+    result = check(path, changed(GOOD, "event_core", "monitor", to=monitor))
+    assert result.exit_code == 2
+    assert f"event_core.eventer_server.token: ***: {expected}" in result.stderr
+
+
+def test_what_expires_soon(tmp_path: Path, path: Path) -> None:
+    made = make_certificates(tmp_path / "certs")
+    folder = made.ca.parent
+    write_crl(folder, days=7)
+    tls = {
+        "cert": str(made.server_cert),
+        "key": str(made.server_key),
+        "client_ca": str(made.ca),
+        "crl": str(folder / "crl.pem"),
+    }
+    issue_client(folder, "gateway", days=29)
+    ours = {"ca": str(made.ca), "cert": f"{folder}/gateway.pem", "key": f"{folder}/gateway.key"}
+    remote = {"server_id": 2, "host": "a", "port": 1, "tls": ours}
+    conf = changed(GOOD, "mariner", "tls", to=tls)
+    conf = changed(conf, "event_core", "replication", to=[remote])
+    [crl, cert] = findings(path, conf)
+    assert crl.startswith("mariner.tls.crl: 6 days left: good until 2")
+    assert cert.startswith("event_core.replication[0].tls.cert: 28 days left: good until 2")
+    issue_client(folder, "gateway", days=31)
+    write_crl(folder, days=31)
+    assert findings(path, conf) == []
+    del tls["client_ca"]
+    result = check(path, changed(conf, "mariner", "tls", to=tls))
+    assert result.exit_code == 2
+    assert "mariner.tls.crl: requires mariner.tls.client_ca" in result.stderr
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_tokens_in_a_file_that_others_can_read(path: Path, mode: int) -> None:
     told = f"has tokens, and others than its owner can read it: mode {mode:04o}"
-    assert findings(path, GOOD, mode) == [told]
+    assert findings(path, GOOD, mode) == []  # who reads a hash knows no token
+    plain = changed(GOOD, "clients", 0, "token", to=SECRET)
+    assert findings(path, plain, mode) == [told, f"clients[0].token: {PLAIN}"]
+    chosen = changed(GOOD, "clients", 0, "token", to=tokens.scrypt_text(SECRET))
+    assert findings(path, chosen, mode) == [told]  # but may guess a chosen one
     without = changed(GOOD, "clients", to=[])
-    assert findings(path, without, mode) == [told]
     without = changed(without, "event_core", "eventer_server", "clients", to=[])
     without = changed(without, "event_core", "eventer_server", "token", to=None)
     assert findings(path, without, mode) == []
@@ -136,7 +256,9 @@ def test_an_empty_token_is_an_error(path: Path, keys: tuple[str | int, ...]) -> 
     assert result.stderr == line
 
 
-@pytest.mark.parametrize("wrong", [[SECRET], {SECRET: SECRET}, {"a": [SECRET]}])
+@pytest.mark.parametrize(
+    "wrong", [[[SECRET]], {SECRET: SECRET}, {"a": [SECRET]}, {"value": [SECRET]}, 5]
+)
 @pytest.mark.parametrize(
     "keys",
     [
@@ -156,7 +278,8 @@ def test_errors_of_a_token_do_not_tell_it(
     conf["eventer"] = {"host": "a", "port": 1}
     result = check(path, changed(conf, *keys, to=wrong))
     assert result.exit_code == 2
-    assert "token: ***: expected string or null" in result.stderr
+    places = ("token: ***", "token.***: unknown key", "token[0]: ***", "token.value: ***")
+    assert any(place in result.stderr for place in places)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,244 @@
+"""Authentication: which configured client a peer is, by its name, token and certificate.
+
+A client is known by
+
+* the name that it sends, or, if no client has that name, its certificate alone: the common name, or
+  a DNS name or URI of the subject alternative name, that is configured for exactly one client;
+* its tokens, if it has any: one of them must be presented. A client without presents none;
+* its ``certificate``, if it has one: the name must be in the verified certificate.
+
+Whatever is wrong, the answer is the same, and takes the same time: every login compares as many
+hashes, whether the name is known or not. Where a client has a chosen token, every login whose token
+fails the fast comparison gets the slow one (``scrypt_checks``), of random hashes if need be. Only
+the log says what was wrong.
+
+A connection can be authenticated again (:meth:`Authenticator.readmit`) when the configuration
+changes, by what is kept of its login: the hash of its token. A token that has expired meanwhile
+does not end it; one that is no longer configured does.
+
+Runs on the event loop's thread.
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from eventer_bridge import limits
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import tokens
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import ClientConfig, Rights, everything
+from eventer_bridge.core.scrypt_checks import ScryptChecks
+from eventer_bridge.core.tokens import MAX_TOKENS, TokenConfig, TokenHash
+
+_DECLINED: Final = "invalid client name or token"
+
+
+class DeclinedError(Exception):
+    """Authentication failed; the text is for the client, ``cause`` for the log only."""
+
+    def __init__(self, text: str, cause: str | None = None) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+class Login:
+    """What a client presents.
+
+    Args:
+        name: the name that it sends.
+        token: the token that it sends, if any.
+        certificate: names of its verified certificate (``tls.peer_names``).
+        address: where it comes from (``Slot.address``).
+    """
+
+    __slots__ = ("address", "certificate", "name", "token")
+
+    def __init__(
+        self,
+        name: str,
+        token: str | None,
+        certificate: frozenset[str] = frozenset(),
+        address: str = "",
+    ) -> None:
+        self.name = name
+        self.token = token
+        self.certificate = certificate
+        self.address = address
+
+
+class Admitted(NamedTuple):
+    """A client that was let in.
+
+    Attributes:
+        rights: of the client.
+        name: what it is called: the name that it sent, or that of its certificate's client.
+        proof: what is kept of its token; None: it needed none.
+    """
+
+    rights: Rights
+    name: str
+    proof: TokenHash | None
+
+
+class Authenticator:
+    """Authenticates the configured clients; see the module.
+
+    Args:
+        clients: their configurations.
+        schemas: of their payloads; the caller closes them, after all users of the rights.
+        checks: of chosen tokens; None: its own.
+
+    Raises:
+        ConfigurationError: a token cannot be read.
+    """
+
+    declined: str = _DECLINED
+
+    def __init__(
+        self,
+        clients: Iterable[ClientConfig],
+        schemas: PayloadSchemas,
+        checks: ScryptChecks | None = None,
+    ) -> None:
+        self._set([Rights(client, schemas) for client in clients], checks)
+
+    def _set(self, rights: Sequence[Rights], checks: ScryptChecks | None) -> None:
+        self._checks = ScryptChecks() if checks is None else checks
+        self._by_name = {i.name: i for i in rights}
+        certificates = Counter(i.certificate for i in rights)
+        self._by_certificate = {
+            i.certificate: i for i in rights if i.certificate and certificates[i.certificate] == 1
+        }
+        self._n_chosen = max((len(_chosen(i)) for i in rights), default=0)
+        # compared with what nobody's token has
+        self._nobodys = [
+            TokenHash(secrets.token_bytes(32), secrets.token_bytes(16)) for _ in range(MAX_TOKENS)
+        ]
+
+    def authenticate(self, login: Login) -> Admitted | Awaitable[Admitted]:
+        """Find the client that logs in.
+
+        Returns:
+            The client, at once unless chosen tokens are to be checked. The awaitable raises the
+            same.
+
+        Raises:
+            DeclinedError: it is none.
+        """
+        rights = self._named(login.name) or self._certified(login.certificate)
+        known = () if rights is None else rights.tokens
+        given = b"" if login.token is None else tokens.sha256(login.token)
+        found: int | None = None
+        for index in range(MAX_TOKENS):
+            kept = known[index].hash if index < len(known) else self._nobodys[index]
+            if tokens.same(given, kept.digest) and kept.salt is None:
+                found = index
+        cause = self._problem(rights, login, found)
+        if rights is not None and cause is None:
+            return self._admitted(rights, login, found)
+        if self._n_chosen and login.token is not None:
+            return self._authenticate_slowly(login, rights, login.token, cause)
+        raise DeclinedError(self.declined, cause)
+
+    async def _authenticate_slowly(
+        self, login: Login, rights: Rights | None, token: str, cause: str | None
+    ) -> Admitted:
+        chosen = [] if rights is None else _chosen(rights)
+        expected = [rights.tokens[i].hash for i in chosen] if rights is not None else []
+        expected += self._nobodys[: self._n_chosen - len(chosen)]
+        try:
+            index = await self._checks.find(login.address, token, expected)
+        except TimeoutError:
+            raise DeclinedError("too many logins at a time", "its token was not checked") from None
+        found = chosen[index] if index is not None and index < len(chosen) else None
+        if found is not None:
+            cause = self._problem(rights, login, found)
+        if rights is None or cause is not None:
+            raise DeclinedError(self.declined, cause)
+        return self._admitted(rights, login, found)
+
+    def readmit(self, name: str, proof: TokenHash | None, certificate: frozenset[str]) -> Rights:
+        """The rights of a client that was let in before the configuration changed.
+
+        Raises:
+            DeclinedError: it is not to be let in any more; the cause is for the log.
+        """
+        rights = self._named(name)
+        if rights is None:
+            raise DeclinedError(self.declined, "removed")
+        kept = [token.hash for token in rights.tokens]
+        if proof not in kept if kept else proof is not None:
+            raise DeclinedError(self.declined, "its token was withdrawn")
+        if rights.certificate is not None and rights.certificate not in certificate:
+            raise DeclinedError(self.declined, "its certificate was withdrawn")
+        return rights
+
+    def _named(self, name: str) -> Rights | None:
+        return self._by_name.get(name)
+
+    def _certified(self, certificate: frozenset[str]) -> Rights | None:
+        found = [self._by_certificate[i] for i in certificate if i in self._by_certificate]
+        return found[0] if len(found) == 1 else None
+
+    def _problem(self, rights: Rights | None, login: Login, found: int | None) -> str | None:
+        """What is wrong; None: nothing is."""
+        if rights is None:
+            return "unknown name"
+        if found is None and (rights.tokens or login.token is not None):
+            return "wrong token"
+        if found is not None and rights.tokens[found].is_expired:
+            return "expired token"
+        if rights.certificate is not None and rights.certificate not in login.certificate:
+            return "wrong certificate"
+        return None
+
+    def _admitted(self, rights: Rights, login: Login, found: int | None) -> Admitted:
+        return Admitted(rights, rights.name, None if found is None else rights.tokens[found].hash)
+
+
+class OneForAll(Authenticator):
+    """Everybody who presents a token may do everything; without one, everybody who presents none.
+
+    Clients make up their names, so that they are one client, whose rights and quota they share.
+
+    A wrong token and a missing one are declined alike. 001 recommends to accept who presents none
+    in any case; a token would protect nothing then.
+
+    Args:
+        token: the token, or two.
+        max_event_types: quota of all of them together.
+        checks: of chosen tokens; None: its own.
+
+    Raises:
+        ConfigurationError: a token cannot be read.
+    """
+
+    declined = "invalid client token"
+
+    def __init__(
+        self,
+        token: TokenConfig,
+        max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES,
+        checks: ScryptChecks | None = None,
+    ) -> None:
+        self._rights = everything(TypeQuota("Eventer clients", max_event_types), token)
+        self._set([self._rights], checks)
+
+    def _named(self, name: str) -> Rights | None:
+        return self._rights
+
+    def _admitted(self, rights: Rights, login: Login, found: int | None) -> Admitted:
+        n_characters = len(login.name)
+        if n_characters > limits.MAX_NAME_CHARACTERS:
+            most = limits.MAX_NAME_CHARACTERS
+            raise DeclinedError(
+                f"client name has {n_characters} characters, at most {most} are allowed"
+            )
+        return super()._admitted(rights, login, found)._replace(name=login.name)
+
+
+def _chosen(rights: Rights) -> list[int]:
+    """The indexes of its chosen tokens."""
+    return [index for index, token in enumerate(rights.tokens) if token.hash.salt is not None]

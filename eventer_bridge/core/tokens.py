@@ -1,0 +1,227 @@
+"""Tokens of clients: how they are configured, kept and compared.
+
+A token is configured as one of these texts:
+
+* ``sha256:HEX``, the hash of a random token (``mariner token new``). Nobody guesses 256 bits, so
+  that a fast hash suffices;
+* ``scrypt:SALT:HASH``, the hash of a chosen token (``mariner token hash``), which is slow to
+  compute, and so slow to guess;
+* anything else: the token itself. Only its hash is kept.
+
+A :class:`TokenSource` says where the text is (in the configuration, a file or the environment), and
+until when it is valid. A client has up to :data:`MAX_TOKENS`, so that one can replace another.
+
+No token is part of an error, a log record or a representation.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from eventer_bridge import limits, moments
+from eventer_bridge.errors import ConfigurationError, InvalidEventError
+from eventer_bridge.model import Timestamp
+
+MAX_TOKENS: Final = 2
+"""Tokens of a client that are valid at a time: the old one and the new one."""
+
+_RANDOM_BYTES: Final = 32
+_SALT_BYTES: Final = 16
+_SHA256: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_SCRYPT: Final = re.compile(r"scrypt:([0-9a-f]{32}):([0-9a-f]{64})")
+
+
+class TokenSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a token is: in ``value``, a ``file`` or a variable of the ``environment``.
+
+    ``expires`` is the last moment of its validity (``moments.parse_last``); None: it stays valid.
+    """
+
+    value: str | None = None
+    file: Path | None = None
+    environment: str | None = None
+    expires: str | None = None
+
+    def __repr__(self) -> str:
+        return without_token(self, "value")
+
+
+TokenConfig: TypeAlias = str | TokenSource | tuple[str | TokenSource, ...] | None
+"""Tokens of a client; a text is a :class:`TokenSource` with that ``value``. None: no token."""
+
+
+class TokenHash(NamedTuple):
+    """What is kept of a token; equal for equal ones, however they are configured.
+
+    A chosen token has a salt; then ``digest`` is of scrypt, otherwise of SHA-256.
+    """
+
+    digest: bytes
+    salt: bytes | None = None
+
+    def __repr__(self) -> str:
+        return "TokenHash(***)"
+
+
+class Token(NamedTuple):
+    """A token that a client may present.
+
+    Attributes:
+        hash: what it is compared with.
+        expires: its last moment; None: none.
+        is_plain: whether the text of its source is the token itself.
+    """
+
+    hash: TokenHash
+    expires: Timestamp | None
+    is_plain: bool
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its last moment is over."""
+        return self.expires is not None and Timestamp.now() > self.expires
+
+
+def new() -> str:
+    """A random token."""
+    return secrets.token_urlsafe(_RANDOM_BYTES)
+
+
+def sha256_text(token: str) -> str:
+    """``sha256:…`` of a random token."""
+    return f"sha256:{sha256(token).hex()}"
+
+
+def scrypt_text(token: str) -> str:
+    """``scrypt:…`` of a chosen token; takes about 0.2 s."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return f"scrypt:{salt.hex()}:{ext_scrypt(token, salt).hex()}"
+
+
+def sha256(token: str) -> bytes:
+    """SHA-256 of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def ext_scrypt(token: str, salt: bytes) -> bytes:
+    """Scrypt of a token, see ``limits.SCRYPT_COST``; without the GIL."""
+    return hashlib.scrypt(
+        token.encode("utf-8", "surrogatepass"),
+        salt=salt,
+        n=limits.SCRYPT_COST,
+        r=limits.SCRYPT_BLOCKS,
+        p=limits.SCRYPT_ROUNDS,
+        dklen=32,
+    )
+
+
+def same(given: bytes, expected: bytes) -> bool:
+    """Compare hashes, in a time that says nothing of them."""
+    return hmac.compare_digest(given, expected)
+
+
+def sources(config: TokenConfig) -> tuple[TokenSource, ...]:
+    """The sources of a configuration's tokens."""
+    if config is None:
+        return ()
+    several = config if isinstance(config, tuple) else (config,)
+    return tuple(i if isinstance(i, TokenSource) else TokenSource(i) for i in several)
+
+
+def read(config: TokenConfig, key: str) -> tuple[Token, ...]:
+    """The tokens that a client may present; empty: it must present none.
+
+    Args:
+        config: the tokens.
+        key: where they are configured, for errors.
+
+    Raises:
+        ConfigurationError: one is missing or malformed.
+    """
+    return tuple(parse(_text(i, key), i.expires, key) for i in sources(config))
+
+
+def read_own(config: TokenConfig, key: str) -> str | None:
+    """The token that we present to others.
+
+    Args:
+        config: the token; of several, the first.
+        key: where it is configured, for errors.
+
+    Raises:
+        ConfigurationError: it is missing, or a hash.
+    """
+    if config is None:
+        return None
+    text = _text(sources(config)[0], key)
+    if _SHA256.fullmatch(text) or _SCRYPT.fullmatch(text):
+        raise ConfigurationError(f"{key}: ***: expected the token itself, not its hash: it is sent")
+    return text
+
+
+def without_token(value: msgspec.Struct, hidden: str) -> str:
+    """Representation of a structure with ``***`` for one of its fields."""
+    fields = ", ".join(f"{name}={shown}" for name, shown in _fields(value, hidden))
+    return f"{type(value).__name__}({fields})"
+
+
+def _fields(value: msgspec.Struct, hidden: str) -> Iterator[tuple[str, str]]:
+    for name in value.__struct_fields__:
+        field: Any = getattr(value, name)
+        yield name, "***" if name == hidden and field is not None else repr(field)
+
+
+def parse(text: str, expires: str | None, key: str) -> Token:
+    """A token from the text of its source; see :func:`read`."""
+    moment = None
+    if expires is not None:
+        try:
+            moment = moments.parse_last(expires)
+        except InvalidEventError as e:
+            raise ConfigurationError(f"{key}.expires: {e}") from None
+    if found := _SHA256.fullmatch(text):
+        return Token(TokenHash(bytes.fromhex(found[1])), moment, is_plain=False)
+    if found := _SCRYPT.fullmatch(text):
+        salt, digest = map(bytes.fromhex, found.groups())
+        return Token(TokenHash(digest, salt), moment, is_plain=False)
+    if text.startswith(("sha256:", "scrypt:")):
+        raise ConfigurationError(f"{key}: ***: expected what `mariner token` prints of a hash")
+    return Token(TokenHash(sha256(text)), moment, is_plain=True)
+
+
+def _text(source: TokenSource, key: str) -> str:
+    if source.value is not None:
+        return source.value
+    if source.file is not None:
+        place = f"{key}.file: {source.file}"
+        text = _of_file(source.file, place)
+    else:
+        place = f"{key}.environment: {source.environment}"
+        found = os.environ.get(source.environment or "")
+        if found is None:
+            raise ConfigurationError(f"{place}: not set")
+        text = found
+    if not text or not text.isprintable():
+        raise ConfigurationError(f"{place}: expected a token in one line")
+    return text
+
+
+def _of_file(path: Path, place: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limits.MAX_TOKEN_FILE_BYTES + 1)
+        if len(data) > limits.MAX_TOKEN_FILE_BYTES:
+            most = limits.MAX_TOKEN_FILE_BYTES
+            raise ConfigurationError(f"{place}: expected a token of at most {most} bytes")
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except OSError as e:
+        raise ConfigurationError(f"{place}: {e.strerror}") from e
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{place}: expected a token in one line") from None

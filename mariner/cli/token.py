@@ -1,0 +1,42 @@
+"""``mariner token``: tokens of clients, and the hashes that configurations keep of them."""
+
+import sys
+
+import click
+
+from eventer_bridge.core import tokens
+from mariner.cli.run import EXIT_USAGE, CommandError
+
+
+@click.group()
+def token() -> None:
+    """Make tokens of clients, of which the configuration needs only the hash."""
+
+
+@token.command()
+def new() -> None:
+    """Make a random token: print it, and the line for the configuration.
+
+    The first line is the token, for the client: it is kept nowhere. The second one is for the
+    client's entry in the configuration of the gateway.
+    """
+    made = tokens.new()
+    click.echo(f"{made}\ntoken: {tokens.sha256_text(made)}")
+
+
+@token.command("hash")
+def hash_command() -> None:
+    """Print the line for the configuration of a token that you chose.
+
+    It is asked for, or read from standard input: one line. The hash is slow to compute, and so to
+    guess; a random token (`mariner token new`) is quicker for clients, and better.
+
+    Exit code 2: there is no token.
+    """
+    if sys.stdin.isatty():
+        text = click.prompt("Token", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        text = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    if not text or not text.isprintable():
+        raise CommandError("expected a token in one line of standard input", EXIT_USAGE)
+    click.echo(f"token: {tokens.scrypt_text(text)}")
