@@ -64,24 +64,29 @@ class OrderBy(enum.Enum):
 class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknown_fields=True):
     """A moment in UTC.
 
+    Ranges are checked where a timestamp enters: by decoding, or by :meth:`checked`.
+
     Attributes:
         s: seconds since 1970-01-01, signed 64-bit (may be negative).
         us: microseconds added to ``s``, in [0, 1000000).
-
-    Raises:
-        InvalidEventError: a value is out of its range (inside ``msgspec`` decoding
-            this becomes ``msgspec.ValidationError``).
     """
 
-    s: int
-    us: int
+    s: Int64
+    us: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
 
-    def __post_init__(self) -> None:
-        if not (INT64_MIN <= self.s <= INT64_MAX and 0 <= self.us < 1_000_000):
+    @classmethod
+    def checked(cls, s: int, us: int) -> Self:
+        """A timestamp of values that may be out of range.
+
+        Raises:
+            InvalidEventError: one of them is.
+        """
+        if not (INT64_MIN <= s <= INT64_MAX and 0 <= us < 1_000_000):
             raise InvalidEventError(
-                f"timestamp out of range: s={self.s} us={self.us}"
+                f"timestamp out of range: s={s} us={us}"
                 " (expected a signed 64-bit s and 0 <= us < 1000000)"
             )
+        return cls(s, us)
 
     @classmethod
     def now(cls) -> Self:
@@ -91,9 +96,13 @@ class Timestamp(msgspec.Struct, frozen=True, order=True, gc=False, forbid_unknow
 
     @classmethod
     def from_float(cls, seconds: float) -> Self:
-        """From seconds since 1970-01-01, rounded to microseconds."""
+        """From seconds since 1970-01-01, rounded to microseconds.
+
+        Raises:
+            InvalidEventError: they are out of range.
+        """
         s, us = divmod(round(seconds * 1_000_000), 1_000_000)
-        return cls(s, us)
+        return cls.checked(s, us)
 
     def to_float(self) -> float:
         """Seconds since 1970-01-01; exact to about a microsecond for present dates."""

@@ -310,9 +310,12 @@ def read_timestamp(data: bytes, pos: int) -> tuple[Timestamp, int]:
         and (second := data[end + 1]) < 0x80
         and (third := data[end + 2]) >= 0x80
     ):
-        return Timestamp(s, first << 14 | second << 7 | third & 0x7F), end + 3
-    us, end = sbs.read_integer(data, end)
-    return Timestamp(s, us), end
+        us, end = first << 14 | second << 7 | third & 0x7F, end + 3
+    else:
+        us, end = sbs.read_integer(data, end)
+    if 0 <= us < 1_000_000:
+        return Timestamp(s, us), end
+    return Timestamp.checked(s, us), end
 
 
 def _skip_event(data: bytes, pos: int) -> tuple[EventId, int]:

@@ -27,8 +27,8 @@ def check_made(event: RegisterEvent | ProcessEvent) -> None:
 
     Raises:
         TypeError: the value of a field has another type than the model declares.
-        InvalidEventError: a text has no UTF-8 form (a lone surrogate), or a payload is not JSON, is
-            too large, or exceeds ``payloads.exceeded``.
+        InvalidEventError: a source timestamp is out of range, a text has no UTF-8 form (a lone
+            surrogate), or a payload is not JSON, is too large, or exceeds ``payloads.exceeded``.
     """
     _check_type(event.type)
     _check_timestamp(event.source_timestamp)
@@ -57,6 +57,7 @@ def _check_timestamp(source_timestamp: Any) -> None:
         raise TypeError(f"source_timestamp {source_timestamp!r}: expected a Timestamp or None")
     if type(source_timestamp.s) is not int or type(source_timestamp.us) is not int:
         raise TypeError(f"source_timestamp {source_timestamp!r}: expected integers")
+    Timestamp.checked(source_timestamp.s, source_timestamp.us)
 
 
 def _check_json(data: Any) -> None:

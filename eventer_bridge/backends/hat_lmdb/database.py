@@ -303,7 +303,7 @@ class _Reader:
         return self.data().decode()
 
     def timestamp(self) -> Timestamp:
-        return Timestamp(self.int64(), self.int64())
+        return Timestamp.checked(self.int64(), self.int64())
 
     def payload(self) -> Payload:
         if self.choice(2) == 0:

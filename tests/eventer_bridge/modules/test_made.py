@@ -46,6 +46,11 @@ def junk(data: Any) -> Any:
 WRONG: list[tuple[RegisterEvent, type[Exception], str]] = [
     (RegisterEvent(("a", SURROGATE), None, None), InvalidEventError, "has a lone surrogate"),
     (
+        RegisterEvent(("a",), Timestamp(0, 1_000_000), None),
+        InvalidEventError,
+        "timestamp out of range: s=0 us=1000000",
+    ),
+    (
         RegisterEvent(("a",), None, BinaryPayload(SURROGATE, b"")),
         InvalidEventError,
         "label '.ud800' has a lone",

@@ -178,7 +178,7 @@ def test_register_event_has_defaults() -> None:
         ('{"type": ""}', "an empty event type is written as []"),
         ('{"type": "[1]"}', "expected a JSON array of strings"),
         ('{"type": "a", "source_timestamp": "noon"}', "'noon': expected ISO 8601 (2024-05"),
-        ('{"type": "a", "source_timestamp": {"s": 1, "us": 1000000}}', "timestamp out of range"),
+        ('{"type": "a", "source_timestamp": {"s": 1, "us": 1000000}}', "$.source_timestamp.us"),
         ('{"type": "a", "source_timestamp": 1e300}', "timestamp out of range"),
         ('{"type": "a", "source_timestamp": true}', "got `bool` - at `$.source_timestamp`"),
         ('{"type": "a", "payload": {"payload_type": "xml"}}', "Invalid value 'xml'"),
