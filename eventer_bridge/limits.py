@@ -242,6 +242,11 @@ MAX_REASON_CHARACTERS: Final = 500
 MAX_GATHERED_EVENTS: Final = 128
 """Events of registrations that the core gets together: 1.5 ms, or 8 ms if each has a new type."""
 
+ANSWERED_EVENTS: Final = 1_024
+ANSWERED_BYTES: Final = 512 << 10
+"""Registered events and bytes of their payloads that are answered at one go. With the last session,
+which exceeds them, that is 2 MB at most."""
+
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one client in progress; above it, the client is not read from."""
 

@@ -94,8 +94,8 @@ class ClientWire(Protocol[RequestT_contra]):
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
 
-    def send_registered(self, request: RequestT_contra, session: Session, /) -> None:
-        """A registration is stored."""
+    def send_registered(self, answers: "Sequence[tuple[RequestT_contra, Session]]", /) -> None:
+        """Registrations are stored: each request with its session. A large one comes alone."""
 
     def send_refused(
         self, request: RequestT_contra, reason: str, *, is_outcome_unknown: bool
@@ -541,28 +541,58 @@ class ClientSession(Generic[RequestT]):
 
         The client may be gone: it is counted all the same.
         """
-        unanswered, wire, service, stream = self._unanswered, self._wire, self._service, self.stream
+        unanswered, stream = self._unanswered, self.stream
         try:
             while unanswered:
-                request, outcome = unanswered[0]
-                if isinstance(outcome, EventerBridgeError):
-                    wire.send_refused(request, cut(str(outcome)), is_outcome_unknown=False)
-                elif not outcome.committed.done():
+                if stored := self._take_stored():
+                    self._wire.send_registered(stored)
+                elif not self._answer_first():
                     break
-                elif error := outcome.committed.exception():
-                    self._answer_failed(request, error)
-                elif outcome.is_large and not service.encoding.is_answerable(outcome):
-                    break
-                else:
-                    service.stats.events_registered += outcome.requested
-                    wire.send_registered(request, outcome)
-                unanswered.popleft()
             if stream.pauses and len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
                 stream.resume_reading(Pause.REGISTRATIONS_FULL)
             if stream.has_ended:
                 stream.close_if_answered()
         except Exception as e:
             stream.on_failed(e)
+
+    def _take_stored(self) -> list[tuple[RequestT, Session]]:
+        """Take requests that are stored, up to the first that is not, or is large."""
+        stored: list[tuple[RequestT, Session]] = []
+        n_events = n_bytes = 0
+        commit = None
+        for request, outcome in self._unanswered:
+            if isinstance(outcome, EventerBridgeError) or outcome.is_large:
+                break
+            if outcome.committed is not commit:
+                commit = outcome.committed
+                if not commit.done() or commit.exception():
+                    break
+            n_events += outcome.requested
+            n_bytes += outcome.payload_bytes
+            stored.append((request, outcome))
+            if n_events > limits.ANSWERED_EVENTS or n_bytes > limits.ANSWERED_BYTES:
+                break
+        self._service.stats.events_registered += n_events
+        for _ in stored:
+            self._unanswered.popleft()
+        return stored
+
+    def _answer_first(self) -> bool:
+        """Answer the first request, unless it has not ended."""
+        request, outcome = self._unanswered[0]
+        if isinstance(outcome, EventerBridgeError):
+            self._wire.send_refused(request, cut(str(outcome)), is_outcome_unknown=False)
+        elif not outcome.committed.done():
+            return False
+        elif error := outcome.committed.exception():
+            self._answer_failed(request, error)
+        elif not self._service.encoding.is_answerable(outcome):
+            return False
+        else:
+            self._service.stats.events_registered += outcome.requested
+            self._wire.send_registered([(request, outcome)])
+        self._unanswered.popleft()
+        return True
 
     def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"

@@ -241,11 +241,14 @@ class _Client(chatter.Handler):
         if self._init is not None:
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 
-    def send_registered(self, request: chatter.Conversation | None, session: Session) -> None:
+    def send_registered(
+        self, answers: Sequence[tuple[chatter.Conversation | None, Session]]
+    ) -> None:
         """See ``ClientWire``."""
-        if request is not None:
-            response = codec.encode_register_success(encoded_requested(session))
-            self._send(_REGISTER_RES, response, conversation=request)
+        for request, session in answers:
+            if request is not None:
+                response = codec.encode_register_success(encoded_requested(session))
+                self._send(_REGISTER_RES, response, conversation=request)
 
     def send_refused(
         self, request: chatter.Conversation | None, reason: str, *, is_outcome_unknown: bool

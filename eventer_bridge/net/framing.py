@@ -5,8 +5,11 @@ length have at least one byte each.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from eventer_bridge.errors import FrameError
+
+_SHORT_HEADERS: Final = tuple(bytes((1, length)) for length in range(0x100))
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -18,8 +21,8 @@ def encode_frame(message: bytes) -> bytes:
     length = len(message)
     if length < 0x1_0000:  # most of them
         if length < 0x100:
-            return bytes((1, length)) + message
-        return bytes((2, length >> 8, length & 0xFF)) + message
+            return _SHORT_HEADERS[length] + message
+        return b"\2" + length.to_bytes(2, "big") + message
     return _header(length) + message
 
 

@@ -12,7 +12,7 @@ Runs on the event loop's thread.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from eventer_bridge import limits as core_limits
@@ -176,17 +176,20 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``ClientWire``."""
         self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
 
-    def send_registered(self, request: int, session: Session) -> None:
+    def send_registered(self, answers: Sequence[tuple[int, Session]]) -> None:
         """See ``ClientWire``."""
         if self.close_reason is not None:
             return
-        encoded = encoded_requested(session)
+        request, session = answers[0]
         if session.is_large:
-            parts = codec.register_success_parts(request, encoded)
+            parts = codec.register_success_parts(request, encoded_requested(session))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            message = codec.encode_register_success(request, encoded)
-            self.write(self._protocol.send_encoded(RegisterRes, message))
+            messages = [
+                codec.encode_register_success(request, encoded_requested(session))
+                for request, session in answers
+            ]
+            self.write(self._protocol.send_all(RegisterRes, messages), len(messages))
 
     def send_refused(self, request: int, reason: str, *, is_outcome_unknown: bool) -> None:
         """See ``ClientWire``."""

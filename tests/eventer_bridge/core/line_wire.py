@@ -89,8 +89,9 @@ class Client(Stream[str]):
     def send_declined(self, reason: str) -> None:
         self.send("declined", reason)
 
-    def send_registered(self, request: None, session: Session) -> None:
-        self.send("registered", session.events[0].id.session)
+    def send_registered(self, answers: Sequence[tuple[None, Session]]) -> None:
+        for _, session in answers:
+            self.send("registered", session.events[0].id.session)
 
     def send_refused(self, request: None, reason: str, *, is_outcome_unknown: bool) -> None:
         self.send("unknown" if is_outcome_unknown else "refused", reason)

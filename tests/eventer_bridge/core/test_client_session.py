@@ -225,7 +225,7 @@ async def test_what_was_sent_last_arrives_though_much_is_unread() -> None:
 async def test_an_answer_that_raises_closes_its_client_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(client: Client, request: None, session: Session) -> None:
+    def fail(client: Client, answers: Sequence[tuple[None, Session]]) -> None:
         raise ZeroDivisionError
 
     async with serving() as it:
@@ -282,3 +282,26 @@ async def test_closing_answers_what_is_under_way() -> None:
         await it.service.drain()
         await it.listener.async_close()
         assert [await client.word() for _ in range(10)] == [*["registered"] * 9, ""]
+
+
+@pytest.mark.parametrize("limit", [("ANSWERED_EVENTS", 1), ("ANSWERED_BYTES", 3)])
+async def test_answers_are_written_some_at_a_time(
+    limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client could have the answers to all it registered built up in memory."""
+    sizes: list[int] = []
+
+    def send(client: Client, answers: Sequence[tuple[None, Session]]) -> None:
+        sizes.append(len(answers))
+        for _, session in answers:
+            client.send("registered", session.events[0].id.session)
+
+    async with serving() as it:
+        peer = await it.hello()
+        monkeypatch.setattr(Client, "send_registered", send)
+        monkeypatch.setattr(limits, *limit)
+        peer.writer.write(b"register x/a 1\n" * 7)
+        answers = [await peer.receive() for _ in range(7)]
+        numbers = [int(answer.removeprefix("registered ")) for answer in answers]
+        assert numbers == sorted(numbers)
+        assert max(sizes) == 2
