@@ -29,8 +29,9 @@ LAYERS: Final = {
     "mariner_spark": (
         "cli",
         "reports",
-        "lake",
         "reader",
+        "lake",
+        "conditions",
         "source",
         "schema",
         "errors limits",

@@ -83,42 +83,31 @@ ROW_GROUP_ROWS: Final = 250_000
 """Events of a row group, which one task of Spark reads: enough work for a task, and small enough
 for Spark to skip by time."""
 
-SEGMENT_ROWS: Final = 1_000_000
+Z_ROW_GROUP_ROWS: Final = 10_000
+"""Events of a row group in files that are sorted by type: small enough to skip by type."""
+
+FILE_ROWS: Final = 1_000_000
 """Maximum events of a Parquet file: four row groups. A writing task buffers so many, about 200 MB
 of ordinary ones, and as much again while it sorts them."""
 
-SEGMENT_BYTES: Final = 256 << 20
+FILE_BYTES: Final = 256 << 20
 """Maximum bytes of Arrow data of a Parquet file: bounds the memory of large payloads."""
 
-LARGE_ROWS: Final = SEGMENT_ROWS // 2
-"""A file with so many events is not compacted: two of them do not fit into one."""
-
-LARGE_BYTES: Final = SEGMENT_BYTES // 2
-"""A file with so many bytes of Arrow data is not compacted, for the same reason. The size of the
-file says little: equal payloads are thousands of times smaller in it."""
-
-MANIFEST_BYTES: Final = 256 << 20
-"""Maximum size of a manifest: enough for a million files."""
-
-LAKE_QUERIES: Final = 100
-"""Stream queries whose last batch is in the manifest: many more than run at once."""
-
-LOCK_WAIT_S: Final = 60.0
-"""Timeout of the lock of a lake, which is held for milliseconds, in an object store for some
-tenths of a second."""
-
-LOCK_RETRY_S: Final = 0.05
-"""Wait between two attempts to take the lock."""
-
-LOCK_LEASE_S: Final = 60.0
-"""Age after which a lock in an object store counts as left by a killed process: far above the
-time that replacing a manifest takes."""
+COMMIT_TRIES: Final = 20
+"""Attempts to commit beside other writers; of several that commit at once, one succeeds."""
 
 PROGRESS_S: Final = 1
 """Period of progress reports of an ingestion."""
 
-GRACE_S: Final = 24 * 3600.0
-"""How long a replaced file is kept: longer than any report reads."""
+GRACE_HOURS: Final = 24
+"""How long a file that belongs to no table is kept: longer than any report reads, and than any
+batch of an ingestion takes."""
+
+MAINTENANCE_S: Final = 3600.0
+"""Period at which a continuous ingestion compacts its lake."""
+
+UPDATE_S: Final = 60.0
+"""Period at which it updates the derived tables: ``latest`` is written anew each time."""
 
 # --- Java ---------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """Batch reads with Python arguments: :func:`read`.
 
 The arguments become options of the data source (``source.options``), which are checked here, before
-Spark is called.
+Spark is called. A lake is read by Spark's own Parquet source (``lake.read``).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,9 +13,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
 from mariner_spark import times
 from mariner_spark.errors import OptionError
+from mariner_spark.lake.read import read_events as read_lake
+from mariner_spark.lake.tables import SCHEMA as SCHEMA_OF_LAKE
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import options
 
@@ -29,6 +32,9 @@ def read(
     *,
     store: str | Path | None = None,
     gateway: str | None = None,
+    lake: str | Path | None = None,
+    version: int | None = None,
+    as_of: Moment | None = None,
     types: str | Iterable[str | EventType] | None = None,
     from_: Moment | None = None,
     to: Moment | None = None,
@@ -44,16 +50,19 @@ def read(
     cert: str | Path | None = None,
     key: str | Path | None = None,
 ) -> DataFrame:
-    """Read events from a store or a gateway; only the selected ones are read.
+    """Read events from a store, a gateway or a lake; only the selected ones are read.
 
-    ::
-
-        read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))
+    ``read(spark, store="data/events", types="machine/cpu/?", from_=date(2025, 1, 1))``
 
     Args:
         spark: a session with the data source: from ``get_session``, or after ``register``.
         store: directory of a store, whether a gateway has it open or not.
         gateway: or a gateway: ``HOST`` or ``HOST:PORT``.
+        lake: or a lake: a folder, or a location in an object store. It also has the column
+            ``value``. Takes ``types``, ``from_``, ``to``, ``servers``, ``source_from``,
+            ``source_to`` and ``columns``.
+        version: version of the lake's table ``events``; None: the latest.
+        as_of: or the moment of a version.
         types: event types: type paths, where ``?`` stands for one segment and ``*``, at the end,
             for any number, or tuples of segments. A string is one or more paths, separated by
             commas.
@@ -74,16 +83,51 @@ def read(
 
     Raises:
         OptionError: an argument is wrong; the text begins with its name.
+        LakeError: there is no such lake or version, or it cannot be read.
     """
-    arguments = dict(locals())  # all but these two are options
-    del arguments["spark"], arguments["columns"]
-    given = to_options(arguments)
+    arguments = dict(locals())
+    given = to_options({i: j for i, j in arguments.items() if i in _ARGUMENTS})
+    if lake is not None:
+        return _read_lake(spark, str(lake), _version(version, as_of), given, columns)
+    if version is not None or as_of is not None:
+        raise OptionError("version" if as_of is None else "as_of", "is for a lake")
     try:
         options.parse(given).check_batch()
     except OptionError as e:
         raise OptionError(_ARGUMENT_NAMES.get(e.option, e.option), e.reason) from e
     reader = spark.read.format("mariner").options(**given)
     return reader.schema(SCHEMA if columns is None else _schema(columns)).load()
+
+
+def _read_lake(
+    spark: SparkSession,
+    lake: str,
+    version: int | datetime | None,
+    given: dict[str, str],
+    columns: Iterable[str] | None,
+) -> DataFrame:
+    if others := given.keys() - _OF_LAKE:
+        raise OptionError(_ARGUMENT_NAMES.get(min(others), min(others)), "is not for a lake")
+    # the path makes the options complete
+    selection = options.parse({**given, "path": "/"}).selection
+    events = read_lake(spark, lake, selection, version=version)
+    return events if columns is None else events.select(*_schema(columns, SCHEMA_OF_LAKE).names)
+
+
+def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:
+    if as_of is None:
+        if version is None or _integer(version) is not None:
+            return version
+        raise OptionError("version", f"expected a number, not {type(version).__name__}")
+    if version is not None:
+        raise OptionError("as_of", "cannot be combined with version")
+    text = _moment(as_of)
+    if text is None:
+        raise OptionError("as_of", f"expected {_A_MOMENT}, not {type(as_of).__name__}")
+    try:
+        return times.EPOCH + timedelta(microseconds=times.parse_last(text))
+    except InvalidEventError as e:
+        raise OptionError("as_of", str(e)) from e
 
 
 def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -105,7 +149,7 @@ def to_options(arguments: Mapping[str, Any]) -> dict[str, str]:
     return given
 
 
-def _schema(columns: Iterable[str]) -> StructType:
+def _schema(columns: Iterable[str], known: StructType = SCHEMA) -> StructType:
     """The schema of some columns.
 
     Raises:
@@ -115,13 +159,13 @@ def _schema(columns: Iterable[str]) -> StructType:
     if not names:
         raise OptionError("columns", f"expected a list of names, not {columns!r}")
     for index, name in enumerate(names):
-        if name not in SCHEMA.names:
+        if name not in known.names:
             raise OptionError(
-                "columns", f"no column {name!r}, expected some of {', '.join(SCHEMA.names)}"
+                "columns", f"no column {name!r}, expected some of {', '.join(known.names)}"
             )
         if name in names[:index]:
             raise OptionError("columns", f"names {name!r} twice")
-    return StructType([SCHEMA[name] for name in names])
+    return StructType([known[name] for name in names])
 
 
 def _string(value: Any) -> str | None:
@@ -215,6 +259,8 @@ _ARGUMENTS: Final = {
     "cert": _Argument("cert", _path, _A_PATH),
     "key": _Argument("key", _path, _A_PATH),
 }
+
+_OF_LAKE: Final = frozenset(("types", "from", "to", "servers", "source_from", "source_to"))
 
 _ARGUMENT_NAMES: Final = {"path, host": "store, gateway"} | {
     argument.option: name for name, argument in _ARGUMENTS.items()

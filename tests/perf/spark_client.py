@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 
 import mariner_spark
 from mariner_spark.lake.ingest import ingest
-from mariner_spark.lake.read import read as read_lake
+from mariner_spark.lake.read import read_events as read_lake
 from mariner_spark.reports.activity import activity
 from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
 

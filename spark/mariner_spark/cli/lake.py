@@ -1,6 +1,7 @@
-"""``mariner lake``: events as Parquet files, for Spark and others."""
+"""``mariner lake``: events as Delta tables, for Spark and others."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ from mariner.cli import output
 from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
-from mariner.cli.target import Target, command_of
+from mariner.cli.target import Target, command_of, server_options
 from mariner.cli.values import format_timestamp
 from mariner_spark.cli.spark import spark_errors, spark_session, without_secrets
 
@@ -26,14 +27,20 @@ _LAKE = click.argument("path", metavar="LAKE")
 
 @click.group()
 def lake() -> None:
-    """Keep events as Parquet files, for Spark and others.
+    """Keep events as Delta tables, for Spark and others.
 
-    A LAKE is a directory, or a location in an object store: s3a://..., gs://..., abfss://...
+    A LAKE is a directory, or a location in an object store: s3://..., gs://..., az://... Its
+    credentials come from the environment, as AWS_ACCESS_KEY_ID.
     """
 
 
 @click.command()
 @_LAKE
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="Add the events of this store, or of a backup of one, instead of a gateway's.",
+)
 @click.option("--follow", is_flag=True, help="Go on with new events until interrupted.")
 @click.option(
     "--interval",
@@ -72,6 +79,7 @@ def ingest(
     *,
     server: Target,
     path: str,
+    store: Path | None,
     follow: bool,
     interval: float,
     server_ids: tuple[int, ...],
@@ -79,49 +87,64 @@ def ingest(
     allow_loss: bool,
     value_path: str | None,
 ) -> None:
-    """Append the events of a gateway that LAKE does not have yet.
+    """Append the events of a gateway or a store that LAKE does not have yet.
 
     Makes the lake if there is none. Adds each event once, however often you run it and whichever
     gateway it comes from: --host can name several, separated by commas (a,b:23015). Once it has
-    begun, it waits for a gateway that is away. Run `mariner lake compact` now and then.
+    begun, it waits for a gateway that is away. Then it updates the tables latest and values.
+    With --follow it also compacts the lake once an hour; otherwise run `mariner lake compact` now
+    and then. --store needs no Java; the other options except --value-path are for a gateway.
 
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
     interrupted (SIGINT, SIGTERM).
     """
-    source = _source_options(server)
-    if server_ids:
-        source["servers"] = ",".join(map(str, server_ids))
-    if batch is not None:
-        source["maxEventsPerBatch"] = str(batch)
-    if allow_loss:
-        source["failOnDataLoss"] = "false"
+    if (store is None) == (server.name is None):
+        raise click.UsageError("Expected either --name, for a gateway, or --store.")
     started = time.monotonic()
     with spark_errors():
-        from mariner_spark.lake.info import info  # noqa: PLC0415  # only for this command
+        from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
+        from mariner_spark.lake.info import count  # noqa: PLC0415
 
-        added = _ingest(path, source, value_path, interval if follow else None)
-        found = info(path)
+        ingestion.check(path, value_path)
+        before = count(path)
+        if store is not None:
+            _ingest_store(path, store, value_path)
+        else:
+            source = _source_options(server, server_ids, batch)
+            if allow_loss:
+                source["failOnDataLoss"] = "false"
+            _ingest(path, source, value_path, interval if follow else None)
+        after = count(path)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {added} events added, {found.rows} events in"
-        f" {found.segments} files, {seconds:.1f} s"
+        f"{without_secrets(path)}: {after.rows - before.rows} events added, {after.rows} events in"
+        f" {after.files} files, {seconds:.1f} s"
     )
+
+
+def _ingest_store(path: str, store: Path, value_path: str | None) -> None:
+    from mariner_spark.lake.ingest_store import ingest_store  # noqa: PLC0415
+
+    with progress("ingest") as on_progress:
+        ingest_store(path, store, value_path=value_path, on_progress=on_progress)
 
 
 def _ingest(
     path: str, source: dict[str, str], value_path: str | None, interval_s: float | None
-) -> int:
+) -> None:
     """Ingest, and show the progress."""
     from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
+    from mariner_spark.lake.info import count  # noqa: PLC0415
+    from mariner_spark.source import options  # noqa: PLC0415
 
-    ingestion.check(path, source, value_path)
+    options.parse(source)
     with Console(stderr=True).status("Spark starts") as status, spark_session() as (spark, check):
 
-        def on_progress(rows: int) -> None:
-            status.update(f"{rows} events added")
+        def on_progress() -> None:
+            status.update(f"{count(path).rows} events in the lake")
             check()
 
-        return ingestion.ingest(
+        ingestion.ingest(
             spark,
             path,
             source,
@@ -135,30 +158,52 @@ def _ingest(
 @_LAKE
 @click.option(
     "--grace-hours",
-    type=click.FloatRange(0),
-    default=24.0,
+    type=click.IntRange(1),
+    default=24,
     show_default=True,
-    help="Keep replaced files for this long: longer than any reader takes.",
+    help="Keep replaced files for this long: longer than any reader, and any batch of an ingestion,"
+    " takes.",
 )
-def compact(path: str, grace_hours: float) -> None:
+@click.option(
+    "--z-order",
+    is_flag=True,
+    help="Sort the events of each day by type and time, instead of by time: reading few types is"
+    " faster, reading a part of a day slower. Writes every file anew.",
+)
+def compact(path: str, grace_hours: int, z_order: bool) -> None:
     """Merge small files into large ones, and delete files that are no longer needed.
 
     Others may read LAKE and add to it meanwhile.
 
-    Exit code 0: done; 1: it failed, and the lake is intact; 2: there is no lake, or wrong usage;
-    130: interrupted.
+    Exit code 0: done; 1: it failed, and the lake is intact; 2: there is no lake, or wrong usage.
     """
     started = time.monotonic()
     with spark_errors():
         from mariner_spark.lake import compact as compaction  # noqa: PLC0415
 
-        with progress("compact") as on_progress:
-            done = compaction.compact(path, grace_s=3600 * grace_hours, on_progress=on_progress)
+        done = compaction.compact(path, grace_hours=grace_hours, is_by_type=z_order)
     seconds = time.monotonic() - started
     output.write_text(
         f"{without_secrets(path)}: {done.replaced} files became {done.written},"
         f" {done.deleted} deleted, {seconds:.1f} s"
     )
+
+
+@lake.command()
+@_LAKE
+def rebuild(path: str) -> None:
+    """Make the tables latest and values of LAKE anew from its events.
+
+    `mariner lake ingest` keeps them up to date, unless they lag behind for weeks.
+
+    Exit code 0: done; 1: it failed; 2: there is no lake, or wrong usage.
+    """
+    started = time.monotonic()
+    with spark_errors():
+        from mariner_spark.lake import derived  # noqa: PLC0415
+
+        derived.rebuild(path)
+    output.write_text(f"{without_secrets(path)}: rebuilt, {time.monotonic() - started:.1f} s")
 
 
 @lake.command()
@@ -179,10 +224,15 @@ def info(path: str, is_json: bool) -> None:
         _write_info(path, found)
 
 
-lake.add_command(command_of(MARINER, ingest))
+_OPTIONS = server_options("MARINER", 23014)
+for _option in _OPTIONS:
+    _option.required = False  # a store needs none
+lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))
 
 
-def _source_options(server: Target) -> dict[str, str]:
+def _source_options(
+    server: Target, server_ids: tuple[int, ...], batch: int | None
+) -> dict[str, str]:
     """Options of the data source for a gateway."""
     options = {
         "host": server.host,
@@ -193,31 +243,41 @@ def _source_options(server: Target) -> dict[str, str]:
         "tls_ca": server.tls_ca,
         "cert": server.cert,
         "key": server.key,
+        "servers": ",".join(map(str, server_ids)) or None,
+        "maxEventsPerBatch": batch,
     }
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _write_info(path: str, found: "LakeInfo") -> None:
-    rows = [
-        ("lake", without_secrets(path)),
-        ("events", str(found.rows)),
-        ("files", f"{found.segments}, {found.small_segments} of them small, {found.bytes} bytes"),
-        ("days", str(found.days)),
-    ]
+    rows = [("lake", without_secrets(path))]
+    for name, table in found.tables.items():
+        behind = f", {table.behind} commits behind" if table.behind else ""
+        rows.append(
+            (
+                name,
+                f"version {table.version}, {table.rows} rows in {table.files} files,"
+                f" {table.bytes} bytes{behind}; to be deleted: {table.unused_files} files,"
+                f" {table.unused_bytes} bytes",
+            )
+        )
     if found.first is not None and found.last is not None:
         rows.append(("time", f"{_moment(found.first)} to {_moment(found.last)}"))
     rows += (
-        (f"server {server}", f"up to {last.session}/{last.instance}")
+        (
+            f"server {server}",
+            f"up to {last.session}/{last.instance}, {_moment(last.timestamp)}"
+            f" ({found.lag_s[server]:.0f} s ago)",
+        )
         for server, last in sorted(found.positions.items())
     )
     rows.append(("values of", found.value_path))
-    rows.append(("to be deleted", f"{found.replaced} files"))
-    table = Table(box=None, pad_edge=False, show_header=False)
+    table_ = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(2):
-        table.add_column(overflow="fold")
+        table_.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name, style="bold"), Text(printable(value)))
-    output.write_rich(table)
+        table_.add_row(Text(name, style="bold"), Text(printable(value)))
+    output.write_rich(table_)
 
 
 def _moment(us: int) -> str:

@@ -1,8 +1,33 @@
-"""The lake: events as Parquet files, which Spark and other tools read natively.
+"""The lake: events as Delta tables, written by ``deltalake`` without a JVM.
 
-:func:`~mariner_spark.lake.read.read` returns it as a data frame, ``ingest`` appends the events of
-gateways (``writer`` is the sink of that stream), ``compact`` merges small files, and ``info``
-summarises it. ``manifest`` lists the files of the lake, ``segments`` writes them, ``files`` is the
-file system, and ``lock`` serialises changes. ``README.md`` beside this file describes the layout,
-and how to read it with other tools.
+Tables
+    ``LAKE/events`` has the events, ``LAKE/latest`` the last one of each type, and ``LAKE/values``
+    their numbers (type, time, number). ``events`` and ``values`` are partitioned by ``date``. The
+    latter two are derived from the first, and can be rebuilt from it.
+
+Each event once
+    Ids of a server ascend, so its position in the lake, its last event, says which events are
+    there. It is kept in *application transactions* of the table ``events``
+    (:mod:`~mariner_spark.lake.positions`), committed together with the files. A writer reads the
+    positions, writes the events after them to files of the table's folder, and commits. Delta
+    rejects a commit if another one has changed a transaction of the same application since the
+    writer read it: of two ingestions of the same events, the second changes nothing.
+
+Who commits
+    Tasks write files; a file is no part of the table yet. The driver commits the files of a batch,
+    or of a whole store, at once (:mod:`~mariner_spark.lake.writer`). The derived tables have a
+    transaction of their own: the version of ``events`` that they include. So each includes each
+    commit once (:mod:`~mariner_spark.lake.derived`).
+
+What a crash leaves
+    A writer that is killed before it commits leaves files that belong to no table. Nobody reads
+    them, and the vacuum of ``mariner lake compact`` removes them, with the files that compaction
+    replaced, when they are older than its grace. A batch that took longer than that is refused when
+    it is committed, because its files are gone.
+
+Compaction
+    Changes files but no rows, and conflicts with no writer (:mod:`~mariner_spark.lake.compact`).
+    Readers keep the files of the version that they read until a vacuum.
+
+``README.md`` beside this file shows how to read a lake with other tools.
 """

@@ -1,203 +1,143 @@
-"""The files of a lake, wherever they are: on this machine, or in an object store.
+"""Writing files of the tables; they are no part of a table yet.
 
-Writes are atomic. On a local file system a file is written under a name that readers skip, synced
-and renamed, and its folder is synced; an object store shows an object when its upload is complete.
+A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
+Spark reads one. Types and the like are dictionary-encoded, ids and times delta-encoded.
 """
 
-import contextlib
-import os
+import datetime
+import json
+import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from itertools import pairwise
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from pyarrow import fs
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 
-from mariner_spark.errors import LakeError
-from mariner_spark.local_path import local_path
+from mariner_spark import limits, times
+from mariner_spark.lake.tables import EVENTS, ORDER, STATISTICS, Lake, arrow_schema, partitions
+from mariner_spark.payload_numbers import find_numbers
 
-TEMPORARY: Final = "_tmp-"
-"""Prefix of the name of a file while it is written."""
+DICTIONARIES: Final = ("server", "type.list.element", "type_path", "payload_kind", "payload_type")
+DIFFERENCES: Final = ("session", "instance", "timestamp", "source_timestamp")
 
-_OBJECT_SCHEMES: Final = frozenset(("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss"))
-_SPARK_ONLY: Final = {"s3a": "s3", "s3n": "s3"}
-_GLOB: Final = str.maketrans({i: f"\\{i}" for i in "\\{}[]*?"})
-
-
-class Stored(NamedTuple):
-    """A file of the lake's folder.
-
-    Attributes:
-        path: below the root of the lake.
-        size_bytes: its size.
-        modified_s: when it was last written, by the clock of the file system, since 1970.
-    """
-
-    path: str
-    size_bytes: int
-    modified_s: float
+_DAY_US: Final = 86_400_000_000
 
 
-class Files:
-    """Files below a root.
+class EventWriter:
+    """Writes events that come in any order; buffers ``limits.FILE_ROWS`` and ``FILE_BYTES``.
 
     Args:
-        root: a path of this machine, or a URI as Spark takes it: ``file``, ``s3``, ``s3a``,
-            ``gs``, ``abfs``, ``abfss``.
+        lake: the lake.
+        value_path: path of the column ``value``.
 
-    Raises:
-        LakeError: the file system is of an unsupported kind, or cannot be used.
+    Attributes:
+        files: the written ones.
     """
 
-    def __init__(self, root: str) -> None:
-        scheme, separator, rest = root.partition("://")
-        self.is_local = not separator or scheme == "file"
-        if self.is_local:
-            folder = str(local_path(root))
-            self.root = f"file://{folder}"
-            self.arrow, self.base = fs.LocalFileSystem(), folder
-        elif scheme in _OBJECT_SCHEMES:
-            self.root = root.rstrip("/")
-            # a bucket, or `container@account.host`; nothing in a path is special to Spark
-            uri = f"{_SPARK_ONLY.get(scheme, scheme)}://{quote(rest, safe='/@:')}"
-            with self.errors(""):
-                self.arrow, base = fs.FileSystem.from_uri(uri)
-            self.base = base.rstrip("/")
-        else:
-            raise LakeError(
-                f"{root}: a lake is on a local path or in an object store, as"
-                f" {', '.join(sorted(_OBJECT_SCHEMES))}"
-            )
+    def __init__(self, lake: Lake, value_path: str) -> None:
+        self.files: list[AddAction] = []
+        self._lake = lake
+        self._value_path = value_path
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
 
-    def __str__(self) -> str:
-        return self.base if self.is_local else self.root
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add events.
 
-    def full(self, path: str) -> str:
-        """A path for pyarrow, together with ``arrow``."""
-        return f"{self.base}/{path}"
-
-    def for_spark(self, path: str) -> str:
-        """A path for Spark, with the characters of glob patterns escaped."""
-        return f"{self.root}/{path}".translate(_GLOB)
-
-    def read(self, path: str, max_bytes: int) -> bytes | None:
-        """Content of a file; None: there is none.
+        Args:
+            batch: with the columns of ``schema.SCHEMA``.
 
         Raises:
-            LakeError: it cannot be read, or is larger.
+            LakeError: a file cannot be written.
         """
-        with self.errors(path):
-            try:
-                with self.arrow.open_input_file(self.full(path)) as file:
-                    if file.size() > max_bytes:
-                        raise LakeError(f"{self}/{path}: is larger than {max_bytes} bytes")
-                    return bytes(file.read())
-            except FileNotFoundError:
-                return None
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= limits.FILE_ROWS or self._bytes >= limits.FILE_BYTES:
+            self.flush()
 
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[Any]:
-        """Write a file, which replaces an existing one.
-
-        Yields:
-            A binary file to write to. If the block raises, no file is created.
+    def flush(self) -> None:
+        """Write the buffered events, a file a day.
 
         Raises:
-            LakeError: it cannot be written.
+            LakeError: as :meth:`add`.
         """
-        create = self._create_local if self.is_local else self._create_object
-        with self.errors(path), create(path) as file:
-            yield file
-
-    def delete(self, path: str) -> None:
-        """Delete a file, if it exists.
-
-        Raises:
-            LakeError: it cannot be deleted.
-        """
-        with self.errors(path), contextlib.suppress(FileNotFoundError):
-            self.arrow.delete_file(self.full(path))
-
-    def walk(self, folder: str = "") -> list[Stored]:
-        """All files in a folder and below it; none if the folder does not exist.
-
-        Raises:
-            LakeError: it cannot be listed.
-        """
-        base = self.full(folder) if folder else self.base
-        with self.errors(folder):
-            selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
-            found = self.arrow.get_file_info(selector)
-        return [
-            Stored(i.path[len(self.base) + 1 :], i.size, i.mtime_ns / 1e9)
-            for i in found
-            if i.type == fs.FileType.File
-        ]
-
-    def sizes(self, paths: list[str]) -> dict[str, int | None]:
-        """Size in bytes of each file; None: there is none.
-
-        Raises:
-            LakeError: the file system cannot be read.
-        """
-        with self.errors(""):
-            found = self.arrow.get_file_info([self.full(i) for i in paths])
-        return {
-            path: info.size if info.type == fs.FileType.File else None
-            for path, info in zip(paths, found, strict=True)
-        }
-
-    @contextlib.contextmanager
-    def errors(self, path: str) -> Iterator[None]:
-        """Convert errors about a file to LakeError."""
-        try:
-            yield
-        except (OSError, pa.ArrowException) as e:
-            reason = getattr(e, "strerror", None) or str(e)
-            raise LakeError(f"{self}/{path}: {reason}") from e
-
-    @contextlib.contextmanager
-    def _create_local(self, path: str) -> Iterator[Any]:
-        target = Path(self.full(path))
-        make_folder(target.parent)
-        temporary = target.with_name(f"{TEMPORARY}{uuid.uuid4().hex}-{target.name}")
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(target.parent)
-
-    @contextlib.contextmanager
-    def _create_object(self, path: str) -> Iterator[Any]:
-        try:
-            with self.arrow.open_output_stream(self.full(path)) as file:
-                yield file
-        except BaseException:
-            # closing it created an object with the data so far
-            with contextlib.suppress(OSError):
-                self.arrow.delete_file(self.full(path))
-            raise
+        batches, self._batches, self._rows, self._bytes = self._batches, [], 0, 0
+        if not any(batch.num_rows for batch in batches):
+            return
+        numbers = [find_numbers(i.column("payload_json"), self._value_path) for i in batches]
+        events = pa.Table.from_batches(batches)
+        events = events.append_column("value", pa.chunked_array(numbers, pa.float64()))
+        self.files += write(self._lake, EVENTS, events)
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder durably: it survives a power failure."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
+    """Write rows of a table, a file a day if it is partitioned.
+
+    Args:
+        lake: the lake.
+        table: name of the table.
+        rows: with its columns, in any order; at least one.
+
+    Returns:
+        The files, to be committed.
+
+    Raises:
+        LakeError: one cannot be written.
+    """
+    names = arrow_schema(table).names
+    rows = rows.select(names).cast(arrow_schema(table))
+    rows = rows.sort_by([(i, "ascending") for i in ORDER if i in names])
+    if not partitions(table):
+        return [_write(lake, table, rows, None)]
+    days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
+    edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), rows.num_rows]
+    return [
+        _write(lake, table, rows.slice(i, j - i), _moment(rows.column("timestamp")[i]).date())
+        for i, j in pairwise(edges)
+    ]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(lake: Lake, table: str, rows: pa.Table, day: datetime.date | None) -> AddAction:
+    names = rows.schema.names
+    values: dict[str, str | None] = {} if day is None else {"date": day.isoformat()}
+    path = "/".join((*(f"{i}={j}" for i, j in values.items()), f"{uuid.uuid4()}.parquet"))
+    with lake.new_file(table, path) as file:
+        pq.write_table(
+            rows,
+            file,
+            row_group_size=limits.ROW_GROUP_ROWS,
+            compression="zstd",
+            use_dictionary=[i for i in DICTIONARIES if i.partition(".")[0] in names],
+            column_encoding={i: "DELTA_BINARY_PACKED" for i in DIFFERENCES if i in names},
+        )
+        size = file.tell()
+    return AddAction(path, size, values, int(time.time() * 1000), True, _stats(rows))
+
+
+def _stats(rows: pa.Table) -> str:
+    """Statistics of a file for the log of the table."""
+    least: dict[str, Any] = {}
+    largest: dict[str, Any] = {}
+    for name in STATISTICS:
+        if name in rows.schema.names:
+            found = pc.min_max(rows.column(name))
+            least[name], largest[name] = _text(found["min"]), _text(found["max"])
+    counts = {"numRecords": rows.num_rows, "nullCount": dict.fromkeys(least, 0)}
+    return json.dumps({**counts, "minValues": least, "maxValues": largest})
+
+
+def _moment(timestamp: pa.Scalar) -> datetime.datetime:
+    return times.EPOCH + datetime.timedelta(microseconds=timestamp.value)
+
+
+def _text(value: pa.Scalar) -> Any:
+    if not pa.types.is_timestamp(value.type):
+        return value.as_py()
+    moment = _moment(value)
+    return f"{moment.year:04}{moment:-%m-%dT%H:%M:%S.%fZ}"  # %Y has fewer digits before 1000

@@ -1,11 +1,12 @@
 """Ingestion of the events of gateways into a lake, once or continuously.
 
-The lake itself stores the offset of each server, so that every run resumes there, however the
-previous one ended. Spark's checkpoint only lasts as long as the run.
+The lake itself has the position of each server, so that every run resumes there, however the
+previous one ended. Spark's checkpoint only lasts as long as a run.
 """
 
 import datetime
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
-from eventer_bridge.model import EventId
-from mariner_spark import limits, times, values
+from eventer_bridge.model import EventId, Timestamp
+from mariner_spark import limits, schema, times, values
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import manifest, segments
-from mariner_spark.lake.files import Files
-from mariner_spark.lake.manifest import Manifest, Position
-from mariner_spark.lake.writer import FORMAT, OTHER_STORE, LakeSink
+from mariner_spark.lake import derived, positions
+from mariner_spark.lake.compact import compact
+from mariner_spark.lake.positions import Position
+from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.writer import (
+    FORMAT,
+    OTHER_STORE,
+    LakeSink,
+    check_histories,
+)
 from mariner_spark.source import histories, offsets, options
 from mariner_spark.source.gateway import GatewayClient
 from mariner_spark.source.gateways import GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import ANY_TYPE, find_servers, session_time
-from mariner_spark.values import DEFAULT_PATH, with_value
 
 
 def ingest(
@@ -39,9 +44,11 @@ def ingest(
     *,
     value_path: str | None = None,
     interval_s: float | None = None,
-    on_progress: Callable[[int], None] = lambda _rows: None,
-) -> int:
+    on_progress: Callable[[], None] = lambda: None,
+) -> None:
     """Append the events of gateways that a lake lacks; creates the lake if there is none.
+
+    Also updates the derived tables, and compacts the lake now and then in a continuous run.
 
     Args:
         spark: the session.
@@ -52,11 +59,7 @@ def ingest(
             ``$.value`` for a new lake.
         interval_s: seconds between two batches of a continuous run; None: ingest the events
             that are available now.
-        on_progress: called every second with the number of events added so far. If it raises,
-            the run ends.
-
-    Returns:
-        Number of events added.
+        on_progress: called every second. If it raises, the run ends.
 
     Raises:
         LakeError: the lake cannot be read or written, its values are from another path, or a
@@ -64,42 +67,40 @@ def ingest(
         OptionError: an option is wrong, or a gateway refuses this client.
         StreamingQueryException: the stream failed; its text says why.
     """
-    files = Files(path)
-    before = _rows(files)
     reader = spark.readStream.format("mariner").options(**source)
-    if starting := _find_start(files, options.parse(source)):
+    if starting := _find_start(Lake(path), options.parse(source)):
         reader = reader.option("startingOffsets", msgspec.json.encode(starting).decode())
     with tempfile.TemporaryDirectory(prefix="mariner-lake-") as checkpoint:
         query = start(
             reader.load(), path, Path(checkpoint), value_path=value_path, interval_s=interval_s
         )
+        updated_s = compacted_s = time.monotonic()
         try:
             while not query.awaitTermination(limits.PROGRESS_S):
-                on_progress(_rows(files) - before)
+                on_progress()
+                now_s = time.monotonic()
+                if now_s - updated_s >= limits.UPDATE_S:
+                    derived.update(path)
+                    updated_s = time.monotonic()
+                if interval_s is not None and now_s - compacted_s >= limits.MAINTENANCE_S:
+                    compact(path)
+                    compacted_s = time.monotonic()
         finally:
             query.stop()
-    if manifest.find(files) is None:  # there were no events
-        manifest.update(
-            files, lambda old: manifest.with_values(files, old, value_path or DEFAULT_PATH)
-        )
-    return _rows(files) - before
+    derived.update(path)
 
 
-def check(path: str, source: Mapping[str, str], value_path: str | None) -> None:
-    """Check the arguments of :func:`ingest`, before anything is started.
+def check(path: str, value_path: str | None) -> None:
+    """Check arguments of :func:`ingest`, before anything is started.
 
     Raises:
         LakeError: the lake cannot be read, its values are from another path, or it would be in a
             store.
-        OptionError: an option is wrong.
+        OptionError: the value path is invalid.
     """
-    options.parse(source)
-    files = Files(path)
-    manifest.check_location(files)
-    found = manifest.find(files)
     if value_path is not None:
         values.parse(value_path)
-        manifest.with_values(files, found or Manifest(), value_path)
+    Lake(path).check(value_path)
 
 
 def start(
@@ -122,14 +123,11 @@ def start(
     Raises:
         LakeError, OptionError: as :func:`ingest`.
     """
-    files = Files(path)
-    found = manifest.find(files)
-    chosen = value_path or (DEFAULT_PATH if found is None else found.value_path)
-    manifest.with_values(files, found or Manifest(), chosen)  # fails early
-    rows = with_value(events, chosen).select(*segments.SCHEMA.names)
+    Lake(path).create(EVENTS, value_path)
+    rows = events.select(*schema.SCHEMA.names)
     rows.sparkSession.dataSource.register(LakeSink)
     _activate(rows.sparkSession)
-    writer = rows.writeStream.format(FORMAT).options(path=path, value_path=chosen)
+    writer = rows.writeStream.format(FORMAT).option("path", path)
     writer = writer.option("checkpointLocation", checkpoint.as_uri())
     if interval_s is None:
         return writer.trigger(availableNow=True).start()
@@ -147,7 +145,7 @@ def _activate(spark: SparkSession) -> None:
         java_class.setActiveSession(spark._jsparkSession)
 
 
-def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
+def _find_start(lake: Lake, parsed: Options) -> dict[str, Any]:
     """Offsets in the lake of the servers that the stream reads.
 
     Servers of other gateways are left out: the stream would report their events as lost.
@@ -155,17 +153,24 @@ def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
     Raises:
         LakeError: the lake cannot be read, or the gateways have other events.
     """
-    found = manifest.find(files)
-    if found is None or not found.positions:
+    base = positions.find_all(lake.find())
+    if not base:
         return {}
 
     def find(gateway: GatewayClient) -> set[int]:
         servers = parsed.selection.servers or find_servers(gateway, event_types=[ANY_TYPE])
-        known = servers & found.positions.keys()
         current = histories.find(gateway)
+        known = servers & base.keys()
         for server in known:
-            last = found.positions[server]
-            _check_history(files, gateway, server, last, current.get(server))
+            last = base[server]
+            check_server(
+                lake,
+                repr(gateway),
+                server=server,
+                last=last,
+                current=current.get(server),
+                moment=session_time(gateway, server, last.session),
+            )
         return set(known)
 
     gateways = GatewayPool(parsed.gateways)
@@ -174,36 +179,41 @@ def _find_start(files: Files, parsed: Options) -> dict[str, Any]:
     finally:
         gateways.close()
     servers |= parsed.selection.servers or set()  # even if a gateway is unavailable
-    started = {i: j for i, j in found.positions.items() if i in servers}
+    started = {i: j for i, j in base.items() if i in servers}
     return offsets.encode(
         {i: EventId(i, *j.offset) for i, j in started.items()},
-        {i: j.history.id for i, j in started.items() if j.history is not None},
+        {i: j.history for i, j in started.items() if j.history is not None},
     )
 
 
-def _check_history(
-    files: Files, gateway: GatewayClient, server: int, last: Position, current: History | None
+def check_server(
+    lake: Lake,
+    source: str,
+    *,
+    server: int,
+    last: Position,
+    current: History | None,
+    moment: Timestamp | None,
 ) -> None:
     """Refuse a store that was replaced or restored.
 
     Args:
-        files: the lake.
-        gateway: gateway of the store.
+        lake: the lake.
+        source: gateway or store, for the text of the error.
         server: the server.
         last: the last event of the server in the lake.
-        current: history that the gateway reports.
+        current: history that the source has of the server.
+        moment: timestamp of the session of that event in the source; None: it is not there.
 
     Raises:
         LakeError: it has another history, or another session with the id of that event.
     """
-    reason = None if current is None else history.refusal(last.history_id, current, last.session)
-    if reason is not None:
-        raise LakeError(f"{files}: {gateway}: server {server}: {reason}. {OTHER_STORE}")
-    moment = session_time(gateway, server, last.session)
-    if moment is None or last.timestamp is None or times.to_us(moment) == last.timestamp:
+    if current is not None:
+        check_histories(lake, {server: last}, {server: current}, source)
+    if moment is None or times.to_us(moment) == last.timestamp:
         return
     raise LakeError(
-        f"{files}: {gateway} has other events of server {server} than the lake: its session"
+        f"{lake}: {source} has other events of server {server} than the lake: its session"
         f" {last.session} is of {_text(times.to_us(moment))}, in the lake of"
         f" {_text(last.timestamp)}. {OTHER_STORE}"
     )
@@ -211,8 +221,3 @@ def _check_history(
 
 def _text(us: int) -> str:
     return (times.EPOCH + datetime.timedelta(microseconds=us)).isoformat()
-
-
-def _rows(files: Files) -> int:
-    found = manifest.find(files)
-    return 0 if found is None else sum(i.rows for i in found.segments)

@@ -1,18 +1,13 @@
-"""The sink of streams into a lake: ``writeStream.format("mariner_lake")``.
+"""The sink of streams into a lake: ``writeStream.format("mariner_lake")``; see the package.
 
-Tasks write segments, which are not yet part of the lake. When all segments of a batch are written,
-the driver commits them: it adds them to the manifest, in one step. If it is killed before that, the
-batch runs again, and its first segments are swept later; if it is killed after that, the batch runs
-again too, and is skipped.
-
-Options: ``path``, the lake; ``value_path``, the path in JSON payloads of the column ``value`` (as
-before; ``$.value`` for a new lake). The stream must have all events of each server in the order of
-their ids: events up to the server's position in the lake are skipped.
+Options: ``path``, the lake, which exists. The stream must have all events of each server in the
+order of their ids: events up to the server's position in the lake are skipped.
 
 :class:`LakeWriter` runs in a process beside the driver, and in the tasks.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from deltalake.transaction import AddAction
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceStreamArrowWriter,
@@ -32,13 +27,13 @@ from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError, SchemaError
-from mariner_spark.lake import manifest, segments
-from mariner_spark.lake.files import Files
-from mariner_spark.lake.manifest import HistoryStart, Manifest, Position, Segment
+from mariner_spark.lake import positions
+from mariner_spark.lake.files import EventWriter
+from mariner_spark.lake.positions import Position
+from mariner_spark.lake.tables import EVENTS, Lake, value_path_of
+from mariner_spark.schema import SCHEMA
 
 FORMAT: Final = "mariner_lake"
-
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 OTHER_STORE: Final = (
     "It is another store than the one that was ingested, or one that was set back: ingest it into"
@@ -66,37 +61,34 @@ class LakeSink(DataSource):
 
         Raises:
             OptionError: ``path`` is missing.
-            SchemaError: the columns are not those of a lake.
-            LakeError: ``path`` is on an unsupported file system, or in a store.
+            SchemaError: the columns are not those of the data source.
         """
         path = self.options.get("path")
         if not path:
             raise OptionError("path", "is needed: the lake")
         if overwrite:
             raise OptionError("outputMode", "expected append")
-        expected = [(i.name, i.dataType.simpleString()) for i in segments.SCHEMA]
-        if [(i.name, i.dataType.simpleString()) for i in schema] != expected:
+        if _columns(schema) != (expected := _columns(SCHEMA)):
             names = ", ".join(" ".join(i) for i in expected)
             raise SchemaError(f"columns: expected {names}; got {schema.simpleString()}")
-        manifest.check_location(Files(path))
-        return LakeWriter(path, self.options.get("value_path"))
+        return LakeWriter(path)
 
 
 @dataclass
-class TaskResult(WriterCommitMessage):
+class Written(WriterCommitMessage):
     """Events that a task wrote.
 
     Args:
-        query_id: id of the stream query.
-        segments: files with the events.
+        files: files with the events.
         base: positions in the lake before, of the servers with events.
-        reached: positions of the last of these events, by server.
+        reached: the last of these events, by server.
+        told: histories that these events tell, the last one of each server.
     """
 
-    query_id: str
-    segments: list[Segment]
+    files: list[AddAction]
     base: dict[int, Position]
     reached: dict[int, Position]
+    told: dict[int, History]
 
 
 class LakeWriter(DataSourceStreamArrowWriter):
@@ -104,167 +96,160 @@ class LakeWriter(DataSourceStreamArrowWriter):
 
     Args:
         path: the lake.
-        value_path: path of the column ``value``; None: that of the lake.
     """
 
-    def __init__(self, path: str, value_path: str | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._value_path = value_path
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write the events of a partition that the lake lacks; runs in the task.
 
         Raises:
             LakeError: the lake cannot be read or written.
         """
-        context = TaskContext.get()
-        assert context is not None
-        query_id = context.getLocalProperty(_QUERY_ID)
-        assert query_id is not None
-        return write_new(Files(self._path), query_id, iterator)
+        return write_new(Lake(self._path), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Add the segments of the tasks to the lake, unless the batch was committed before.
+        """Add the files of the tasks to the lake.
 
         Raises:
-            LakeError: another stream added events of the same servers meanwhile, the values are
-                from another path, or a segment is missing; the lake is unchanged.
+            LakeError: as :func:`append`.
         """
-        written = [i for i in messages if isinstance(i, TaskResult)]
-        files = Files(self._path)
-        added = tuple(segment for message in written for segment in message.segments)
-        is_new = False
-
-        def change(old: Manifest) -> Manifest:
-            nonlocal is_new
-            query_id = written[0].query_id
-            is_new = old.queries.get(query_id, -1) < batchId
-            if not is_new:
-                return old
-            check(files, old, written, added)
-            old = manifest.with_values(files, old, self._value_path or old.value_path)
-            queries = {key: batch for key, batch in old.queries.items() if key != query_id}
-            queries = dict([*queries.items(), (query_id, batchId)][-limits.LAKE_QUERIES :])
-            positions = dict(old.positions)
-            for message in written:
-                merge(positions, message.reached)
-            return old.changed(added=added, positions=positions, queries=queries)
-
-        if not written:
-            return
-        try:
-            manifest.update(files, change)
-        finally:
-            if not is_new:
-                _discard(files, written)
+        append(Lake(self._path), [i for i in messages if isinstance(i, Written)])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the segments of the tasks.
+        """Do nothing: the vacuum removes the files of the tasks.
 
-        Spark also calls it after a failed commit, when they may be in the manifest. In an object
-        store they may even get into it later, so they are left to be swept there.
+        Spark also aborts if only the answer of a commit was lost.
         """
-        files = Files(self._path)
-        if files.is_local:
-            _discard(files, [i for i in messages if isinstance(i, TaskResult)])
 
 
-def write_new(files: Files, query_id: str, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-    """Write the events of some batches that the lake lacks.
+def write_new(lake: Lake, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Write the events of some batches that a lake lacks.
 
     Raises:
         LakeError: the lake cannot be read or written, or has another history of a server.
     """
-    positions = (manifest.find(files) or Manifest()).positions
+    table = lake.open()
+    base = positions.find_all(table)
+    writer = EventWriter(lake, value_path_of(table))
     reached: dict[int, Position] = {}
-    writer = segments.SegmentWriter(files)
-    try:
-        for batch in batches:
-            new = new_events(batch, positions)
-            _check_histories(files, positions, new)
-            advance(reached, new)
-            writer.add(new)
-        writer.flush()
-    except BaseException:
-        writer.discard()
-        raise
-    base = {server: positions[server] for server in reached if server in positions}
-    return TaskResult(query_id, writer.segments, base, reached)
+    told: dict[int, History] = {}
+    for batch in batches:
+        new = _new_events(batch, base)
+        found = _histories(new)
+        check_histories(lake, base, found)
+        told.update(found)
+        _advance(reached, new)
+        writer.add(new)
+    writer.flush()
+    return Written(writer.files, {i: base[i] for i in reached if i in base}, reached, told)
 
 
-def check(
-    files: Files, old: Manifest, written: list[TaskResult], added: tuple[Segment, ...]
-) -> None:
-    """Check that segments can be added to a lake.
+def append(lake: Lake, written: list[Written]) -> None:
+    """Commit the files of some tasks, unless another writer committed the same events meanwhile.
 
     Raises:
-        LakeError: they cannot.
+        LakeError: another writer added events of the same servers meanwhile, or a file is gone; the
+            lake is unchanged.
     """
-    for message in written:
-        for server in message.reached:
-            if old.positions.get(server) != message.base.get(server):
+    files = [file for part in written for file in part.files]
+    if not files:
+        return
+    _check_files(lake, files)
+    base = {server: known for part in written for server, known in part.base.items()}
+    reached = _reached(base, written)
+    for _ in range(limits.COMMIT_TRIES):
+        table = lake.open()
+        current = {i: positions.find(table, i) for i in reached}
+        if current == reached:
+            return
+        for server, position in current.items():
+            if any(i.base.get(server) != position for i in written if server in i.reached):
                 raise LakeError(
-                    f"{files}: another stream added events of server {server} meanwhile:"
-                    " one at a time; start this one again"
+                    f"{lake}: another ingestion added events of server {server} meanwhile: one at"
+                    " a time; start this one again"
                 )
-    sizes = files.sizes([i.path for i in added])
-    swept = {i.path for i in old.replaced}
-    for segment in added:
-        if segment.path in swept or sizes[segment.path] != segment.bytes:
-            raise LakeError(f"{files}/{segment.path}: is gone or changed since it was written")
+        if lake.commit(table, EVENTS, files, positions.transactions(table, reached)):
+            return
+    raise LakeError(f"{lake}: {limits.COMMIT_TRIES} commits failed: too many writers")
 
 
-def new_events(batch: pa.RecordBatch, positions: Mapping[int, Position]) -> pa.RecordBatch:
-    """The events of a batch after the positions of their servers."""
-    servers, sessions, instances = _ids(batch)
-    keep = np.ones(batch.num_rows, dtype=bool)
-    for server in _distinct(batch):
-        if server in positions:
-            last = positions[server]
-            is_same = sessions == last.session
-            is_new = (sessions > last.session) | (is_same & (instances > last.instance))
-            keep &= (servers != server) | is_new
-    return batch if keep.all() else batch.filter(pa.array(keep))
+def _check_files(lake: Lake, files: Sequence[AddAction]) -> None:
+    """Refuse files that a vacuum has deleted.
+
+    Raises:
+        LakeError: one is gone.
+    """
+    with lake.errors():
+        found = lake.file_system(EVENTS).get_file_info([i.path for i in files])
+    for file, info in zip(files, found, strict=True):
+        if info.size != file.size:
+            raise LakeError(f"{lake}: {file.path}: is gone or changed since it was written")
 
 
-def advance(reached: dict[int, Position], batch: pa.RecordBatch) -> None:
-    """Move positions to the last events of a batch."""
-    servers, sessions, instances = _ids(batch)
-    moments = batch.column("timestamp").cast(pa.int64()).to_numpy()
-    histories = _histories(batch)
-    for server in _distinct(batch):
-        [rows] = np.nonzero(servers == server)
-        rows = rows[sessions[rows] == sessions[rows].max()]
-        last = rows[instances[rows].argmax()]
-        session, instance, moment = (int(i[last]) for i in (sessions, instances, moments))
-        found = histories.get(server)
-        history_start = None if found is None else HistoryStart(found.first, found.id)
-        merge(reached, {server: Position(session, instance, moment, history_start)})
-
-
-def merge(positions: dict[int, Position], others: Mapping[int, Position]) -> None:
-    """Move positions forward. A history applies until the next one starts."""
-    for server, position in others.items():
-        known = positions.get(server, position)
-        last = max(known, position, key=lambda i: i.offset)
-        starts = [i.history for i in (known, position) if i.history is not None]
-        positions[server] = msgspec.structs.replace(last, history=max(starts, default=None))
-
-
-def _check_histories(
-    files: Files, positions: Mapping[int, Position], batch: pa.RecordBatch
+def check_histories(
+    lake: Lake, base: Mapping[int, Position], found: Mapping[int, History], source: str = ""
 ) -> None:
     """Refuse events that do not continue those in the lake.
+
+    Args:
+        lake: the lake.
+        base: its positions.
+        found: histories that servers report.
+        source: where, for the text of the error.
 
     Raises:
         LakeError: a server has another history.
     """
-    for server, current in _histories(batch).items():
-        last = positions.get(server)
-        if last is None:
+    for server, current in found.items():
+        if (last := base.get(server)) is None:
             continue
-        if reason := history.refusal(last.history_id, current, last.session):
-            raise LakeError(f"{files}: server {server}: {reason}. {OTHER_STORE}")
+        if reason := history.refusal(last.history, current, last.session):
+            where = f"{source}: " if source else ""
+            raise LakeError(f"{lake}: {where}server {server}: {reason}. {OTHER_STORE}")
+
+
+def _reached(base: Mapping[int, Position], written: list[Written]) -> dict[int, Position]:
+    """Positions after all tasks. A history applies until the next one begins."""
+    reached: dict[int, Position] = {}
+    told: dict[int, History] = {}
+    for part in written:
+        for server, position in part.reached.items():
+            reached[server] = max(reached.get(server, position), position, key=_offset)
+        for server, found in part.told.items():
+            told[server] = max(told.get(server, found), found, key=lambda i: i.first)
+    for server, position in reached.items():
+        name = _uuid(told[server].id) if server in told else None
+        if name is None and server in base:
+            name = base[server].history
+        reached[server] = msgspec.structs.replace(position, history=name)
+    return reached
+
+
+def _new_events(batch: pa.RecordBatch, base: Mapping[int, Position]) -> pa.RecordBatch:
+    """The events of a batch after the positions of their servers."""
+    servers, sessions, instances = _ids(batch)
+    keep = np.ones(batch.num_rows, dtype=bool)
+    for server in np.unique(servers).tolist():
+        if server in base:
+            last = base[server]
+            is_new = sessions > last.session
+            is_new |= (sessions == last.session) & (instances > last.instance)
+            keep &= (servers != server) | is_new
+    return batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def _advance(reached: dict[int, Position], batch: pa.RecordBatch) -> None:
+    """Move positions to the last events of a batch."""
+    servers, sessions, instances = _ids(batch)
+    moments = batch.column("timestamp").cast(pa.int64()).to_numpy()
+    for server in np.unique(servers).tolist():
+        [rows] = np.nonzero(servers == server)
+        rows = rows[sessions[rows] == sessions[rows].max()]
+        last = rows[instances[rows].argmax()]
+        new = Position(int(sessions[last]), int(instances[last]), int(moments[last]))
+        reached[server] = max(reached.get(server, new), new, key=_offset)
 
 
 def _histories(batch: pa.RecordBatch) -> dict[int, History]:
@@ -281,17 +266,21 @@ def _histories(batch: pa.RecordBatch) -> dict[int, History]:
     return found
 
 
-def _discard(files: Files, written: list[TaskResult]) -> None:
-    """Delete the segments of tasks that are not part of the lake."""
-    kept = {i.path for i in (manifest.find(files) or Manifest()).segments}
-    for message in written:
-        segments.discard(files, [i for i in message.segments if i.path not in kept])
+def _uuid(name: str) -> str | None:
+    """Name of a history, if it is one of ours: a UUID."""
+    try:
+        return name if str(uuid.UUID(name)) == name else None
+    except ValueError:
+        return None
 
 
 def _ids(batch: pa.RecordBatch) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
     return tuple(batch.column(i).to_numpy() for i in ("server", "session", "instance"))
 
 
-def _distinct(batch: pa.RecordBatch) -> list[int]:
-    values: list[int] = pc.unique(batch.column("server")).to_pylist()
-    return values
+def _offset(position: Position) -> tuple[int, int]:
+    return position.offset
+
+
+def _columns(columns: StructType) -> list[tuple[str, str]]:
+    return [(i.name, i.dataType.simpleString()) for i in columns]

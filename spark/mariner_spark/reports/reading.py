@@ -1,25 +1,23 @@
 """Reading the events for reports from a store, a lake or a gateway."""
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import DataFrame, SparkSession
 
 from eventer_bridge.backends.rocksdb import database
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
-from mariner_spark import reader, times, type_path, values
+from mariner_spark import reader, times, values
 from mariner_spark.errors import OptionError
-from mariner_spark.lake import manifest
-from mariner_spark.lake.files import Files
-from mariner_spark.lake.read import read as read_lake
+from mariner_spark.lake.read import read_events as read_lake
+from mariner_spark.lake.tables import Lake, value_path_of
 from mariner_spark.reader import to_options
 from mariner_spark.reports.events import span_of
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import driver_process, network, options, store
 from mariner_spark.source.options import Options
+from mariner_spark.source.selection import Selection
 
 _NEEDED: Final = [name for name in SCHEMA.names if name not in {"type", "payload_type"}]
 
@@ -90,7 +88,7 @@ def path_of_lake(source: EventSource) -> str | None:
     Raises:
         LakeError: the lake does not exist, or cannot be read.
     """
-    return None if source.lake is None else manifest.load(Files(source.lake)).value_path
+    return None if source.lake is None else value_path_of(Lake(source.lake).open())
 
 
 def _options(source: EventSource, selection: ReportFilter) -> Options:
@@ -108,10 +106,8 @@ def read(spark: SparkSession, source: EventSource, selection: ReportFilter) -> D
     if source.lake is None:
         arguments = source.arguments or {}
         return reader.read(spark, **arguments, **selection.arguments, columns=_NEEDED)
-    time = _options(source, selection).selection.time
-    events = read_lake(spark, source.lake, time=time)
-    events = values.with_unread(events, path_of_lake(source) or values.DEFAULT_PATH)
-    return events if selection.types is None else events.where(matches(selection.types))
+    events = read_lake(spark, source.lake, _options(source, selection).selection)
+    return values.with_unread(events, path_of_lake(source) or values.DEFAULT_PATH)
 
 
 def last_us(spark: SparkSession, source: EventSource, selection: ReportFilter) -> int:
@@ -125,30 +121,9 @@ def last_us(spark: SparkSession, source: EventSource, selection: ReportFilter) -
     chosen = _options(source, selection)
     time = chosen.selection.time
     if source.lake is not None:
-        return span_of(read_lake(spark, source.lake, time=time)).last
+        return span_of(read_lake(spark, source.lake, Selection(time=time))).last
     if chosen.path is not None:
         found = store.last_timestamp(chosen.path, driver_process.of_this_process(), time)
     else:
         found = network.last_timestamp(chosen.gateway, time)
     return times.MIN_US if found is None else times.to_us(found)
-
-
-def matches(types: Sequence[EventType]) -> Column:
-    """Condition: the type of an event matches one of these, with ``?`` and ``*``."""
-    return reduce(lambda one, other: one | other, map(_matches, types))
-
-
-def _matches(pattern: EventType) -> Column:
-    is_open = pattern[-1:] == ("*",)
-    segments = pattern[:-1] if is_open else pattern
-    if "?" not in segments and segments:
-        # a condition by which Parquet skips row groups
-        path = type_path.encode(segments)
-        is_same = sf.col("type_path") == path
-        return is_same | sf.col("type_path").startswith(f"{path}/") if is_open else is_same
-    size = sf.size("type")
-    found = size >= len(segments) if is_open else size == len(segments)
-    for index, segment in enumerate(segments):
-        if segment != "?":
-            found = found & (sf.get("type", sf.lit(index)) == segment)
-    return found

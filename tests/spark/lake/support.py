@@ -7,34 +7,31 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
-from eventer_bridge.model import Event, EventId
+from eventer_bridge.model import Event
 from mariner_spark import schema
-from mariner_spark.lake import manifest, segments
-from mariner_spark.lake.files import Files
+from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.writer import Written, write_new
+from mariner_spark.lake.writer import append as commit
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
-from tests.spark.support import COLUMNS, Row, events, in_order
+from tests.spark.support import COLUMNS, Row, in_order, many_events
 
 
 def draw_events() -> list[Event]:
     """Many odd events, as they may stand in a store; other ones each time."""
     drawn: list[Event] = []
 
-    @given(st.lists(events, min_size=20, max_size=20))
+    @given(many_events)
     @settings(max_examples=1, deadline=None, database=None)
-    def draw(parts: list[list[Event]]) -> None:
-        drawn[:] = [
-            replace(i, id=EventId(i.id.server, 1_000 * n + i.id.session, i.id.instance))
-            for n, part in enumerate(parts)
-            for i in part
-        ]
+    def draw(found: list[Event]) -> None:
+        drawn[:] = found
 
     draw()
+    assert len(drawn) >= 20
     return drawn
 
 
@@ -71,31 +68,34 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def with_no_value(part: pa.Table) -> pa.Table:
-    return part.append_column(
-        segments.arrow_schema().field("value"), pa.nulls(len(part), pa.float64())
-    )
+def write(root: Path | str, part: Sequence[Event]) -> Written:
+    """Write events as a task does; creates the lake."""
+    lake = Lake(str(root))
+    lake.create(EVENTS)
+    return write_new(lake, table(part).to_batches(max_chunksize=7))
 
 
-def append(root: Path, part: Sequence[Event]) -> None:
-    """Add events to a lake as a stream does, without values."""
-    files = Files(str(root))
-    made = segments.write(files, with_no_value(table(part)))
-    manifest.update(files, lambda old: old.changed(added=tuple(made)))
+def append(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> None:
+    """Add events to a lake as a stream does."""
+    Lake(str(root)).create(EVENTS, value_path)
+    commit(Lake(str(root)), [write(root, part)])
 
 
-def stored(root: Path) -> list[Row]:
-    """All events of a lake, by id, as pyarrow reads what the manifest names."""
-    found = manifest.load(Files(str(root)))
-    tables = [pq.ParquetFile(root / i.path).read(columns=list(COLUMNS)) for i in found.segments]
-    return in_order([row for part in tables for row in part.to_pylist()])
+def opened(root: Path | str, name: str = EVENTS) -> DeltaTable:
+    """A table of a lake, as others open it."""
+    return DeltaTable(f"{root}/{name}")
 
 
-def parquet_files(root: Path) -> set[str]:
-    """Every file that could be taken for a segment."""
-    return {str(i.relative_to(root)) for i in root.glob("date=*/*")}
+def stored(root: Path | str) -> list[Row]:
+    """All events of a lake, by id."""
+    return in_order(opened(root).to_pyarrow_table(columns=list(COLUMNS)).to_pylist())
 
 
-def named(root: Path) -> set[str]:
-    """The segments of a lake."""
-    return {i.path for i in manifest.load(Files(str(root))).segments}
+def parquet_files(root: Path, name: str = EVENTS) -> set[str]:
+    """Every file in the folder of a table."""
+    return {str(i.relative_to(root / name)) for i in (root / name).rglob("*.parquet")}
+
+
+def named(root: Path, name: str = EVENTS) -> set[str]:
+    """The files of a table."""
+    return set(pa.table(opened(root, name).get_add_actions()).column("path").to_pylist())

@@ -1,299 +1,154 @@
-"""Compaction: fewer files, the same events, at every moment and after every accident."""
+"""Compaction: the same rows in fewer files, beside readers and writers."""
 
 import os
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from msgspec import structs
 
-from eventer_bridge.model import Event, JsonPayload
-from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import compact, manifest, segments
-from mariner_spark.lake.compact import Compacted
-from mariner_spark.lake.files import Files
+from mariner_spark.lake import derived, writer
+from mariner_spark.lake.compact import compact
 from mariner_spark.lake.info import info
-from mariner_spark.lake.lock import locked
-from mariner_spark.lake.manifest import Replaced
-from mariner_spark.lake.writer import LakeWriter, write_new
-from tests.spark.lake.support import (
-    append,
-    named,
-    parquet_files,
-    stored,
-    table,
-    wait_until,
-    with_no_value,
-)
+from mariner_spark.lake.tables import TABLES, Lake
+from tests.spark.lake.support import append, draw_events, named, opened, parquet_files, stored
+from tests.spark.lake.support import write as write_files
 from tests.spark.support import plain_events, rows_of
 
-EVENTS = plain_events(1_000)
-NOW = -1.0  # a grace that is over at once
+DAYS_S = 86_400
 
 
-def fill(root: Path, events: Sequence[Event], size: int) -> None:
-    for begin in range(0, len(events), size):
-        append(root, events[begin : begin + size])
+def age(root: Path, days: float) -> None:
+    """Have all files been written so long ago."""
+    moment = time.time() - days * DAYS_S
+    for path in root.rglob("*.parquet"):
+        os.utime(path, (moment, moment))
 
 
-def test_many_small_become_few_large(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 50)
-    steps: list[tuple[int, int]] = []
-    done = compact.compact(str(tmp_path), on_progress=lambda *step: steps.append(step))
-    assert done == Compacted(replaced=20, written=1, deleted=0)
-    assert steps == [(0, 20), (20, 20)]
-    assert stored(tmp_path) == rows_of(EVENTS)
-    assert compact.compact(str(tmp_path)) == Compacted(0, 0, 0)
-    found = info(str(tmp_path))
-    assert (found.rows, found.segments, found.replaced) == (1_000, 1, 20)
+@pytest.mark.parametrize("is_by_type", [False, True])
+def test_the_same_rows_in_fewer_files(tmp_path: Path, is_by_type: bool) -> None:
+    drawn = draw_events()
+    drawn.sort(key=lambda i: i.id.session)
+    for begin in range(0, len(drawn), 10):
+        append(tmp_path, drawn[begin : begin + 10])
+    derived.update(str(tmp_path))
+    before = len(named(tmp_path))
+    done = compact(str(tmp_path), is_by_type=is_by_type)
+    assert done.deleted == 0
+    n_days = len({path.partition("/")[0] for path in named(tmp_path)})
+    assert len(named(tmp_path)) == n_days < before
+    assert stored(tmp_path) == rows_of(drawn)
+    again = compact(str(tmp_path))
+    assert (again.replaced, again.written) == (0, 0)
+    [found] = info(str(tmp_path)).positions.keys() & {2}
+    append(tmp_path, drawn)  # nothing is new
+    assert stored(tmp_path) == rows_of(drawn)
+    assert found == 2
 
 
-def test_every_day_has_its_folder_and_is_sorted_by_time(tmp_path: Path) -> None:
-    events = plain_events(200_000)[::400]
-    fill(tmp_path, events[::2] + events[1::2], 125)  # out of order
-    assert {i.split("/")[0] for i in named(tmp_path)} == {
-        "date=2025-01-01", "date=2025-01-02", "date=2025-01-03",
-    }  # fmt: skip
-    compact.compact(str(tmp_path))
-    assert info(str(tmp_path)).segments == info(str(tmp_path)).days == 3
-    for segment in manifest.load(Files(str(tmp_path))).segments:
-        read = pq.ParquetFile(tmp_path / segment.path)
-        moments = read.read(columns=["timestamp"]).column(0).cast("int64").to_pylist()
-        assert moments == sorted(moments)
-        assert (segment.first, segment.last) == (moments[0], moments[-1])
-        assert segment.rows == len(moments)
-        assert segment.bytes == (tmp_path / segment.path).stat().st_size
-        assert read.metadata.row_group(0).column(0).compression == "ZSTD"
-    assert stored(tmp_path) == rows_of(events)
-
-
-def test_large_segments_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_ROWS", 100)
-    monkeypatch.setattr(limits, "LARGE_ROWS", 50)
-    fill(tmp_path, EVENTS[:60], 60)
-    fill(tmp_path, EVENTS[60:500], 40)
-    large = manifest.load(Files(str(tmp_path))).segments[0]
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=10, written=5, deleted=0)
-    after = manifest.load(Files(str(tmp_path))).segments
-    assert after[0] == large
-    # the last one found no other
-    assert [i.rows for i in after] == [60, 80, 80, 80, 80, 80, 40]
-    assert stored(tmp_path) == rows_of(EVENTS[:500])
-
-
-def test_what_is_read_at_once_is_bounded_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However small the files are: equal payloads take next to nothing there."""
-    payload = JsonPayload.of("all is well " * 1_000)
-    events = [structs.replace(i, payload=payload) for i in EVENTS[:120]]
-    fill(tmp_path, events, 10)
-    found = manifest.load(Files(str(tmp_path))).segments
-    for segment in found:
-        assert segment.bytes < 10_000
-        assert 120_000 < segment.raw_bytes < 130_000
-    monkeypatch.setattr(limits, "SEGMENT_BYTES", 500_000)
-    monkeypatch.setattr(limits, "LARGE_BYTES", 250_000)
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=12, written=3, deleted=0)
-    assert stored(tmp_path) == rows_of(events)
-    monkeypatch.setattr(limits, "LARGE_BYTES", 100_000)
-    fill(tmp_path, EVENTS[120:140], 10)
-    assert compact.compact(str(tmp_path)) == Compacted(replaced=2, written=1, deleted=0)
-
-
-def test_segments_that_fail_do_not_keep_others_from_it(tmp_path: Path) -> None:
-    """Nor what is to be deleted."""
-    days = plain_events(200_000)[::400]
-    fill(tmp_path, days, 100)
-    wrong = min(named(tmp_path))
-    data = (tmp_path / wrong).read_bytes()
-    (tmp_path / wrong).write_bytes(b"no Parquet")
-    with pytest.raises(LakeError, match=f"{wrong}: .*Parquet"):
-        compact.compact(str(tmp_path), grace_s=NOW)
-    (tmp_path / wrong).write_bytes(data)
-    assert parquet_files(tmp_path) == named(tmp_path)
-    folders = sorted(i.split("/")[0] for i in named(tmp_path))
-    assert folders[-2:] == ["date=2025-01-02", "date=2025-01-03"]
-    assert folders.count("date=2025-01-01") > 1
-    assert stored(tmp_path) == rows_of(days)
-
-
-def test_what_arrow_cannot_merge_is_told(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 500)
-    path = tmp_path / min(named(tmp_path))
-    read = pq.ParquetFile(path).read()
-    column = pa.array(["no number"] * read.num_rows)
-    pq.write_table(read.set_column(0, "server", column), path)
-    with pytest.raises(LakeError, match=r"events-.*\.parquet: cannot be made into one: .*number"):
-        compact.compact(str(tmp_path))
-    assert parquet_files(tmp_path) == named(tmp_path)
-
-
-def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ROW_GROUP_ROWS", 100)
-    fill(tmp_path, EVENTS[:250], 250)
+def test_files_keep_their_order_and_statistics(tmp_path: Path) -> None:
+    events = plain_events(3_000)
+    for begin in range(0, 3_000, 1_000):
+        append(tmp_path, events[begin : begin + 1_000])
+    compact(str(tmp_path))
     [path] = named(tmp_path)
-    metadata = pq.ParquetFile(tmp_path / path).metadata
-    assert [metadata.row_group(i).num_rows for i in range(3)] == [100, 100, 50]
+    [add] = pa.table(opened(tmp_path).get_add_actions(flatten=True)).to_pylist()
+    assert {i for i in add if i.startswith("min.")} == {
+        "min.timestamp", "min.server", "min.session", "min.type_path"
+    }  # fmt: skip
+    columns = pq.ParquetFile(tmp_path / "events" / path).metadata.row_group(0)
+    found = {columns.column(i).path_in_schema: columns.column(i) for i in range(12)}
+    assert found["timestamp"].compression == "ZSTD"
+    assert "DELTA_BINARY_PACKED" in found["timestamp"].encodings
+    assert "RLE_DICTIONARY" in found["type_path"].encodings
 
 
-def test_in_an_object_store(root: str) -> None:
-    """And on this machine: the whole way of some events, without Spark."""
-    files = Files(root)
-    for batch_id in range(4):
-        part = EVENTS[batch_id * 100 : batch_id * 100 + 110]  # ten of them twice
-        written = write_new(files, "query", with_no_value(table(part)).to_batches())
-        LakeWriter(root).commit([written], batch_id)
-        LakeWriter(root).commit([written], batch_id)
-    assert info(root).rows == 410
-    assert compact.compact(root, grace_s=NOW) == Compacted(replaced=4, written=1, deleted=4)
-    found = manifest.load(files)
-    assert segments.read(files, list(found.segments)).num_rows == 410
-    kept = {i.path for i in files.walk()} - {"_lock"}
-    assert kept == {"_manifest.json", found.segments[0].path}
+def test_the_vacuum_leaves_what_may_be_used(tmp_path: Path) -> None:
+    """Files of readers and of writers, until they are old; of the table, always."""
+    for n in (100, 200):
+        append(tmp_path, plain_events(n))
+    derived.update(str(tmp_path))
+    age(tmp_path, 3)
+    reader = opened(tmp_path).to_pyarrow_dataset()
+    pending = write_files(tmp_path, plain_events(300))
+    orphan = tmp_path / "events" / "date=2025-01-01" / "orphan.parquet"
+    orphan.write_bytes(b"")
+    os.utime(orphan, (0, 0))
+    done = compact(str(tmp_path))
+    # the replaced files are old, but were replaced now
+    assert (done.replaced, done.written, done.deleted) == (4, 2, 1)
+    assert not orphan.exists()
+    assert reader.count_rows() == 200
+    writer.append(Lake(str(tmp_path)), [pending])
+    assert stored(tmp_path) == rows_of(plain_events(300))
 
 
-# --- beside others -------------------------------------------------------------------------
+def test_a_batch_that_a_vacuum_overtook_is_refused(tmp_path: Path) -> None:
+    append(tmp_path, plain_events(100))
+    pending = write_files(tmp_path, plain_events(200))
+    age(tmp_path, 3)
+    assert compact(str(tmp_path)).deleted == 1
+    with pytest.raises(LakeError, match="is gone or changed since it was written"):
+        writer.append(Lake(str(tmp_path)), [pending])
+    assert stored(tmp_path) == rows_of(plain_events(100))
 
 
-def test_readers_see_every_event_once_at_every_moment(tmp_path: Path) -> None:
-    append(tmp_path, EVENTS[:10])
-    is_over = threading.Event()
-    counts: list[int] = []
-    wrong: list[object] = []
+def repeat(
+    work: Callable[[], object], is_over: threading.Event, errors: list[BaseException]
+) -> None:
+    try:
+        while not is_over.is_set():
+            work()
+    except BaseException as e:
+        errors.append(e)
+        raise
+
+
+@pytest.mark.parametrize("seconds", [3])
+def test_readers_see_whole_commits_beside_everything_else(tmp_path: Path, seconds: float) -> None:
+    """Each commit has ten events of one server; files go through compaction and vacuum."""
+    size, is_over, errors = 10, threading.Event(), list[BaseException]()
+    path, seen, n_written = str(tmp_path), 0, dict.fromkeys((1, 2), 0)
+    append(tmp_path, plain_events(size, server=1))
+
+    def ingest(server: int) -> None:
+        n = n_written[server] = n_written[server] + size
+        append(tmp_path, plain_events(n, server=server))
+
+    def maintain() -> None:
+        derived.update(path)
+        compact(path)
 
     def read() -> None:
-        while not is_over.is_set():
-            rows = stored(tmp_path)
-            counts.append(len(rows))
-            if rows != rows_of(EVENTS[: len(rows)]) or counts[-1] < counts[max(0, len(counts) - 2)]:
-                wrong.append(rows)
+        nonlocal seen
+        rows = opened(tmp_path).to_pyarrow_table(columns=["server", "session", "instance"])
+        ids = sorted(zip(*rows.to_pydict().values(), strict=True))
+        expected = [
+            (server, 1 + i // 10, 1 + i % 10)
+            for server in (1, 2)
+            for i in range(sum(found[0] == server for found in ids))
+        ]
+        assert ids == expected
+        assert len(ids) % size == 0
+        seen = max(seen, len(ids))
 
-    def tidy() -> None:
-        while not is_over.is_set():
-            compact.compact(str(tmp_path))
-
-    threads = [threading.Thread(target=i) for i in (read, tidy)]
+    work = [lambda: ingest(1), lambda: ingest(2), maintain, read, read]
+    threads = [threading.Thread(target=repeat, args=(i, is_over, errors)) for i in work]
     for thread in threads:
         thread.start()
-    for begin in range(10, 1_000, 10):
-        append(tmp_path, EVENTS[begin : begin + 10])
-    wait_until(lambda: bool(counts) and counts[-1] == 1_000)
+    is_over.wait(seconds)
     is_over.set()
     for thread in threads:
         thread.join()
-    assert not wrong
-    assert len(set(counts)) > 3  # it did read meanwhile
-    assert stored(tmp_path) == rows_of(EVENTS)
-
-
-def test_of_two_compactions_the_second_drops_its_work(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 100)
-    files = Files(str(tmp_path))
-    [group] = compact.plan(manifest.load(files))
-    read, both_read = segments.read, threading.Barrier(2)
-    done: list[bool] = []
-
-    def read_and_meet(*arguments: object) -> object:
-        found = read(files, group)
-        both_read.wait()
-        return found
-
-    def rewrite() -> None:
-        done.append(compact._replace(files, group, compact._merge(files, group)))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "read", read_and_meet)
-        threads = [threading.Thread(target=rewrite) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted(done) == [False, True]
-    assert stored(tmp_path) == rows_of(EVENTS)
-    assert parquet_files(tmp_path) == named(tmp_path) | {i.path for i in group}
-
-
-# --- what is deleted -----------------------------------------------------------------------
-
-
-def test_replaced_files_are_kept_for_the_grace(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 100)
-    before = manifest.load(Files(str(tmp_path)))
-    assert compact.compact(str(tmp_path)).deleted == 0
-    # a reader that chose its files before
-    old = segments.read(Files(str(tmp_path)), list(before.segments))
-    assert old.num_rows == 1_000
-    assert compact.compact(str(tmp_path), grace_s=3_600).deleted == 0
-    assert compact.compact(str(tmp_path), grace_s=NOW).deleted == 10
-    assert parquet_files(tmp_path) == named(tmp_path)
-    assert stored(tmp_path) == rows_of(EVENTS)
-
-
-def test_orphans_are_swept_and_what_is_not_ours_is_kept(tmp_path: Path) -> None:
-    append(tmp_path, EVENTS)
-    day = tmp_path / "date=2025-01-01"
-    name = f"events-{32 * 'a'}.parquet"
-    temporary = f"_tmp-{32 * 'b'}-"
-    ours = [day / name, day / f"{temporary}{name}", tmp_path / f"{temporary}_manifest.json"]
-    others = [day / "mine.parquet", tmp_path / "date=2025-01-01.txt", tmp_path / name]
-    for path in ours + others:
-        path.write_bytes(b"")
-        os.utime(path, (1e9, 1e9))
-    new = day / f"events-{32 * 'd'}.parquet"
-    new.write_bytes(b"")
-    assert compact.compact(str(tmp_path)).deleted == 3
-    assert not any(i.exists() for i in ours)
-    assert all(i.exists() for i in [*others, new])
-    assert stored(tmp_path) == rows_of(EVENTS)
-
-
-def test_what_is_being_swept_cannot_become_part_of_the_lake(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
-    written = write_new(files, "query", with_no_value(table(EVENTS)).to_batches())
-    [path] = parquet_files(tmp_path)
-    manifest.update(files, lambda old: old.changed(replaced=(Replaced(path, 0),)))
-    with pytest.raises(LakeError, match=f"{path}: is gone or changed since it was written"):
-        LakeWriter(str(tmp_path)).commit([written], 0)
-    assert manifest.load(files).segments == ()
-
-
-# --- killed --------------------------------------------------------------------------------
-
-_COMPACTION = "import sys; from mariner_spark.lake.compact import compact; compact(sys.argv[1])"
-
-
-def test_killed_before_the_manifest_is_replaced(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 100)
-    before = named(tmp_path)
-    with locked(Files(str(tmp_path))):  # it gets as far as this
-        process = subprocess.Popen([sys.executable, "-c", _COMPACTION, str(tmp_path)])
-        try:
-            wait_until(lambda: any("_tmp-" not in i for i in parquet_files(tmp_path) - before))
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-    assert named(tmp_path) == before
-    assert stored(tmp_path) == rows_of(EVENTS)
-    assert compact.compact(str(tmp_path), grace_s=NOW) == Compacted(10, 1, 11)
-    assert parquet_files(tmp_path) == named(tmp_path)
-    assert stored(tmp_path) == rows_of(EVENTS)
-
-
-def test_killed_while_it_deletes(tmp_path: Path) -> None:
-    fill(tmp_path, EVENTS, 100)
-    before = named(tmp_path)
-    compact.compact(str(tmp_path))
-    for path in sorted(before)[:4]:
-        (tmp_path / path).unlink()
-    assert compact.compact(str(tmp_path), grace_s=NOW).deleted == 10
-    assert manifest.load(Files(str(tmp_path))).replaced == ()
-    assert parquet_files(tmp_path) == named(tmp_path)
-    assert stored(tmp_path) == rows_of(EVENTS)
+    assert errors == []
+    assert seen > 2 * size
+    maintain()
+    both = [plain_events(n, server=server) for server, n in n_written.items()]
+    assert stored(tmp_path) == rows_of([event for events in both for event in events])
+    assert opened(tmp_path, "values").count() == sum(n_written.values())
+    assert all(len(named(tmp_path, name)) == 1 for name in TABLES)
+    assert parquet_files(tmp_path) > named(tmp_path)

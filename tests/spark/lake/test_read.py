@@ -1,102 +1,171 @@
-"""Reading a lake: by Spark, and as README.md tells others to."""
+"""Reading a lake: by Spark, and by other engines as README.md tells."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import mariner_spark
 import mariner_spark.lake
-from mariner_spark import times
-from mariner_spark.errors import LakeError
-from mariner_spark.lake import compact, manifest
-from mariner_spark.lake.files import Files
+from mariner_spark import type_path
+from mariner_spark.errors import LakeError, OptionError
+from mariner_spark.lake import derived
+from mariner_spark.lake.compact import compact
 from mariner_spark.lake.read import read
-from mariner_spark.times import Interval
-from tests.spark.lake.support import append
+from mariner_spark.lake.tables import EVENTS, VALUES, Lake
+from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
 
-EVENTS = plain_events(200_000, every=200)
+EVENTS_OF_DAYS = plain_events(200_000, every=200)
 README = (Path(mariner_spark.lake.__file__).parent / "README.md").read_text()
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """A lake with what readers of folders stumble over: replaced files, and an odd path."""
-    root = tmp_path / "l a[k]e*%41é"
-    for begin in range(0, 1_000, 100):
-        append(root, EVENTS[begin : begin + 100])
-    compact.compact(str(root))
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lake ``lake`` beside the reader, with commits, a compaction and replaced files."""
+    root = tmp_path / "lake"
+    for end in range(200, 1_001, 200):
+        append(root, EVENTS_OF_DAYS[:end])
+        if end == 600:
+            compact(str(root))
+    derived.update(str(root))
+    monkeypatch.chdir(tmp_path)
     return root
 
 
-def test_by_spark(spark: SparkSession, lake: Path) -> None:
-    assert rows_by_spark(read(spark, str(lake))) == rows_of(EVENTS)
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_the_same_events_by_every_engine(
+    spark: SparkSession, tmp_path: Path, is_compacted: bool
+) -> None:
+    drawn = draw_events()
+    for end in (len(drawn) // 2, len(drawn)):
+        append(tmp_path, sorted(drawn, key=lambda i: i.id.session)[:end])
+    if is_compacted:
+        compact(str(tmp_path))
+    expected, names = rows_of(drawn), list(COLUMNS)
+    spark_rows = mariner_spark.read(spark, lake=tmp_path).toArrow().to_pylist()
+    for row in spark_rows:
+        assert type_path.decode(row["type_path"]) == tuple(row["type"])
+    assert in_order({i: row[i] for i in names} for row in spark_rows) == expected
+    table = opened(tmp_path)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("events", table.to_pyarrow_dataset())
+        # its own timestamps end in the year 294246, but its conversion to Python in 9999
+        found = connection.table("events").select(*names).to_arrow_table()
+    assert in_order(found.to_pylist()) == expected
+    frame = pl.scan_delta(f"{tmp_path}/events").select(names).collect()
+    assert in_order(frame.to_arrow().to_pylist()) == expected
+    records = table.to_pandas(columns=names).to_dict("records")
+    assert in_order({i: plain(j) for i, j in row.items()} for row in records) == expected
+
+
+def plain(value: Any) -> Any:
+    """What pandas has of a value, as Python has it."""
+    if hasattr(value, "to_pydatetime"):
+        return None if value != value else value.to_pydatetime()  # noqa: PLR0124  # NaT
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
 
 
 def test_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:
-    manifest.update(Files(str(tmp_path)), lambda old: old)
-    frame = read(spark, str(tmp_path))
+    with pytest.raises(LakeError, match="no lake: it has no Delta table events"):
+        mariner_spark.read(spark, lake=tmp_path)
+    Lake(str(tmp_path)).create(EVENTS)
+    frame = mariner_spark.read(spark, lake=tmp_path)
     assert frame.collect() == []
     assert frame.columns[-2:] == ["payload_binary", "value"]
 
 
-def test_no_lake(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(LakeError, match=r"no lake: it has no _manifest\.json"):
-        read(spark, str(tmp_path))
-
-
-def test_only_the_files_of_a_time_are_opened(spark: SparkSession, lake: Path) -> None:
-    first = times.from_datetime(datetime(2025, 1, 2, tzinfo=UTC))
-    time = Interval(first, first + 3_600_000_000 - 1)
-    frame = read(spark, str(lake), time=time)
-    expected = [i for i in rows_of(EVENTS) if time.contains(times.from_datetime(i["timestamp"]))]
+def test_only_files_with_such_events_are_opened(spark: SparkSession, lake: Path) -> None:
+    whole = mariner_spark.read(spark, lake=lake)
+    assert rows_by_spark(whole) == rows_of(EVENTS_OF_DAYS)
+    n_files = len(whole.inputFiles())
+    first = datetime(2025, 1, 2, tzinfo=UTC)
+    last = first + timedelta(hours=1, microseconds=-1)
+    frame = mariner_spark.read(spark, lake=lake, from_=first, to=last, columns=COLUMNS)
+    expected = [i for i in rows_of(EVENTS_OF_DAYS) if first <= i["timestamp"] <= last]
     assert len(expected) == 18
     assert rows_by_spark(frame) == expected
-    assert len(frame.inputFiles()) == 1
-    assert len(read(spark, str(lake)).inputFiles()) == 3
-    assert read(spark, str(lake), time=Interval(last=0)).collect() == []
+    assert len(frame.inputFiles()) == 1 < n_files
+    assert mariner_spark.read(spark, lake=lake, to=0).collect() == []
+    for types, n_rows, n_opened in (
+        ("site/0/d0", 1_000, n_files),
+        ("site/0/*", 1_000, n_files),
+        ("site/0/d", 0, 0),
+        ("site/1/*,site/?/d7", 0, n_files),
+        ("x/*", 0, 0),
+    ):
+        frame = mariner_spark.read(spark, lake=lake, types=types)
+        assert (frame.count(), len(frame.inputFiles())) == (n_rows, n_opened)
+    of_one = mariner_spark.read(spark, lake=lake, servers=8, source_from=first)
+    assert of_one.count() == 0
 
 
-def snippet(language: str, word: str) -> str:
-    """The code of README.md with a word in it."""
-    [code] = [i for i in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if word in i]
-    return str(code)
+def test_a_moment_that_the_log_has_in_milliseconds(spark: SparkSession, tmp_path: Path) -> None:
+    drawn = [i for i in draw_events() if i.timestamp.us % 1000]
+    append(tmp_path, drawn[: len(drawn) // 2])
+    append(tmp_path, drawn)
+    compact(str(tmp_path))
+    rows = rows_of(drawn)
+    for row in rows[:5]:
+        moment = row["timestamp"]
+        found = mariner_spark.read(spark, lake=tmp_path, from_=moment, to=moment)
+        assert rows_by_spark(found) == [i for i in rows if i["timestamp"] == moment]
 
 
-@pytest.fixture
-def beside(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory of the README's reader."""
-    lake.rename(lake.parent / "lake")
-    monkeypatch.chdir(lake.parent)
+def test_versions(spark: SparkSession, lake: Path) -> None:
+    moments = [i["timestamp"] / 1000 for i in opened(lake).history()][::-1]
+    counts = [0, 200, 400, 600, 600, 800, 1_000]
+    versions = range(len(moments))
+    found = [mariner_spark.read(spark, lake=lake, version=i).count() for i in versions]
+    assert [found[0], *sorted(set(found[1:]))] == [0, 200, 400, 600, 800, 1_000]
+    assert found == sorted(counts + [600] * (len(found) - len(counts)))
+    second = mariner_spark.read(spark, lake=lake, as_of=moments[2])
+    assert second.count() == 400
+    for arguments, message in (
+        ({"version": 99}, "99"),
+        ({"version": 1, "as_of": 1}, "as_of: cannot be combined with version"),
+        ({"version": "1"}, "version: expected a number, not str"),
+        ({"as_of": b""}, "as_of: expected a datetime, a date, a string or seconds, not bytes"),
+        ({"as_of": "x"}, "as_of: 'x'"),
+        ({"token": "secret"}, "token: is not for a lake"),
+        ({"partitions": 2}, "partitions: is not for a lake"),
+        ({"columns": ["x"]}, "columns: no column 'x', expected some of .*value"),
+    ):
+        given: Any = arguments
+        with pytest.raises((OptionError, LakeError), match=message):
+            mariner_spark.read(spark, lake=lake, **given)
+    with pytest.raises(OptionError, match="version: is for a lake"):
+        mariner_spark.read(spark, store=lake, version=1)
 
 
-def test_by_plain_spark(spark: SparkSession, lake: Path, beside: None) -> None:
-    absolute = snippet("python", "spark.read").replace("lake/", f"{lake.parent}/lake/")
-    names: dict[str, Any] = {}
-    exec(absolute, {"spark": spark}, names)  # noqa: S102
-    assert rows_by_spark(names["events"]) == rows_of(EVENTS)
+def test_a_derived_table(spark: SparkSession, lake: Path) -> None:
+    frame = read(spark, str(lake), VALUES)
+    assert frame.columns == ["type_path", "timestamp", "value"]
+    assert frame.count() == 1_000
 
 
-def test_by_pyarrow_and_pandas(beside: None) -> None:
-    names: dict[str, Any] = {}
-    code = snippet("python", "pyarrow")
-    exec(code, names)  # noqa: S102
-    assert in_order(names["table"].select(COLUMNS).to_pylist()) == rows_of(EVENTS)
-    frame = names["frame"].sort_values(["server", "session", "instance"])
-    payloads = [i["payload_json"] for i in rows_of(EVENTS)]
-    assert frame["payload_json"].tolist() == payloads
-    assert frame["timestamp"].tolist() == [i["timestamp"] for i in rows_of(EVENTS)]
+def run(word: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run the example of README.md with a word in it."""
+    found = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    [code] = [i for i in found if word in i]
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102  # ours
+    return names
 
 
-def test_by_duckdb(beside: None) -> None:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        set_variable, select = snippet("sql", "read_parquet").split(";")[:2]
-        connection.execute(set_variable)
-        found = connection.sql(select).to_arrow_table()
-    assert in_order(found.select(COLUMNS).to_pylist()) == rows_of(EVENTS)
+def test_examples(spark: SparkSession, lake: Path) -> None:
+    found = run("mariner_spark", {})
+    assert (found["events"].count(), found["before"].count()) == (1_000, 200)
+    assert len(run("polars", {})["events"]) == 1_000
+    assert len(run("to_pandas", {})["values"]) == 1_000
+    assert run("duckdb", {})["count"].fetchall() == [("site/0/d0", 1_000)]
+    assert isinstance(DeltaTable(lake / "events").version(), int)

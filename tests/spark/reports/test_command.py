@@ -7,21 +7,19 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from click.testing import Result
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import type_path
 from mariner_spark.cli.report import NAMES
-from mariner_spark.lake import manifest, segments
-from mariner_spark.lake.files import Files
 from mariner_spark.reports.catalogue import REPORTS
-from tests.spark.lake.support import table as lake_table
+from tests.spark.lake.support import append
 from tests.spark.reports.support import COLUMNS, N_EVENTS, Reported, run_report, shape, table
 from tests.spark.source.test_network import served
 from tests.spark.support import EPOCH, fill, plain_events
@@ -189,11 +187,11 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
 
 def make_lake(folder: Path, events: list[Event]) -> Path:
     """A lake whose numbers are not those at ``$.value``, but negative."""
-    numbers = pa.array([-float(number) for number in range(len(events))])
-    field = segments.arrow_schema().field("value")
-    files = Files(str(folder))
-    made = segments.write(files, lake_table(events).append_column(field, numbers))
-    manifest.update(files, lambda old: old.changed(added=tuple(made)))
+    events = [
+        replace(event, payload=JsonPayload.of({"value": n, "minus": -n}))
+        for n, event in enumerate(events)
+    ]
+    append(folder, events, "$.minus")
     return folder
 
 
@@ -201,9 +199,9 @@ def test_a_lake_has_numbers_of_one_path(tmp_path: Path, monkeypatch: pytest.Monk
     lake = make_lake(tmp_path / "lake", plain_events(1))
     monkeypatch.setattr("mariner_spark.get_session", None)  # would not get on
     result = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$.a")
-    text = "value_path: $.a: the numbers of this lake are those at $.value"
+    text = "value_path: $.a: the numbers of this lake are those at $.minus"
     assert error_of(result, 2) == text
-    same = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$['value']")
+    same = run_report("--lake", lake, "--out", tmp_path / "out", "--value-path", "$['minus']")
     assert isinstance(same.exception, TypeError)  # of the session that there is not
 
 
@@ -222,7 +220,7 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     found = {row["type_path"]: row["value"] for row in table(tmp_path, "latest")}
     assert found["site/1/d7"] == -187
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<dt>Numbers</dt><dd>$.value</dd>" in page
+    assert "<dt>Numbers</dt><dd>$.minus</dd>" in page
     [run] = table(tmp_path, "runs")
     assert run["up_s"] == 180
 
@@ -266,7 +264,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
         (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
         (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),
         (["--store", "/nowhere"], "path: /nowhere: not an event store: no such directory"),
-        (["--lake", "/nowhere"], "/nowhere: no lake: it has no _manifest.json"),
+        (["--lake", "/nowhere"], "/nowhere: no lake: it has no Delta table events"),
     ],
 )
 def test_mistakes_are_told_before_spark_is_started(

@@ -12,10 +12,11 @@ import mariner_spark
 from eventer_bridge.model import EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import times, type_path
+from mariner_spark.conditions import matches, type_bounds
 from mariner_spark.reports import reading
 from mariner_spark.reports.catalogue import REPORTS, ReportSettings
 from mariner_spark.reports.events import Span, prepare
-from mariner_spark.reports.reading import EventSource, ReportFilter, matches
+from mariner_spark.reports.reading import EventSource, ReportFilter
 from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, Reported, S, table
 from tests.spark.support import event_types, few, not_simplest, plain_events
@@ -42,7 +43,12 @@ def test_types_are_chosen_as_by_subscriptions(
     columns = [matches([pattern]) for pattern in patterns] + [matches(patterns)]
     found = [tuple(row) for row in frame.select(*columns).collect()]
     chosen = [Subscription([pattern]) for pattern in patterns] + [Subscription(patterns)]
-    assert found == [tuple(i.matches(event_type) for i in chosen) for event_type in types]
+    expected = [tuple(i.matches(event_type) for i in chosen) for event_type in types]
+    assert found == expected
+    # a file with just this type
+    for (_, path), matched in zip(rows, expected, strict=True):
+        for pattern, does_match in zip(patterns, matched[:-1], strict=True):
+            assert type_bounds([pattern])(path, path) or not does_match
 
 
 @pytest.mark.parametrize("name", REPORTS)

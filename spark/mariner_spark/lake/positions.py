@@ -1,0 +1,97 @@
+"""Positions: the last event of each server in a lake.
+
+They are application transactions of the table ``events``, which Delta keeps for ever, and commits
+together with files. A transaction is a name and an integer, so a position has several, named
+``mariner/SERVER/FIELD``: ``session``, ``instance`` and ``timestamp`` of the event, and, where the
+server reports its history, both halves of that UUID. ``mariner/servers`` is the number of servers,
+and ``mariner/servers/N`` the id of each.
+"""
+
+import struct
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from deltalake import DeltaTable, Transaction
+
+_APP: Final = "mariner"
+_UUID: Final = struct.Struct(">qq")
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The last event of a server in a lake.
+
+    Attributes:
+        session: of the event's id.
+        instance: of the event's id.
+        timestamp: of the event, microseconds since 1970: reveals another store of a server with
+            the same id.
+        history: UUID of the history that it belongs to, if the server reported one.
+    """
+
+    session: int
+    instance: int
+    timestamp: int
+    history: str | None = None
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        """Session and instance, by which positions of a server are ordered."""
+        return self.session, self.instance
+
+
+def find_servers(events: DeltaTable) -> list[int]:
+    """Ids of the servers with events in a lake, in order of their first commit."""
+    found = [_get(events, f"servers/{i}") for i in range(_get(events, "servers") or 0)]
+    return [i for i in found if i is not None]
+
+
+def find(events: DeltaTable, server: int) -> Position | None:
+    """Position of a server; None: the lake has no events of it."""
+    session, instance, timestamp = (
+        _get(events, f"{server}/{field}") for field in ("session", "instance", "timestamp")
+    )
+    if session is None or instance is None or timestamp is None:
+        return None
+    high, low = (_get(events, f"{server}/history-{half}") for half in ("high", "low"))
+    known = high is not None and low is not None
+    history = str(uuid.UUID(bytes=_UUID.pack(high, low))) if known else None
+    return Position(session, instance, timestamp, history)
+
+
+def find_all(events: DeltaTable | None) -> dict[int, Position]:
+    """Positions of all servers; none if there is no table."""
+    if events is None:
+        return {}
+    found = {server: find(events, server) for server in find_servers(events)}
+    return {server: position for server, position in found.items() if position is not None}
+
+
+def transactions(events: DeltaTable, reached: Mapping[int, Position]) -> list[Transaction]:
+    """Transactions that move servers to new positions.
+
+    Args:
+        events: the table; a commit to another version of it conflicts if a position has changed.
+        reached: the new positions by server.
+    """
+    numbers: dict[str, int] = {}
+    known = find_servers(events)
+    new = [i for i in reached if i not in known]
+    for index, server in enumerate(new, len(known)):
+        numbers[f"servers/{index}"] = server
+    if new:
+        numbers["servers"] = len(known) + len(new)
+    for server, position in reached.items():
+        numbers[f"{server}/session"] = position.session
+        numbers[f"{server}/instance"] = position.instance
+        numbers[f"{server}/timestamp"] = position.timestamp
+        if position.history is not None:
+            high, low = _UUID.unpack(uuid.UUID(position.history).bytes)
+            numbers[f"{server}/history-high"] = high
+            numbers[f"{server}/history-low"] = low
+    return [Transaction(f"{_APP}/{name}", number) for name, number in numbers.items()]
+
+
+def _get(events: DeltaTable, name: str) -> int | None:
+    return events.transaction_version(f"{_APP}/{name}")

@@ -1,0 +1,301 @@
+"""The Delta tables of a lake: where they are, and their columns.
+
+Credentials for object stores come from the environment, by the names of the ``object_store``
+library (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_KEY``, …).
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+from pyarrow import fs
+from pyspark.sql.types import DoubleType, StructField, StructType
+
+from mariner_spark import schema
+from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
+from mariner_spark.local_path import local_path, refuse_within_store
+from mariner_spark.values import DEFAULT_PATH
+
+EVENTS: Final = "events"
+LATEST: Final = "latest"
+VALUES: Final = "values"
+TABLES: Final = (EVENTS, LATEST, VALUES)
+
+SCHEMA: Final = StructType([*schema.SCHEMA.fields, StructField("value", DoubleType())])
+"""Columns of events: those of the data source, and ``value``: the number in a JSON payload."""
+
+ORDER: Final = ("timestamp", "server", "session", "instance")
+"""Columns that events are sorted by."""
+
+SCHEMES: Final = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss"))
+"""Of object stores."""
+
+VALUE_PATH: Final = "mariner.valuePath"
+"""Table property: the path in JSON payloads of the column ``value``."""
+
+_OLD_FORMAT: Final = "_manifest.json"
+_REFUSED: Final = re.compile(r"[][\\^|\x00-\x1f]|%[0-9A-Fa-f]{2}")
+"""In a path, deltalake 1.6 fails on these."""
+
+STATISTICS: Final = ("timestamp", "server", "session", "type_path")
+"""Columns whose bounds are in the log. Long payloads have no place there."""
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """Columns of a table, without its partition column ``date``; all may be null for Delta."""
+    columns = schema.arrow_schema(SCHEMA)
+    if table == VALUES:
+        columns = pa.schema([columns.field(i) for i in ("type_path", "timestamp", "value")])
+    nullable = [i.with_nullable(True) for i in columns]
+    names = [i.name for i in nullable]
+    if "type" in names:
+        nullable[names.index("type")] = pa.field("type", pa.list_(pa.string()))
+    return pa.schema(nullable)
+
+
+def partitions(table: str) -> list[str]:
+    """Partition columns of a table."""
+    return [] if table == LATEST else ["date"]
+
+
+def delta_schema(table: str) -> pa.Schema:
+    """All columns of a table."""
+    return pa.schema([*arrow_schema(table), *(pa.field(i, pa.date32()) for i in partitions(table))])
+
+
+class Lake:
+    """Tables below a root.
+
+    Args:
+        root: a path of this machine, or a URI: ``file``, ``s3``, ``s3a``, ``gs``, ``az``, ``abfs``,
+            ``abfss``.
+
+    Attributes:
+        is_local: whether it is on this machine.
+        root: as deltalake takes it.
+
+    Raises:
+        LakeError: a lake cannot be there.
+    """
+
+    def __init__(self, root: str) -> None:
+        scheme, separator, _ = root.partition("://")
+        self.is_local = not separator or scheme == "file"
+        if not self.is_local and scheme not in SCHEMES:
+            raise LakeError(
+                f"{root}: a lake is on a local path or in an object store, as"
+                f" {', '.join(sorted(SCHEMES))}"
+            )
+        self.root = str(local_path(root)) if self.is_local else root.rstrip("/")
+        if found := _REFUSED.search(self.root):
+            raise LakeError(f"{self.root}: the path of a lake cannot have {found[0]!r}")
+
+    def __str__(self) -> str:
+        return self.root
+
+    def uri(self, table: str) -> str:
+        """Where a table is."""
+        return f"{self.root}/{table}"
+
+    def find(self, table: str = EVENTS) -> DeltaTable | None:
+        """A table at its latest version; None: there is none.
+
+        Raises:
+            LakeError: it cannot be read, or the folder is a lake of the format before.
+        """
+        with self.errors():
+            try:
+                return DeltaTable(self.uri(table))
+            except TableNotFoundError:
+                self._refuse_old_format()
+                return None
+
+    def open(self, table: str = EVENTS, version: int | datetime | None = None) -> DeltaTable:
+        """A table.
+
+        Args:
+            table: its name.
+            version: a version, or the moment of one; None: the latest.
+
+        Raises:
+            NoLakeError: there is no such table.
+            LakeError: as :meth:`find`, or there is no such version.
+        """
+        found = self.find(table)
+        if found is None:
+            raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
+        if version is not None:
+            with self.errors():
+                found.load_as_version(version)
+        return found
+
+    def create(self, table: str, value_path: str | None = None) -> DeltaTable:
+        """A table, created if there is none.
+
+        Args:
+            table: its name.
+            value_path: path of the column ``value``; None: that of the lake, or the default.
+
+        Raises:
+            LakeError: as :meth:`check`, or it cannot be created.
+        """
+        if table == EVENTS:
+            self.check(value_path)
+        if (found := self.find(table)) is not None:
+            return found
+        names = [i for i in STATISTICS if i in arrow_schema(table).names]
+        configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
+        if table == EVENTS:
+            configuration[VALUE_PATH] = value_path or DEFAULT_PATH
+        # another writer may create it at the same moment
+        with self.errors(), contextlib.suppress(CommitFailedError):
+            DeltaTable.create(
+                self.uri(table),
+                delta_schema(table),
+                mode="ignore",
+                partition_by=partitions(table),
+                configuration=configuration,
+                raise_if_key_not_exists=False,
+            )
+        if table == EVENTS:
+            self.check(value_path)
+        return self.open(table)
+
+    def commit(
+        self,
+        table: DeltaTable,
+        name: str,
+        files: Sequence[AddAction],
+        transactions: Sequence[Transaction],
+        *,
+        replaces_all: bool = False,
+    ) -> bool:
+        """Commit files together with application transactions; durably.
+
+        Args:
+            table: the table, at the version that the transactions were read from.
+            name: its name.
+            files: to add.
+            transactions: their new versions.
+            replaces_all: whether the table has no other files then.
+
+        Returns:
+            Whether it was done; false: another commit changed one of the transactions.
+
+        Raises:
+            LakeError: the table cannot be written.
+        """
+        with self.errors():
+            try:
+                table.create_write_transaction(
+                    [*files],
+                    "overwrite" if replaces_all else "append",
+                    Schema.from_arrow(delta_schema(name)),
+                    partitions(name),
+                    commit_properties=CommitProperties(app_transactions=[*transactions]),
+                )
+            except CommitFailedError:
+                return False
+        if self.is_local:
+            log = Path(self.uri(name), "_delta_log")
+            for version in range(table.version() + 1, self.open(name).version() + 1):
+                with contextlib.suppress(FileNotFoundError):
+                    _sync(log / log_name(version))
+            _sync(log)
+        return True
+
+    def check(self, value_path: str | None) -> None:
+        """Check that events can be added.
+
+        Args:
+            value_path: path of the column ``value``; None: that of the lake.
+
+        Raises:
+            LakeError: as :meth:`create`.
+        """
+        found = self.find()
+        if found is None:
+            if self.is_local:
+                try:
+                    refuse_within_store(Path(self.root, EVENTS))
+                except MarinerSparkError as e:
+                    raise LakeError(str(e)) from e
+        elif value_path is not None and value_path != (known := value_path_of(found)):
+            raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
+
+    @contextlib.contextmanager
+    def new_file(self, table: str, path: str) -> Iterator[pa.NativeFile]:
+        """Write a file of a table, durably.
+
+        Args:
+            table: name of the table.
+            path: below the table.
+
+        Raises:
+            LakeError: it cannot be written.
+        """
+        with self.errors():
+            if not self.is_local:
+                with self.file_system(table).open_output_stream(path) as file:
+                    yield file
+                return
+            target = Path(self.uri(table), path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(target), "wb") as file:
+                yield file
+            _sync(target)
+            _sync(target.parent)
+
+    def file_system(self, table: str) -> fs.FileSystem:
+        """The files of a table, for pyarrow."""
+        return fs.PyFileSystem(DeltaStorageHandler(self.uri(table)))
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert errors to LakeError."""
+        try:
+            yield
+        except TableNotFoundError:
+            raise
+        except (DeltaError, OSError, pa.ArrowException, ValueError) as e:
+            reason = getattr(e, "strerror", None) or str(e)
+            raise LakeError(f"{self}: {reason}") from e
+
+    def _refuse_old_format(self) -> None:
+        if self.is_local:
+            is_old = Path(self.root, _OLD_FORMAT).exists()
+        else:
+            [found] = DeltaStorageHandler(self.root).get_file_info([_OLD_FORMAT])
+            is_old = found.type == fs.FileType.File
+        if is_old:
+            raise LakeError(
+                f"{self}: a lake of Parquet files with a manifest ({_OLD_FORMAT}), which is no"
+                " longer read: delete the folder or choose another one, and ingest the events again"
+            )
+
+
+def value_path_of(events: DeltaTable) -> str:
+    """Path in JSON payloads of the column ``value``."""
+    return str(events.metadata().configuration.get(VALUE_PATH, DEFAULT_PATH))
+
+
+def log_name(version: int) -> str:
+    """Name of a commit in the log of a table."""
+    return f"{version:020}.json"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
