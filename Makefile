@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-slow test-without-spark test-pythons check bench torture mutate clean
+.PHONY: help setup run demo test test-slow test-without-spark test-pythons check bench bench-slow torture mutate clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
@@ -54,8 +54,11 @@ check: $(READY)  ## lint, format and type check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, side by side
+bench: $(READY)  ## measure against hat-mariner-server + hat-event-server, the least a server must do, and Redis
 	$(BIN)/python -m tests.perf
+
+bench-slow: $(READY)  ## measure ten million events, Spark, RSB, relays
+	$(BIN)/python -m tests.perf --slow
 
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'

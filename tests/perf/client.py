@@ -3,16 +3,20 @@
 Reads one :class:`Job` (JSON) from standard input, does it, checks every answer, and
 writes an :class:`Outcome` (JSON) to standard output.
 
-It is a plain blocking socket, because that costs least: while the clock runs, frames made
-beforehand are sent and the answers are only cut apart. They are checked in full after it.
-The same for every wire: they have their framing in common.
+While the clock runs it does little: bytes made beforehand are sent, and answers only counted. They
+are checked in full after it. How much of the time it computed is a part of the outcome, because a
+client that does nothing else measures itself.
 """
 
+import ctypes
 import gc
+import itertools
+import select
 import socket
+import ssl
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -41,12 +45,14 @@ class Job(msgspec.Struct):
         requests: how many requests are timed (``idle``: connections opened).
         warm_up: requests of the same kind before that, not timed.
         in_flight: requests that are unanswered at a time.
+        connections: that share them, each with one in flight at least.
         events_per_request: for ``register``.
         first: for ``register``: index of the first event.
         stored: for queries: events that the server has.
         types: how many types the events have, see ``workload``.
         wire: what to speak.
-        pids: for ``idle``: processes of the server, whose memory is looked at.
+        ca: certificate that a server's is to be issued by; None: no TLS.
+        pids: processes of the server, whose CPU time (``idle``: memory) is looked at.
     """
 
     host: str
@@ -55,11 +61,13 @@ class Job(msgspec.Struct):
     requests: int
     warm_up: int = 0
     in_flight: int = 1
+    connections: int = 1
     events_per_request: int = 1
     first: int = 0
     stored: int = 0
     types: int = workload.EVENT_TYPES
     wire: WireName = "mariner"
+    ca: str | None = None
     pids: list[int] = []
 
 
@@ -68,8 +76,10 @@ class Outcome(msgspec.Struct):
 
     Attributes:
         seconds: from the first request to the last answer.
-        median_s: median of the round-trip times; only with one in flight, else 0.
-        p99_s: their 99th percentile, likewise.
+        median_s: median of the times from a request to its answer.
+        p99_s: their 99th percentile.
+        server_cpu_s: CPU time that the server's processes took meanwhile, in all threads.
+        client_cpu_s: that the client took.
         bytes_per_connection: for ``idle``: growth of the server's resident memory.
         begun_at: when the first request was sent, in seconds of the clock that the processes
             of this machine have in common.
@@ -78,17 +88,10 @@ class Outcome(msgspec.Struct):
     seconds: float = 0.0
     median_s: float = 0.0
     p99_s: float = 0.0
+    server_cpu_s: float = 0.0
+    client_cpu_s: float = 0.0
     bytes_per_connection: float = 0.0
     begun_at: float = 0.0
-
-
-class Exchange(NamedTuple):
-    """Answers in the order they came, and the times taken."""
-
-    answers: list[bytes]
-    begun_at: float
-    seconds: float
-    round_trips_s: list[float]
 
 
 class Connection:
@@ -100,13 +103,15 @@ class Connection:
         port: int,
         subscriptions: Sequence[Sequence[str]] = (),
         wire: WireName = "mariner",
+        ca: str | None = None,
     ) -> None:
-        self._buffer = bytearray()
         self.wire = wire_of(wire)
         self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(self.wire.encode(workload.init_request(subscriptions)))
-        answer = self.wire.decode(self._receive()[0])
+        if ca is not None:
+            context = ssl.create_default_context(cafile=ca)
+            self.socket = context.wrap_socket(self.socket, server_hostname=host)
+        answer, *_ = self.ask([workload.init_request(subscriptions)])  # perhaps events follow
         if answer.get("status") != "OPERATIONAL":
             self.close()
             raise workload.WrongAnswerError(f"not initialised: {answer}")
@@ -115,57 +120,143 @@ class Connection:
         """Close the socket."""
         self.socket.close()
 
-    def exchange(self, requests: list[bytes], in_flight: int) -> Exchange:
-        """Send all requests, never more than ``in_flight`` unanswered, and get the answers."""
-        answers: list[bytes] = []
-        round_trips_s: list[float] = []
-        sent = min(in_flight, len(requests))
-        start = last = time.perf_counter()
-        self.socket.sendall(b"".join(requests[:sent]))
-        while len(answers) < len(requests):
-            received = self._receive()
-            answers += received
-            now = time.perf_counter()
-            round_trips_s.append(now - last)
-            last = now
-            following = requests[sent : sent + len(received)]
-            if following:
-                self.socket.sendall(b"".join(following))
-                sent += len(following)
-        return Exchange(answers, start, last - start, round_trips_s)
-
     def ask(self, requests: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Send requests one after the other, and get the answers."""
-        frames = [self.wire.encode(i) for i in requests]
-        return [self.wire.decode(i) for i in self.exchange(frames, 1).answers]
-
-    def _receive(self) -> list[bytes]:
-        """Wait for at least one whole frame; the messages of all that are there."""
-        while not (messages := self._cut()):
-            data = self.socket.recv(RECEIVE_BYTES)
-            if not data:
-                raise ConnectionError("closed by the server")
-            self._buffer += data
-        return messages
-
-    def _cut(self) -> list[bytes]:
-        messages, position = cut(self._buffer)
-        del self._buffer[:position]
-        return messages
+        exchange = Exchange(self, [self.wire.encode(i) for i in requests], 1)
+        run_exchanges([exchange])
+        return [self.wire.decode(i) for i in exchange.answers()]
 
 
-def cut(buffer: bytearray) -> tuple[list[bytes], int]:
-    """Messages of the whole frames that a buffer begins with, and their size."""
-    messages = []
-    position = 0
-    while position < len(buffer):
-        begin = position + 1 + buffer[position]
-        end = begin + int.from_bytes(buffer[position + 1 : begin], "big")
-        if begin > len(buffer) or end > len(buffer):
-            break
-        messages.append(bytes(buffer[begin:end]))
-        position = end
-    return messages, position
+class Progress(NamedTuple):
+    """How far an exchange was at some time, in seconds."""
+
+    at: float
+    n_sent: int
+    n_answered: int
+
+
+class Exchange:
+    """Requests over one connection, and their answers.
+
+    Args:
+        connection: to the server.
+        requests: as bytes.
+        in_flight: how many of them are unanswered at a time.
+        answers_per_request: how many answers there are to each.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        requests: Sequence[bytes],
+        in_flight: int,
+        answers_per_request: int = 1,
+    ) -> None:
+        self.connection = connection
+        self._requests = memoryview(b"".join(requests))
+        self._ends = [0, *itertools.accumulate(map(len, requests))]
+        self._in_flight = in_flight
+        self._answers_per_request = answers_per_request
+        self._n_sent = 0
+        self._n_answers = 0
+        self._received: list[bytes] = []
+        self._tail = b""  # of an answer that is not there in full
+        self._progress: list[Progress] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every request is answered."""
+        return self._n_answers >= (len(self._ends) - 1) * self._answers_per_request
+
+    def begin(self) -> None:
+        """Send the first requests."""
+        self._send(time.perf_counter())
+
+    def receive(self) -> None:
+        """Take what has come, and send as many requests as are answered by it.
+
+        Raises:
+            ConnectionError: the server has closed the connection.
+        """
+        data = self.connection.socket.recv(RECEIVE_BYTES)
+        now = time.perf_counter()
+        if not data:
+            raise ConnectionError("closed by the server")
+        self._received.append(data)
+        data = self._tail + data
+        bounds = self.connection.wire.cut(data)
+        self._n_answers += len(bounds)
+        self._tail = data[bounds[-1][1] :] if bounds else data
+        self._send(now)
+
+    def _send(self, now: float) -> None:
+        n_answered = self._n_answers // self._answers_per_request
+        stop = min(n_answered + self._in_flight, len(self._ends) - 1)
+        if stop > self._n_sent:
+            begin, end = self._ends[self._n_sent], self._ends[stop]
+            self.connection.socket.sendall(self._requests[begin:end])
+            self._n_sent = stop
+        self._progress.append(Progress(now, stop, n_answered))
+
+    def answers(self) -> list[bytes]:
+        """The answers in the order they came."""
+        data = b"".join(self._received)
+        return [data[begin:end] for begin, end in self.connection.wire.cut(data)]
+
+    def times_s(self) -> Iterator[float]:
+        """From each request to its answer."""
+        sent = iter(self._progress)
+        then = next(sent)
+        request = 0
+        for now in self._progress:
+            while request < now.n_answered:
+                while then.n_sent <= request:
+                    then = next(sent)
+                yield now.at - then.at
+                request += 1
+
+
+def run_exchanges(exchanges: Sequence[Exchange]) -> None:
+    """Send and receive until all of them are over.
+
+    Raises:
+        TimeoutError: nothing came for too long.
+        OSError: a connection was closed.
+    """
+    poll = select.epoll()
+    of_socket = {i.connection.socket.fileno(): i for i in exchanges if not i.is_over}
+    for fileno, exchange in of_socket.items():
+        poll.register(fileno, select.EPOLLIN)
+        exchange.begin()
+    waiting = len(of_socket)
+    while waiting:
+        ready = poll.poll(TIMEOUT_S)
+        if not ready:
+            raise TimeoutError(f"{waiting} connections wait for answers")
+        for fileno, _ in ready:
+            exchange = of_socket[fileno]
+            exchange.receive()
+            if exchange.is_over:
+                poll.unregister(fileno)
+                waiting -= 1
+    poll.close()
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """CPU time of processes until now, in all their threads, to the nanosecond.
+
+    ``/proc`` and psutil have it in steps of 10 ms.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
+    total = 0.0
+    for pid in pids:
+        clock = ctypes.c_int()
+        if ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)) != 0:
+            raise ProcessLookupError(f"no process {pid}")
+        total += time.clock_gettime(clock.value)
+    return total
 
 
 def run(job: Job) -> Outcome:
@@ -177,43 +268,67 @@ def run(job: Job) -> Outcome:
     """
     if job.kind == "idle":
         return _run_idle(job)
-    count = job.warm_up + job.requests
-    if job.kind == "register":
-        messages = workload.register_requests(job.first, count, job.events_per_request, job.types)
-    elif job.kind == "ping":
-        messages = workload.ping_requests(count)
-    else:
-        messages = workload.query_requests(job.kind, count, job.stored, job.types)
-
-    connection = Connection(job.host, job.port, wire=job.wire)
-    requests = [connection.wire.encode(i) for i in messages]
-    warm_up = Exchange([], 0.0, 0.0, [])
-    if job.warm_up:
-        warm_up = connection.exchange(requests[: job.warm_up], job.in_flight)
-    timed = connection.exchange(requests[job.warm_up :], job.in_flight)
-    connection.close()
-
-    _check(job, warm_up.answers + timed.answers)
-    round_trips_s = sorted(timed.round_trips_s)
-    if job.in_flight > 1:
-        return Outcome(seconds=timed.seconds, begun_at=timed.begun_at)
-    count = len(round_trips_s)
+    shares = [_Share(job, number) for number in range(job.connections)]
+    run_exchanges([i.warm_up for i in shares])
+    client_cpu_s, server_cpu_s = time.thread_time(), cpu_s(job.pids)
+    begun_at = time.perf_counter()
+    run_exchanges([i.timed for i in shares])
+    seconds = time.perf_counter() - begun_at
+    client_cpu_s, server_cpu_s = time.thread_time() - client_cpu_s, cpu_s(job.pids) - server_cpu_s
+    for share in shares:
+        share.check_and_close()
+    times_s = sorted(time_s for share in shares for time_s in share.timed.times_s())
     return Outcome(
-        seconds=timed.seconds,
-        median_s=round_trips_s[count // 2],
-        p99_s=round_trips_s[count * 99 // 100],
-        begun_at=timed.begun_at,
+        seconds=seconds,
+        median_s=times_s[len(times_s) // 2],
+        p99_s=times_s[len(times_s) * 99 // 100],
+        server_cpu_s=server_cpu_s,
+        client_cpu_s=client_cpu_s,
+        begun_at=begun_at,
     )
 
 
-def _check(job: Job, frames: list[bytes]) -> None:
-    answers = map(wire_of(job.wire).decode, frames)
-    if job.kind == "register":
-        workload.check_registered(answers, job.first, job.events_per_request, job.types)
-    elif job.kind == "ping":
-        workload.check_pinged(answers)
-    else:
-        workload.check_queried(answers, job.kind, job.stored, job.types)
+class _Share:
+    """What one connection has of a job's requests."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        warm_up = job.warm_up // job.connections
+        count = warm_up + job.requests // job.connections
+        self._job = job
+        self._first = job.first + number * count * job.events_per_request
+        self._connection = Connection(job.host, job.port, wire=job.wire, ca=job.ca)
+        requests = [self._connection.wire.encode(i) for i in self._messages(count)]
+        in_flight = max(1, job.in_flight // job.connections)
+        n_answers = job.events_per_request if job.wire == "redis" else 1
+        self.warm_up = Exchange(self._connection, requests[:warm_up], in_flight, n_answers)
+        self.timed = Exchange(self._connection, requests[warm_up:], in_flight, n_answers)
+
+    def _messages(self, count: int) -> Iterator[dict[str, Any]]:
+        job = self._job
+        if job.kind == "register":
+            return workload.register_requests(self._first, count, job.events_per_request, job.types)
+        if job.kind == "ping":
+            return workload.ping_requests(count)
+        return workload.query_requests(job.kind, count, job.stored, job.types)
+
+    def check_and_close(self) -> None:
+        """Every answer, in full.
+
+        Raises:
+            WrongAnswerError: one is not right.
+        """
+        job = self._job
+        self._connection.close()
+        decode = self._connection.wire.decode
+        answers = map(decode, self.warm_up.answers() + self.timed.answers())
+        if job.wire == "redis":
+            workload.check_added(answers)
+        elif job.kind == "register":
+            workload.check_registered(answers, self._first, job.events_per_request, job.types)
+        elif job.kind == "ping":
+            workload.check_pinged(answers)
+        else:
+            workload.check_queried(answers, job.kind, job.stored, job.types)
 
 
 def _run_idle(job: Job) -> Outcome:

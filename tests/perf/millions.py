@@ -15,9 +15,9 @@ import psutil
 
 from tests.perf import workload
 from tests.perf.client import Connection, Job
-from tests.perf.report import Bound, Measure
+from tests.perf.report import Bound, Measure, Sample
 from tests.perf.scenarios import Sizes
-from tests.perf.sides import OURS, Server, do, used_bytes
+from tests.perf.sides import OURS, Server, do, sample_of, used_bytes
 
 REQUEST_EVENTS: Final = 100
 
@@ -69,14 +69,14 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
         rss_bytes = process.memory_info().rss
         process.kill()
     recovery_s = await _start_s(directory, sizes)
-    disk_bytes = used_bytes(directory, OURS.store)
-    values = {
+    disk_bytes = used_bytes(directory)
+    values: dict[str, Sample | float] = {
         "millions-first": first_rate,
         "millions-last": last_rate,
-        "millions-slow-down": last_rate / first_rate,
+        "millions-slow-down": last_rate.value / first_rate.value,
         "millions-query-first": first_ms,
         "millions-query": last_ms,
-        "millions-query-slow-down": last_ms / first_ms,
+        "millions-query-slow-down": last_ms.value / first_ms.value,
         "millions-memory": rss_bytes / 1e6,
         "millions-disk": disk_bytes / sizes.millions,
         "millions-recovery": recovery_s,
@@ -88,8 +88,8 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
 
 async def _register(
     server: Server, sizes: Sizes, first: int, stop: int, *, warm_up: int = 0
-) -> float:
-    """Register the events from ``first`` to ``stop``; events/s of all but ``warm_up`` of them."""
+) -> Sample:
+    """Register the events from ``first`` to ``stop``; the rate of all but ``warm_up`` of them."""
     assert (stop - first) % REQUEST_EVENTS == warm_up % REQUEST_EVENTS == 0
     job = Job(
         server.host,
@@ -101,11 +101,12 @@ async def _register(
         events_per_request=REQUEST_EVENTS,
         first=first,
         types=sizes.millions_types,
+        pids=server.pids,
     )
-    return job.requests * REQUEST_EVENTS / (await do(job, sizes)).seconds
+    return sample_of(job, await do(job, sizes), "events/s")
 
 
-async def _query_ms(server: Server, sizes: Sizes, stored: int) -> float:
+async def _query_ms(server: Server, sizes: Sizes, stored: int) -> Sample:
     job = Job(
         server.host,
         server.port,
@@ -114,8 +115,9 @@ async def _query_ms(server: Server, sizes: Sizes, stored: int) -> float:
         warm_up=sizes.millions_queries // 20,
         stored=stored,
         types=sizes.millions_types,
+        pids=server.pids,
     )
-    return (await do(job, sizes)).median_s * 1_000
+    return sample_of(job, await do(job, sizes), "ms")
 
 
 async def _start_s(directory: Path, sizes: Sizes) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tests.perf.report import Bound, Measure
+from tests.perf.report import Bound, Measure, Sample
 from tests.perf.rsb_client import SCOPE, SCOPE_OUT, RsbJob
 from tests.perf.scenarios import Sizes
 from tests.perf.sides import OURS, do
@@ -29,7 +29,7 @@ CORE: Final[dict[str, Any]] = {
 }
 
 
-def measures() -> list[Measure]:
+def measures(_: Sizes) -> list[Measure]:
     """The rows, without values."""
     return [
         Measure(
@@ -52,12 +52,12 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
     """
     for number in range(sizes.rounds):
         for name, measure in wanted.items():
-            path = directory / f"rsb-{name}-{number}"
+            path = directory / f"{name}-{number}"
             path.mkdir()
             measure.add(OURS.name, await _measure(path, sizes, _KINDS[name]))
 
 
-async def _measure(directory: Path, sizes: Sizes, kind: Literal["store", "relay", "out"]) -> float:
+async def _measure(directory: Path, sizes: Sizes, kind: Literal["store", "relay", "out"]) -> Sample:
     async with gateway(directory, http=True, core=CORE) as server:
         assert server.rsb_port is not None
         assert server.http_port is not None
@@ -67,8 +67,10 @@ async def _measure(directory: Path, sizes: Sizes, kind: Literal["store", "relay"
             server.port,
             server.http_port,
             kind,
-            events=sizes.rsb if kind == "store" else sizes.rsb // 10,
-            warm_up=sizes.rsb // 20,
+            events=sizes.rsb if kind == "store" else sizes.rsb // 20,
+            warm_up=sizes.rsb // 40,
+            pids=[server.pid],
         )
         outcome = await do(job, sizes)
-    return job.events / outcome.seconds if kind == "store" else outcome.p99_s * 1_000
+    value = job.events / outcome.seconds if kind == "store" else outcome.p99_s * 1_000
+    return Sample(value, outcome.server_cpu_s / job.events * 1e6 if kind == "store" else None)

@@ -19,7 +19,7 @@ import msgspec
 from eventer_bridge.rsb import codec
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, now_us, parse_scope
 from tests.perf import workload
-from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection, Outcome
+from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection, Outcome, cpu_s
 from tests.perf.wires import wire_of
 
 SENDER: Final = UUID("00000000-0000-4000-8000-000000000001")
@@ -43,6 +43,7 @@ class RsbJob(msgspec.Struct):
         events: how many are timed.
         warm_up: events before that, not timed.
         period_s: from one event to the next (``relay``, ``out``).
+        pids: processes of the gateway, whose CPU time is looked at (``store``).
     """
 
     host: str
@@ -53,6 +54,7 @@ class RsbJob(msgspec.Struct):
     events: int
     warm_up: int = 0
     period_s: float = 0.001
+    pids: list[int] = []
 
 
 def run(job: RsbJob) -> Outcome:
@@ -88,12 +90,12 @@ def _run_store(job: RsbJob) -> Outcome:
     frames = [_frame(i) for i in range(job.warm_up + job.events)]
     connection = _connect(job)
     _send_until_durable(job, connection, frames[: job.warm_up], job.warm_up)
-    start = time.perf_counter()
+    start, server_cpu_s = time.perf_counter(), cpu_s(job.pids)
     _send_until_durable(job, connection, frames[job.warm_up :], len(frames))
-    seconds = time.perf_counter() - start
+    seconds, server_cpu_s = time.perf_counter() - start, cpu_s(job.pids) - server_cpu_s
     connection.close()
     _check_stored(job, len(frames))
-    return Outcome(seconds=seconds)
+    return Outcome(seconds=seconds, server_cpu_s=server_cpu_s)
 
 
 def _send_until_durable(

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import shutil
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -13,52 +15,75 @@ import msgspec
 
 from tests.perf import client, rsb_client, workload
 from tests.perf.client import Job, Outcome
+from tests.perf.report import Sample
 from tests.perf.rsb_client import RsbJob
 from tests.perf.scenarios import Sizes
 from tests.perf.wires import WireName
+from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 from tests.support.hat_peers import HOST, hat_gateway
-from tests.support.process import ChildError
+from tests.support.process import ChildError, child, wait_listening
 
 T = TypeVar("T")
 
 ROOT: Final = Path(__file__).parents[2]
 
 JOB_TIMEOUT_S: Final = 300.0
-"""Of one client process; hat-event needs about 10 s for the longest."""
-
+"""Of one client process, which takes some seconds."""
 
 FILL_REQUEST_EVENTS: Final = 1_000
 
 FILL_REQUESTS: Final = 50
 """Requests of one client process while filling; bounds its memory to about 50 MB."""
 
+CLIENT_BUSY: Final = 0.9
+"""A client that computes for this share of the time may be what limits a rate."""
+
+HAT_FLUSH_PERIOD_S: Final = 1.0
+"""How often hat-event writes to the disk what it acknowledged until then, and its longest rounds
+take two of them at least. Its schema has no default; with 10 s, and 20 s of registrations, its
+rates were a sixth lower, and its CPU a tenth higher."""
+
 
 class Server(NamedTuple):
-    """A running server of either side, which may be several processes."""
+    """A running server of any side, which may be several processes.
+
+    Attributes:
+        host, port, eventer_port: where it listens.
+        pids: its processes.
+        ca: certificate that its own is issued by; None: it speaks no TLS.
+    """
 
     host: str
     port: int
     eventer_port: int
     pids: list[int]
+    ca: str | None = None
 
     def port_of(self, wire: WireName) -> int:
         """Where a wire is spoken."""
-        return self.port if wire == "mariner" else self.eventer_port
+        return self.eventer_port if wire == "eventer" else self.port
 
 
 class Side(NamedTuple):
-    """Ours or theirs.
+    """What is measured side by side.
 
     Attributes:
-        name: ``ours`` or ``theirs``.
+        name: of its values.
         start: runs the server on a directory.
-        store: name of its store in that directory.
+        wire: all that it speaks; None: Mariner, and Eventer on its other port.
+        program: what has to be installed.
     """
 
     name: str
     start: Callable[[Path], AbstractAsyncContextManager[Server]]
-    store: str
+    wire: WireName | None = None
+    program: str | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be measured on this machine."""
+        return self.program is None or shutil.which(self.program) is not None
 
 
 @contextlib.asynccontextmanager
@@ -69,20 +94,64 @@ async def _start_ours(directory: Path) -> AsyncIterator[Server]:
 
 
 @contextlib.asynccontextmanager
-async def _start_theirs(directory: Path) -> AsyncIterator[Server]:
-    async with hat_gateway(directory) as theirs:
-        pids = [theirs.event_server_pid, theirs.mariner_server_pid]
-        yield Server(theirs.host, theirs.mariner_port, theirs.eventer_port, pids)
+async def _start_tls(directory: Path) -> AsyncIterator[Server]:
+    certificates = make_certificates(directory / "certificates")
+    tls = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
+    async with gateway(directory, tls=tls) as ours:
+        yield Server(ours.host, ours.port, 0, [ours.pid], str(certificates.ca))
 
 
-OURS: Final = Side("ours", _start_ours, "events")
-THEIRS: Final = Side("theirs", _start_theirs, "events.db")
-SIDES: Final = (OURS, THEIRS)
+@contextlib.asynccontextmanager
+async def _start_hat(directory: Path) -> AsyncIterator[Server]:
+    async with hat_gateway(directory, flush_period_s=HAT_FLUSH_PERIOD_S) as hat:
+        pids = [hat.event_server_pid, hat.mariner_server_pid]
+        yield Server(hat.host, hat.mariner_port, hat.eventer_port, pids)
 
 
-def in_turn(number: int) -> tuple[Side, ...]:
-    """Both sides, in the order of a round: neither is always the first."""
-    return SIDES if number % 2 == 0 else SIDES[::-1]
+@contextlib.asynccontextmanager
+async def _start_limit(directory: Path) -> AsyncIterator[Server]:
+    output = directory / "limit.log"
+    async with child("tests.perf.limit", output=output) as process:
+        yield Server(HOST, await wait_listening(process, output), 0, [process.pid])
+
+
+@contextlib.asynccontextmanager
+async def _start_redis(directory: Path) -> AsyncIterator[Server]:
+    """Streams that are synced before they are acknowledged, as ours; their log is never rewritten.
+
+    Redis does not let the kernel choose a port, so it gets one that was free a moment before.
+    """
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
+    output = directory / "redis.log"
+    options = {
+        "bind": HOST,
+        "port": str(port),
+        "dir": str(directory),
+        "logfile": str(output),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "auto-aof-rewrite-percentage": "0",
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    output.touch()
+    async with running("redis-server", *arguments) as process:
+        yield Server(HOST, await wait_listening(process, output), 0, [process.pid])
+
+
+OURS: Final = Side("ours", _start_ours)
+TLS: Final = Side("tls", _start_tls)
+HAT: Final = Side("hat", _start_hat)
+LIMIT: Final = Side("limit", _start_limit)
+REDIS: Final = Side("redis", _start_redis, "redis", "redis-server")
+SIDES: Final = (OURS, TLS, HAT, LIMIT, REDIS)
+
+
+def in_turn(number: int, sides: Sequence[Side] = (OURS, HAT)) -> list[Side]:
+    """Sides in the order of a round: none is always the first."""
+    first = number % len(sides)
+    return [*sides[first:], *sides[:first]]
 
 
 def new_directory(parent: Path, side: Side, name: str) -> Path:
@@ -105,18 +174,31 @@ async def do(job: Job | RsbJob, sizes: Sizes) -> Outcome:
     return await do_in_process(job)
 
 
+def sample_of(job: Job, outcome: Outcome, unit: str) -> Sample:
+    """What a row is told: the median time (``ms``), or the rate of events, pings or queries."""
+    count = job.requests // job.connections * job.connections
+    if job.kind == "register":
+        count *= job.events_per_request
+    return Sample(
+        outcome.median_s * 1_000 if unit == "ms" else count / outcome.seconds,
+        outcome.server_cpu_s / count * 1e6,
+        outcome.p99_s * 1_000,
+        is_client_busy=outcome.client_cpu_s > CLIENT_BUSY * outcome.seconds,
+    )
+
+
 async def do_in_process(job: Job | RsbJob) -> Outcome:
     """As :func:`do`, always in a process of its own."""
     module = client if isinstance(job, Job) else rsb_client
-    async with client_process(module.__name__) as process:
+    async with running(sys.executable, "-m", module.__name__) as process:
         return await finish(process, Outcome, msgspec.json.encode(job))
 
 
 @contextlib.asynccontextmanager
-async def client_process(module: str) -> AsyncIterator[Process]:
-    """A client that is killed on the way out, if it still runs."""
+async def running(*command: str) -> AsyncIterator[Process]:
+    """A process with pipes, in the checkout; it is killed on the way out, if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module), stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT
+        *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT
     )
     try:
         yield process
@@ -171,8 +253,7 @@ async def fill(
         )
 
 
-def used_bytes(directory: Path, store: str) -> int:
-    """Blocks that a store has on disk: files with holes (LMDB) count what they use."""
-    path = directory / store
-    files = [path, *path.rglob("*")] if path.is_dir() else list(directory.glob(f"{store}*"))
+def used_bytes(directory: Path) -> int:
+    """Blocks that a store (``events*``) has on disk: of files with holes (LMDB) what they use."""
+    files = [file for path in directory.glob("events*") for file in (path, *path.rglob("*"))]
     return sum(file.stat().st_blocks * 512 for file in files)

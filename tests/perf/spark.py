@@ -7,6 +7,7 @@ runs. Then it is registered to, with and without a session that reads its store 
 import asyncio
 import contextlib
 import statistics
+import sys
 import threading
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping
@@ -25,10 +26,10 @@ from tests.perf.sides import (
     JOB_TIMEOUT_S,
     OURS,
     Server,
-    client_process,
     do,
     fill,
     output_of,
+    running,
 )
 from tests.perf.spark_client import SparkJob, SparkOutcome
 from tests.support.process import ChildError
@@ -101,7 +102,7 @@ def _job(server: Server, directory: Path, sizes: Sizes) -> SparkJob:
     return SparkJob(
         host=server.host,
         port=server.port,
-        store=str(directory / OURS.store),
+        store=str(directory / "events"),
         folder=str(directory / "tables"),
         events=sizes.spark,
         rounds=sizes.rounds,
@@ -151,7 +152,7 @@ class _ReaderProcess:
 
 @contextlib.asynccontextmanager
 async def _reader(job: SparkJob) -> AsyncIterator[Reader]:
-    async with client_process(_CLIENT) as process:
+    async with running(sys.executable, "-m", _CLIENT) as process:
         yield _ReaderProcess(process, job)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tests.perf import workload
-from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection, cut
+from tests.perf.client import RECEIVE_BYTES, TIMEOUT_S, Connection
 from tests.perf.wires import WireName
 
 _TAIL_BYTES: Final = 200
@@ -72,12 +72,10 @@ def run(job: Job, on_ready: Callable[[], object]) -> Outcome:
         connection.close()
 
     # they are alike, unless a server has sent some of them something else besides
-    checked: list[list[bytes]] = []
-    for buffer in received:
-        messages, _ = cut(buffer)
-        if messages not in checked:
-            workload.check_notified(map(connections[0].wire.decode, messages), job.events)
-            checked.append(messages)
+    wire = connections[0].wire
+    for data in set(map(bytes, received)):
+        messages = (wire.decode(data[begin:end]) for begin, end in wire.cut(data))
+        workload.check_notified(messages, job.events)
     return Outcome(ended_at)
 
 

@@ -130,6 +130,20 @@ def check_registered(
         last_session = min(sessions)
 
 
+def check_added(answers: Iterable[dict[str, Any]]) -> None:
+    """Every event became an entry of one stream, with rising ids.
+
+    Raises:
+        WrongAnswerError: one did not.
+    """
+    last_id = (0, 0)
+    for answer in answers:
+        _expect(answer["msg_type"], "added")
+        if answer["id"] <= last_id:
+            raise WrongAnswerError(f"id {answer['id']} after {last_id}")
+        last_id = answer["id"]
+
+
 def check_queried(
     answers: Iterable[dict[str, Any]], kind: str, stored: int, types: int = EVENT_TYPES
 ) -> None:

@@ -113,7 +113,7 @@ async def hat_event_server(
 
 @contextlib.asynccontextmanager
 async def hat_gateway(
-    directory: Path, *, clients: list[dict[str, Any]] | None = None
+    directory: Path, *, clients: list[dict[str, Any]] | None = None, flush_period_s: float = 10
 ) -> AsyncIterator[HatGateway]:
     """Run hat-mariner-server in front of hat-event-server (LMDB backend).
 
@@ -121,12 +121,13 @@ async def hat_gateway(
         directory: where configurations, outputs and the database are; a database that is
             there already is continued.
         clients: as in a hat-mariner configuration; None: :data:`CLIENTS`.
+        flush_period_s: see :func:`hat_event_server`.
 
     Raises:
         ChildError: one of them did not start, or did not end well.
     """
     async with (
-        hat_event_server(directory) as event_server,
+        hat_event_server(directory, flush_period_s=flush_period_s) as event_server,
         _mariner_server(directory, event_server.port, clients) as (port, pid),
     ):
         yield HatGateway(HOST, port, event_server.port, event_server.pid, pid)
