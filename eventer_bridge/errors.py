@@ -54,6 +54,10 @@ class ConfigurationError(EventerBridgeError):
     """A configuration or a file that it names cannot be used: key, value, what was expected."""
 
 
+class ControlError(EventerBridgeError):
+    """A running process did not do what its operator requested."""
+
+
 class ProtocolError(EventerBridgeError):
     """A wire protocol was not kept."""
 

@@ -377,7 +377,10 @@ MAX_UNCLOSED_SESSIONS: Final = 1_024
 """Ended sessions of which modules are not notified yet; above it, processing stops."""
 
 MAX_CONTROL_LINE_BYTES: Final = 32 << 10
-"""Size of a request to the process that has a store open: a path (4 kB) with every byte escaped."""
+"""Size of a request of an operator to a running process: a path (4 kB) with every byte escaped."""
+
+MAX_CONTROL_ANSWER_BYTES: Final = 16 << 20
+"""Size of an answer: every error of a configuration."""
 
 MAX_CONTROL_CONNECTIONS: Final = 8
 """Such requests at a time, answered one after the other."""

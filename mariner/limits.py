@@ -50,6 +50,12 @@ a reason in the log."""
 
 assert STOP_TIMEOUT_S < MAX_STOP_S
 
+RELOAD_TIMEOUT_S: Final = 60.0
+"""Time for a gateway to answer ``mariner reload``; checking 10,000 clients takes seconds."""
+
+MAX_READS_OF_FILES: Final = 5
+"""Times that files are read anew when they were replaced while they were read."""
+
 MIN_DAYS_LEFT: Final = 30
 """Days before a certificate expires, from which on ``mariner check`` warns: a month to renew it."""
 

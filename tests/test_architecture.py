@@ -19,6 +19,7 @@ LAYERS: Final = {
         "core : modules",
         "chatter",
         "net backends",
+        "control",
         "payloads subscription tls",
         "slices",
         "excerpts moments resources",

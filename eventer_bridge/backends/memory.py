@@ -68,12 +68,30 @@ class MemoryBackend(VolatileBackend):
         self._budget = TypeBudget()
         self._clock = clock
         self._shares = Shares(retention)
-        for share in self._shares.all:
-            share.is_known = True
         self._share_of: dict[EventType, Share | None] = {}
         self._retention_due = asyncio.Event()
-        if retention:
-            self.async_group.spawn(self._retain)
+        self._retaining: asyncio.Task[None] | None = None
+        self._start_retention()
+
+    async def retain(self, rules: Sequence[RetentionRule]) -> None:
+        """Go on with other retention rules; counts the events anew, in the background.
+
+        Args:
+            rules: how long events are kept (see ``backends.retention``).
+        """
+        if self._retaining is not None:
+            self._retaining.cancel()
+            await asyncio.wait([self._retaining])
+        self._shares = Shares(rules)
+        self._share_of.clear()
+        self._start_retention()
+
+    def _start_retention(self) -> None:
+        if not self._shares.all:
+            return
+        for event_type in self._latest:
+            self._find_share(event_type)
+        self._retaining = self.async_group.spawn(self._retain, self._events.snapshot())
 
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
@@ -122,18 +140,31 @@ class MemoryBackend(VolatileBackend):
                     self._count(event)
 
     def _count(self, event: Event) -> None:
-        if event.type not in self._share_of:
-            share = self._share_of[event.type] = self._shares.find(event.type)
-            if share is not None:
-                share.n_types += 1
-        share = self._share_of[event.type]
+        share = self._find_share(event.type)
         if share is not None:
             share.new_events += 1
             share.new_bytes += event_bytes(event)
             if share.is_urgent:
                 self._retention_due.set()
 
-    async def _retain(self) -> None:
+    def _find_share(self, event_type: EventType) -> Share | None:
+        if event_type not in self._share_of:
+            share = self._share_of[event_type] = self._shares.find(event_type)
+            if share is not None:
+                share.n_types += 1
+        return self._share_of[event_type]
+
+    async def _retain(self, stored: list[list[Event]]) -> None:
+        """Count the events stored so far, then delete what is not kept."""
+        while stored:
+            for event in stored.pop():
+                share = self._share_of[event.type]
+                if share is not None:
+                    share.old_events += 1
+                    share.old_bytes += event_bytes(event)
+            await asyncio.sleep(0)
+        for share in self._shares.all:
+            share.is_known = True
         progress = Progress("memory")
         while True:
             if not await self._delete_excess(progress):

@@ -101,6 +101,10 @@ class Listener(aio.Resource):
         """Connections that still exist."""
         return self._listener.streams
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Replace the TLS context, for new connections."""
+        self._listener.use_tls(tls)
+
     async def stop_accepting(self) -> None:
         """Accept no new connections; existing ones continue."""
         await self._listener.stop_accepting()

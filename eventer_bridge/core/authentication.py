@@ -22,7 +22,9 @@ Runs on the event loop's thread.
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from cryptography import x509
 
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
@@ -31,6 +33,7 @@ from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, Rights, everything
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.core.tokens import MAX_TOKENS, TokenConfig, TokenHash
+from eventer_bridge.tls import is_revoked, peer_names
 
 _DECLINED: Final = "invalid client name or token"
 
@@ -89,6 +92,8 @@ class Authenticator:
         clients: their configurations.
         schemas: of their payloads; the caller closes them, after all users of the rights.
         checks: of chosen tokens; None: its own.
+        revoked: revocation lists of certificates. TLS checks them at the handshake; here, they are
+            for connections that began before they were replaced.
 
     Raises:
         ConfigurationError: a token cannot be read.
@@ -101,7 +106,9 @@ class Authenticator:
         clients: Iterable[ClientConfig],
         schemas: PayloadSchemas,
         checks: ScryptChecks | None = None,
+        revoked: Sequence[x509.CertificateRevocationList] = (),
     ) -> None:
+        self._revoked = revoked
         self._set([Rights(client, schemas) for client in clients], checks)
 
     def _set(self, rights: Sequence[Rights], checks: ScryptChecks | None) -> None:
@@ -159,20 +166,37 @@ class Authenticator:
             raise DeclinedError(self.declined, cause)
         return self._admitted(rights, login, found)
 
-    def readmit(self, name: str, proof: TokenHash | None, certificate: frozenset[str]) -> Rights:
+    def names_of(self, ssl_object: Any) -> frozenset[str]:
+        """Names of a client's certificate, see ``tls.peer_names``.
+
+        Raises:
+            DeclinedError: it is revoked.
+        """
+        if self._revoked and is_revoked(ssl_object, self._revoked):
+            raise DeclinedError(self.declined, "its certificate is revoked")
+        return peer_names(ssl_object)
+
+    def readmit(self, name: str, proof: TokenHash | None, ssl_object: Any) -> Rights:
         """The rights of a client that was let in before the configuration changed.
+
+        Args:
+            name: what it is called (:class:`Admitted`).
+            proof: what is kept of its token.
+            ssl_object: ``ssl.SSLObject`` of its connection, or None.
 
         Raises:
             DeclinedError: it is not to be let in any more; the cause is for the log.
         """
         rights = self._named(name)
         if rights is None:
-            raise DeclinedError(self.declined, "removed")
+            raise DeclinedError(self.declined, "the client")
         kept = [token.hash for token in rights.tokens]
         if proof not in kept if kept else proof is not None:
-            raise DeclinedError(self.declined, "its token was withdrawn")
-        if rights.certificate is not None and rights.certificate not in certificate:
-            raise DeclinedError(self.declined, "its certificate was withdrawn")
+            raise DeclinedError(self.declined, "its token")
+        if rights.certificate is not None or self._revoked:
+            names = self.names_of(ssl_object)
+            if rights.certificate is not None and rights.certificate not in names:
+                raise DeclinedError(self.declined, "its certificate")
         return rights
 
     def _named(self, name: str) -> Rights | None:
@@ -210,6 +234,7 @@ class OneForAll(Authenticator):
         token: the token, or two.
         max_event_types: quota of all of them together.
         checks: of chosen tokens; None: its own.
+        revoked: see :class:`Authenticator`.
 
     Raises:
         ConfigurationError: a token cannot be read.
@@ -222,7 +247,9 @@ class OneForAll(Authenticator):
         token: TokenConfig,
         max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES,
         checks: ScryptChecks | None = None,
+        revoked: Sequence[x509.CertificateRevocationList] = (),
     ) -> None:
+        self._revoked = revoked
         self._rights = everything(TypeQuota("Eventer clients", max_event_types), token)
         self._set([self._rights], checks)
 

@@ -29,7 +29,7 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
-from eventer_bridge.slices import Steps
+from eventer_bridge.slices import Steps, WorkQueue
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._source_ids = itertools.count(1)
         self._last_status = Status.STANDBY
         self._stalls = Stalls()
+        self._notifying = WorkQueue()
 
     @property
     @abc.abstractmethod
@@ -223,6 +224,10 @@ class EventCore(aio.Resource, abc.ABC):
         self.pending_events -= n_events
         self._pending_bytes -= n_bytes
         self._n_ended += n_sessions
+
+    def between_notifications(self, make_steps: Callable[[], Steps[None]]) -> None:
+        """Do work in slices, while no session is being notified: each is before or behind it."""
+        self._notifying.add(make_steps)
 
     def _notify_drained(self) -> None:
         """Call those who wait, if it is no longer full."""

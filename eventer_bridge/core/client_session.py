@@ -35,6 +35,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout, Filter
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
+from eventer_bridge.core.tokens import TokenHash
 from eventer_bridge.errors import (
     ClosedError,
     EventerBridgeError,
@@ -58,7 +59,6 @@ from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Pause, Stream
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
-from eventer_bridge.tls import peer_names
 
 mlog = logging.getLogger(__name__)
 
@@ -87,6 +87,9 @@ class ClientWire(Protocol[RequestT_contra]):
 
     A request is whatever the wire tells its requests by.
     """
+
+    def use_rights(self, rights: Rights, /) -> None:
+        """The rights of the client, before it is accepted and whenever they change."""
 
     def send_accepted(self, status: Status, /) -> None:
         """The client is accepted."""
@@ -173,6 +176,29 @@ class ClientService:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    async def reload(self, authenticator: Authenticator) -> None:
+        """Let clients in by another configuration, those that are here as well.
+
+        It takes clients one by one, in slices, between the notifications of sessions. Then all of
+        them have their new rights, or are closed: :meth:`ClientSession.readmit`.
+        """
+        self.authenticator = authenticator
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.core.between_notifications(functools.partial(self._readmit_clients, done))
+        await done
+
+    def _readmit_clients(self, done: asyncio.Future[None]) -> Steps[None]:
+        try:
+            for client in tuple(self.clients):
+                try:
+                    client.readmit()
+                except Exception as e:
+                    client.stream.on_failed(e)
+                yield
+        finally:
+            if not done.done():
+                done.set_result(None)
+
     async def drain(self) -> None:
         """Answer the registrations that are under way; bounded in time."""
         await asyncio.gather(*(client.drain() for client in tuple(self.clients)))
@@ -212,11 +238,13 @@ class ClientSession(Generic[RequestT]):
         "_gathered",
         "_heard",
         "_n_gathered",
+        "_proof",
         "_queries",
         "_querying",
         "_service",
         "_source",
         "_unanswered",
+        "_wanted",
         "_wire",
         "is_persisted",
         "rights",
@@ -232,7 +260,9 @@ class ClientSession(Generic[RequestT]):
         self._source = service.core.create_source(SourceType.CONNECTION)
         self.rights: Rights | None = None
         self.is_persisted = False
-        self._filter: Filter | None = None
+        self._proof: TokenHash | None = None
+        self._filter: Filter | None = None  # what it wanted, within its rights
+        self._wanted: Subscription
         # registrations of this turn that the core does not know of yet
         self._gathered: list[tuple[RequestT, Sequence[RegisterEvent]]] = []
         self._n_gathered = 0  # their events
@@ -247,7 +277,7 @@ class ClientSession(Generic[RequestT]):
     @property
     def is_answering(self) -> bool:
         """Whether it waits for an answer."""
-        return bool(self._unanswered or self._queries)
+        return bool(self._unanswered or self._queries or self._querying)
 
     # --- init ---------------------------------------------------------------------------
 
@@ -266,10 +296,12 @@ class ClientSession(Generic[RequestT]):
         """
         stream = self.stream
         stream.client = cut(name)
-        login = Login(name, token, peer_names(stream.ssl_object), stream.slot.address)
+        authenticator = self._service.authenticator
         accept = functools.partial(self._accept, subscriptions, server_id, persisted)
         try:
-            admitted = self._service.authenticator.authenticate(login)
+            names = authenticator.names_of(stream.ssl_object)
+            login = Login(name, token, names, stream.slot.address)
+            admitted = authenticator.authenticate(login)
         except DeclinedError as e:
             self._decline_later(e)
             return
@@ -285,6 +317,11 @@ class ClientSession(Generic[RequestT]):
         """Accept or decline a client whose token takes long to check; ends if it leaves."""
         try:
             admitted = await login
+            # the configuration may have changed meanwhile
+            rights = self._service.authenticator.readmit(
+                admitted.name, admitted.proof, self.stream.ssl_object
+            )
+            admitted = admitted._replace(rights=rights)
         except DeclinedError as e:
             self._decline_later(e)
         except Exception as e:
@@ -303,7 +340,8 @@ class ClientSession(Generic[RequestT]):
     ) -> None:
         service, stream = self._service, self.stream
         try:
-            subscription = admitted.rights.subscription.intersection(Subscription(subscriptions))
+            wanted = Subscription(subscriptions)
+            subscription = admitted.rights.subscription.intersection(wanted)
         except InvalidEventError as e:
             self.decline(str(e))
             return
@@ -312,15 +350,43 @@ class ClientSession(Generic[RequestT]):
             return
         stream.clear_first_deadline()
         stream.client = name = admitted.name
-        self.rights = admitted.rights
+        self.rights, self._proof = admitted.rights, admitted.proof
+        self._wanted = subscription if subscription == wanted else wanted  # usually one object
         self.is_persisted = persisted
         self._filter = Filter(subscription, server_id, persisted)
         service.clients.add(self)
         service.stats.clients += 1
         service.fanout.add(self, self._filter)
+        self._wire.use_rights(admitted.rights)
         self._wire.send_accepted(service.core.status)
         mlog.debug("client connected", extra=stream.log_extra)
         service.core.announce(self._source, name, is_connected=True)
+
+    def readmit(self) -> None:
+        """Go on with the rights of a new configuration, or close if it does not let the client in.
+
+        Registrations and queries that begin from now on have the new rights, notifications too. An
+        answer to a query that began before is sent only if it has them. An expired token does not
+        end the connection, but one that is no longer configured does.
+        """
+        if self._filter is None:
+            return
+        service, stream = self._service, self.stream
+        try:
+            rights = service.authenticator.readmit(
+                stream.client or "", self._proof, stream.ssl_object
+            )
+            subscription = rights.subscription.intersection(self._wanted)
+        except (DeclinedError, InvalidEventError) as e:
+            detail = e.cause if isinstance(e, DeclinedError) else str(e)
+            stream.close(CloseReason.REMOVED, detail=detail, level=logging.WARNING)
+            return
+        self.rights = rights
+        self._wire.use_rights(rights)
+        if subscription != self._filter.subscription:
+            service.fanout.remove(self, self._filter)
+            self._filter = self._filter._replace(subscription=subscription)
+            service.fanout.add(self, self._filter)
 
     def decline(self, reason: str, cause: str | None = None) -> None:
         """Close the connection of a client that cannot be accepted.
@@ -442,7 +508,10 @@ class ClientSession(Generic[RequestT]):
     async def register_large(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
         """As :meth:`register`, within what :meth:`take_in` does."""
         assert self.rights is not None
-        refusal = await self.rights.refusal_of_large(events)
+        rights = None
+        while rights is not self.rights:  # they may change meanwhile
+            rights = self.rights
+            refusal = await rights.refusal_of_large(events)
         if self.stream.close_reason is not None:
             return
         if refusal is not None:
@@ -643,17 +712,20 @@ class ClientSession(Generic[RequestT]):
         self, request: RequestT, params: QueryParams, holding: contextlib.ExitStack
     ) -> None:
         assert self.rights is not None
-        subscription = self.rights.subscription
-        result = await self._service.core.query(
-            params,
-            None if subscription.is_everything else subscription,
-            self.stream.client or "",
-            self._commits_to_find(),
-            holding,
-        )
-        steps = self._wire.encode_result(request, result)
-        del result  # it may be large
-        self._wire.send_result(request, await slices.run(steps))
+        subscription = None
+        while subscription != self.rights.subscription:  # they may change meanwhile
+            subscription = self.rights.subscription
+            result = await self._service.core.query(
+                params,
+                None if subscription.is_everything else subscription,
+                self.stream.client or "",
+                self._commits_to_find(),
+                holding,
+            )
+            steps = self._wire.encode_result(request, result)
+            del result  # it may be large
+            encoded = await slices.run(steps)
+        self._wire.send_result(request, encoded)
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""

@@ -111,7 +111,6 @@ class SessionCore(EventCore):
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
-        self._notifying = WorkQueue()
 
     @property
     def status(self) -> Status:

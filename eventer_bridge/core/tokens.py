@@ -166,6 +166,12 @@ def read_own(config: TokenConfig, key: str) -> str | None:
     return text
 
 
+def digest_of_own(config: TokenConfig) -> bytes | None:
+    """What tells whether the token that we present has changed; raises as :func:`read_own`."""
+    token = read_own(config, "token")
+    return None if token is None else sha256(token)
+
+
 def without_token(value: msgspec.Struct, hidden: str) -> str:
     """Representation of a structure with ``***`` for one of its fields."""
     fields = ", ".join(f"{name}={shown}" for name, shown in _fields(value, hidden))

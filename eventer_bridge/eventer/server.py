@@ -28,6 +28,7 @@ from eventer_bridge.core.client_session import (
     ClientSession,
     ObserveQueryCb,
 )
+from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.eventer import codec, encoding
@@ -118,6 +119,20 @@ class EventerServer(aio.Resource):
     def stats(self) -> ServerStats:
         """Counts of what was done so far."""
         return self._service.stats
+
+    async def reload(self, authenticator: Authenticator, tls: ssl.SSLContext | None) -> None:
+        """Go on with another configuration of clients and certificates.
+
+        New connections get the new context at once; see ``ClientService.reload``.
+
+        Args:
+            authenticator: lets clients in from now on.
+            tls: TLS context; None: the same as before, or none.
+        """
+        assert self._listener is not None
+        if tls is not None:
+            self._listener.use_tls(tls)
+        await self._service.reload(authenticator)
 
     async def _listen(
         self,
@@ -230,10 +245,12 @@ class _Client(chatter.Handler):
 
     # --- ClientWire ---------------------------------------------------------------------
 
+    def use_rights(self, rights: Rights) -> None:
+        """See ``ClientWire``."""
+        self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, rights.inline_bytes)
+
     def send_accepted(self, status: Status) -> None:
         """See ``ClientWire``."""
-        assert self._session.rights is not None
-        self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, self._session.rights.inline_bytes)
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 
     def send_declined(self, reason: str) -> None:

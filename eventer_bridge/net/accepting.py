@@ -122,6 +122,11 @@ class Acceptor(aio.Resource):
         """TCP port in use."""
         return self._port
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Replace the TLS context, for handshakes that begin from now on."""
+        assert self._tls_arguments
+        self._tls_arguments = {**self._tls_arguments, "ssl": tls}
+
     def stop(self) -> None:
         """Stop accepting at once, and close."""
         for listener in self._listeners:

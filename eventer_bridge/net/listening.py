@@ -86,6 +86,10 @@ class StreamListener(aio.Resource, Generic[StreamT]):
         """Connections that still exist."""
         return frozenset(self._streams)
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Replace the TLS context, for new connections."""
+        self._acceptor.use_tls(tls)
+
     async def stop_accepting(self) -> None:
         """Accept no new connections; existing ones continue."""
         self._acceptor.stop()

@@ -26,6 +26,7 @@ class CloseReason(enum.StrEnum):
     QUERY_FAILED = "query failed"
     OUTCOME_UNKNOWN = "outcome unknown"
     ANOTHER_HISTORY = "another history"
+    REMOVED = "removed from the configuration"
 
 
 class RefusedSlot(enum.StrEnum):

@@ -118,6 +118,7 @@ class Bridge(aio.Resource):
 
     Attributes:
         stats: counters.
+        max_event_types: see :class:`BridgeSettings`; may be changed.
     """
 
     def __init__(self, core: EventCore, settings: BridgeSettings, observe_times: TimesCb) -> None:
@@ -126,7 +127,7 @@ class Bridge(aio.Resource):
         self._settings = settings
         self._observe_times = observe_times
         self._source = core.create_source(SourceType.CONNECTION)
-        self._quota = TypeQuota("RSB", settings.max_event_types)
+        self.max_event_types = settings.max_event_types
         self._informers = [Informer(scope) for scope in settings.scopes_out]
         self._routes: BoundedCache[EventType, _Route | None] = BoundedCache()
         self._seen: dict[RsbEventId, None] = {}
@@ -207,7 +208,8 @@ class Bridge(aio.Resource):
 
     def _register(self, events: Sequence[RegisterEvent]) -> None:
         try:
-            session = self._core.register(self._source, events, self._quota)
+            quota = TypeQuota("RSB", self.max_event_types)
+            session = self._core.register(self._source, events, quota)
         except EventerBridgeError as e:
             self._on_refused(events, e)
         else:

@@ -18,6 +18,7 @@ from eventer_bridge.net import descriptors
 from mariner.cli.run import report
 from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.gateway import config, config_audit, gateway, logs, memory
+from mariner.gateway.reloading import Reloader
 from mariner.gateway.stopping import Stopper, block_signals
 
 mlog = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def check(path: Path) -> None:
     " above.",
 )
 def serve(*, path: Path, accept_loss: bool) -> None:
-    """Run the gateway until SIGTERM or SIGINT.
+    """Run the gateway until SIGTERM or SIGINT. SIGHUP reloads, as `mariner reload` does.
 
     Exit code 0: stopped by a signal, with everything it accepted on disk; 1: it could not
     start, or failed and stopped in order (the log says why); 2: the configuration cannot be
@@ -84,18 +85,18 @@ def serve(*, path: Path, accept_loss: bool) -> None:
     if conf.http is not None:
         import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
     memory.freeze()
-    failure, code = _run(conf, accept_loss=accept_loss)
+    failure, code = _run(path, conf, accept_loss=accept_loss)
     if not logs.close():
         os._exit(code)  # standard error is stuck: there is nothing to wait for
     if failure is not None:
         _fail(failure, code)
 
 
-def _run(conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, int]:
+def _run(path: Path, conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, int]:
     """Run the gateway; returns the error, if any, and the exit code."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failed = _Process(conf, runner.get_loop(), accept_loss=accept_loss).run()
+            failed = _Process(path, conf, runner.get_loop(), accept_loss=accept_loss).run()
     except ConfigurationError as e:
         return str(e), 2
     except StoreLossError as e:
@@ -109,14 +110,21 @@ class _Process:
     """A gateway, from its start until a signal stops it or it fails."""
 
     def __init__(
-        self, conf: config.GatewayConfig, loop: asyncio.AbstractEventLoop, *, accept_loss: bool
+        self,
+        path: Path,
+        conf: config.GatewayConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        accept_loss: bool,
     ) -> None:
+        self._path = path
         self._conf = conf
         self._accept_loss = accept_loss
         self._loop = loop
         self._asked_to_stop = asyncio.Event()
+        self._asked_to_reload = asyncio.Event()
         self._gateway: gateway.Gateway | None = None
-        self._stopper = Stopper(self._ask_to_stop, self._waits_for)
+        self._stopper = Stopper(self._ask_to_stop, self._waits_for, self._ask_to_reload)
 
     def run(self) -> str | None:
         """Run it; returns what failed, if anything."""
@@ -136,16 +144,33 @@ class _Process:
         # with the event types of a large store, the first collection takes long
         gc.collect()
         try:
+            reloader = Reloader(self._path, running)
             _print_check(self._conf, running)
+            reloading = asyncio.ensure_future(self._reload_when_asked(reloader))
             stopping = asyncio.ensure_future(self._asked_to_stop.wait())
             closing = asyncio.ensure_future(running.wait_closing())
             await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             closing.cancel()
+            reloading.cancel()
         finally:
             self._stopper.stop()  # starts the deadline
             await aio.uncancellable(running.async_close())
         return running.failed or self._stopper.failure
+
+    async def _reload_when_asked(self, reloader: Reloader) -> None:
+        while True:
+            await self._asked_to_reload.wait()
+            self._asked_to_reload.clear()
+            try:
+                await reloader.reload()
+            except EventerBridgeError:
+                pass  # the log says why
+            except Exception:
+                mlog.exception("configuration not reloaded")
+
+    def _ask_to_reload(self) -> None:
+        self._loop.call_soon_threadsafe(self._asked_to_reload.set)
 
     def _ask_to_stop(self) -> None:
         self._loop.call_soon_threadsafe(self._asked_to_stop.set)

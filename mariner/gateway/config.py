@@ -27,6 +27,7 @@ from referencing import Registry, Resource
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
+from eventer_bridge.control.sockets import SOCKET
 from eventer_bridge.core import tokens
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig, TokenSource, without_token
@@ -178,7 +179,8 @@ class HttpConfig(msgspec.Struct, frozen=True):
 class GatewayConfig(msgspec.Struct, frozen=True):
     """A whole configuration; it has either ``event_core`` or ``eventer``.
 
-    ``log`` is for ``logging.config.dictConfig``.
+    ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
+    besides the one that a store has.
     """
 
     name: str
@@ -188,6 +190,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     eventer: RemoteConfig | None = None
     schemas: tuple[dict[str, Any], ...] = ()
     http: HttpConfig | None = None
+    control: Path | None = None
     log: dict[str, Any] | None = None
 
 
@@ -197,10 +200,32 @@ def load(path: Path) -> GatewayConfig:
     Raises:
         ConfigurationError: it cannot be read, or is wrong.
     """
+    return parse(_with_moments_as_texts(_decode(path)), str(path))
+
+
+def control_socket(path: Path) -> Path | None:
+    """The socket of the gateway that a file configures, even if it is wrong otherwise.
+
+    Returns:
+        ``control`` or, without it, the socket of the store; None: there is neither.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    data = _decode(path)
+    match data:
+        case {"control": str(socket)}:
+            return Path(socket)
+        case {"event_core": {"backend": {"path": str(store)}}}:
+            return Path(store) / SOCKET
+    return None
+
+
+def _decode(path: Path) -> Any:
     if path.suffix not in _ENDINGS:
         raise ConfigurationError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}")
     try:
-        data = hat_json.decode_file(path)
+        return hat_json.decode_file(path)
     except OSError as e:
         raise ConfigurationError(f"{path}: {e.strerror}") from e
     except ValueError as e:  # JSON, TOML and UTF-8 errors, which name line and column
@@ -212,7 +237,6 @@ def load(path: Path) -> GatewayConfig:
         raise ConfigurationError(f"{path}: {place}{problem}") from e
     except yaml.YAMLError as e:
         raise ConfigurationError(f"{path}: {_without_quotes(str(e))}") from e
-    return parse(_with_moments_as_texts(data), str(path))
 
 
 def parse(data: Any, where: str) -> GatewayConfig:

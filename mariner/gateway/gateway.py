@@ -7,21 +7,22 @@ accepted, everything accepted is answered and durable. Then the parts are closed
 
 import asyncio
 import logging
-import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hat import aio
 
 from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.control import server as control_server
+from eventer_bridge.control.server import ControlServer
 from eventer_bridge.core import engine, tokens
-from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import SteadyClock
 from eventer_bridge.core.conditions import Conditions
-from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.scrypt_checks import ScryptChecks
+from eventer_bridge.errors import ControlError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.net import Admission, descriptors
@@ -31,7 +32,7 @@ from eventer_bridge.remote.relay import RelayCore
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import remotes
+from mariner.gateway import access, changes, remotes
 from mariner.gateway.config import (
     BackendConfig,
     CoreConfig,
@@ -42,10 +43,7 @@ from mariner.gateway.config import (
     RemoteConfig,
     RocksDbConfig,
     RsbConfig,
-    TlsConfig,
-    server_context,
 )
-from mariner.gateway.expiries import expiries
 from mariner.gateway.metrics import (
     ExpiryCollector,
     GatewayCollector,
@@ -59,6 +57,8 @@ if TYPE_CHECKING:
     from mariner.gateway.http import HttpServer
 
 mlog = logging.getLogger(__name__)
+
+_EVENTER: Final = "event_core.eventer_server"
 
 
 async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gateway":
@@ -83,6 +83,22 @@ async def create(config: GatewayConfig, *, accept_loss: bool = False) -> "Gatewa
     return gateway
 
 
+class Prepared(NamedTuple):
+    """Another configuration of a running gateway, ready to be used.
+
+    Attributes:
+        config: what will run.
+        access: made of it.
+        changed: keys of what differs from what runs now.
+        needs_restart: keys of what differs and will not run.
+    """
+
+    config: GatewayConfig
+    access: access.Access
+    changed: list[str]
+    needs_restart: list[str]
+
+
 class Gateway(aio.Resource):
     """See the module. Made by :func:`create`.
 
@@ -100,9 +116,10 @@ class Gateway(aio.Resource):
         self._failed_part: str | None = None
         self._descriptors = descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
-        self._schemas = PayloadSchemas(config.schemas)
         self._checks = ScryptChecks()
-        self._expiries = expiries(config)
+        self._access = access.ext_create(config, self._checks)
+        self._connectors: dict[str, remotes.Connector] = {}
+        self._control: ControlServer | None = None
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
@@ -128,11 +145,76 @@ class Gateway(aio.Resource):
         """The part that closing waits for now; may be read on any thread."""
         return self._waits_for
 
+    @property
+    def config(self) -> GatewayConfig:
+        """The configuration in use."""
+        return self._config
+
+    @property
+    def controls(self) -> list[ControlServer]:
+        """Where requests of operators are answered."""
+        of_store = self._backend.control if isinstance(self._backend, RocksDbBackend) else None
+        return [i for i in (of_store, self._control) if i is not None]
+
+    async def prepare(self, wanted: GatewayConfig) -> "Prepared":
+        """Read and check everything that another configuration replaces; replaces nothing.
+
+        Raises:
+            ConfigurationError: it cannot be used.
+        """
+        config = changes.taken_on(self._config, wanted)
+        before = (self._config, self._access)
+        made = await asyncio.to_thread(access.ext_create, config, self._checks, before)
+        changed = set(changes.differences(self._config, config))
+        contents = self._access.contents
+        changed |= {i for i in made.contents if i in contents and contents[i] != made.contents[i]}
+        needs_restart = sorted(changes.differences(config, wanted))
+        return Prepared(config, made, sorted(changed), needs_restart)
+
+    async def use(self, prepared: "Prepared") -> None:
+        """Replace what was prepared, last; nothing else may be prepared meanwhile.
+
+        New connections have the new certificates and clients at once; see ``ClientService.reload``
+        for those that are there. Remote servers get the new token or certificate when they are
+        connected to the next time.
+
+        Raises:
+            ControlError: the gateway is stopping.
+        """
+        if not self.is_open:
+            raise ControlError("the gateway is stopping")
+        before, self._config = self._config, prepared.config
+        schemas, self._access = self._access.schemas, prepared.access
+        made = self._access
+        for key, connector in self._connectors.items():
+            connector.connect = made.connects[key]
+        if self.rsb is not None and (core := self._config.event_core) and core.rsb is not None:
+            self.rsb.max_event_types = core.rsb.max_event_types
+        servers = {"mariner": self.mariner, _EVENTER: self.eventer_server}
+        for key, listener in servers.items():
+            if listener is not None:
+                await listener.reload(made.authenticators[key], made.contexts.get(key))
+        if schemas is not made.schemas:
+            await schemas.async_close()  # checks under way are repeated with the new ones
+        await self._retain(before)
+
+    async def _retain(self, before: GatewayConfig) -> None:
+        if self._config.event_core is None or before.event_core is None:
+            return
+        backend = self._config.event_core.backend
+        if isinstance(backend, DummyConfig) or backend == before.event_core.backend:
+            return
+        if isinstance(self._backend, RocksDbBackend | memory.MemoryBackend):
+            await self._backend.retain(backend.retention)
+
+    def _connector(self, key: str) -> remotes.Connector:
+        found = self._connectors[key] = remotes.Connector(self._access.connects[key])
+        return found
+
     async def _start(self) -> None:
         config = self._config
         self._log_limits()
         metrics = Metrics()
-        tls_context = _tls_context(config.mariner.tls)
         if config.eventer is not None:
             self.core = self._relay(config.eventer)
         else:
@@ -141,10 +223,10 @@ class Gateway(aio.Resource):
         core = self.core
         self.mariner = await server.listen(
             core,
-            Authenticator(config.clients, self._schemas, self._checks),
+            self._access.authenticators["mariner"],
             config.mariner.host,
             config.mariner.port,
-            tls_context=tls_context,
+            tls_context=self._access.contexts.get("mariner"),
             admission=self._admission,
             observe_query=metrics.observe_query,
         )
@@ -161,7 +243,7 @@ class Gateway(aio.Resource):
             )
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
-        metrics.registry.register(ExpiryCollector(lambda: self._expiries))
+        metrics.registry.register(ExpiryCollector(lambda: self._access.expiries))
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
 
@@ -174,6 +256,12 @@ class Gateway(aio.Resource):
                 stats=http_stats,
             )
             self._own(self.http, "http server")
+        if config.control is not None:
+            try:
+                self._control = await control_server.listen(config.control)
+            except OSError as e:
+                raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
+            self._own(self._control, "control socket")
 
     def _log_limits(self) -> None:
         found = self._descriptors
@@ -186,8 +274,7 @@ class Gateway(aio.Resource):
         mlog.log(level, "limit of open files", extra=extra)
 
     def _relay(self, remote: RemoteConfig) -> RelayCore:
-        connect = remotes.connector("eventer", remote, f"mariner/{self._config.name}")
-        core = relay.create(f"{remote.host}:{remote.port}", connect)
+        core = relay.create(f"{remote.host}:{remote.port}", self._connector("eventer"))
         self._own(core, "relay")
         return core
 
@@ -203,9 +290,8 @@ class Gateway(aio.Resource):
         if config.monitor is None:
             await core.start()
         for index, remote in enumerate(config.replication):
-            key = f"event_core.replication[{index}]"
-            connect = remotes.connector(key, remote, f"event/{config.server_id}")
-            part = replication.create(core, remote.server_id, connect)
+            connector = self._connector(f"event_core.replication[{index}]")
+            part = replication.create(core, remote.server_id, connector)
             self._own(part, f"replication of server {remote.server_id}")
             self._replications.append(part)
         if config.eventer_server is not None:
@@ -239,16 +325,11 @@ class Gateway(aio.Resource):
     async def _listen(
         self, core: EventCore, config: EventerServerConfig, metrics: Metrics
     ) -> EventerServer:
-        authenticator: Authenticator
-        if config.clients is None:
-            authenticator = OneForAll(config.token, config.max_event_types, self._checks)
-        else:
-            authenticator = Authenticator(config.clients, self._schemas, self._checks)
         return await eventer_server.listen(
             core,
             chatter.Address(config.host, config.port, config.tls is not None),
-            authenticator,
-            tls=_tls_context(config.tls),
+            self._access.authenticators[_EVENTER],
+            tls=self._access.contexts.get(_EVENTER),
             admission=self._admission,
             observe_query=metrics.observe_query,
         )
@@ -298,7 +379,7 @@ class Gateway(aio.Resource):
             self._waits_for = name
             await part.async_close()
         self._waits_for = "schema checks"
-        await self._schemas.async_close()
+        await self._access.schemas.async_close()
         self._waits_for = "token checks"
         await self._checks.async_close()
         self._waits_for = "threads"
@@ -320,9 +401,3 @@ async def _create_backend(
                 clock=SteadyClock(),
                 accept_loss_of=accept_loss_of,
             )
-
-
-def _tls_context(config: TlsConfig | None) -> ssl.SSLContext | None:
-    if config is None:
-        return None
-    return server_context(config)

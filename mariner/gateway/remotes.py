@@ -1,6 +1,8 @@
 """Connects to the remote Event Servers of the configuration."""
 
 import functools
+from collections.abc import Awaitable
+from typing import Any
 
 from eventer_bridge import chatter, tls
 from eventer_bridge.core import tokens
@@ -8,7 +10,25 @@ from eventer_bridge.eventer import client
 from mariner.gateway.config import RemoteConfig
 
 
-def connector(key: str, remote: RemoteConfig, client_name: str) -> client.ConnectCb:
+class Connector:
+    """Connects to a remote server, as the configuration in use says (``client.ConnectCb``).
+
+    Args:
+        connect: see :attr:`connect`.
+
+    Attributes:
+        connect: made by :func:`connect_to`; may be replaced, for the next connection.
+    """
+
+    def __init__(self, connect: client.ConnectCb) -> None:
+        self.connect = connect
+
+    def __call__(self, **arguments: Any) -> Awaitable[client.EventerClient]:
+        """See ``client.ConnectCb``."""
+        return self.connect(**arguments)
+
+
+def connect_to(key: str, remote: RemoteConfig, client_name: str) -> client.ConnectCb:
     """A function that connects to a remote server.
 
     Args:

@@ -3,7 +3,8 @@
 A thread of its own takes SIGTERM and SIGINT, so that neither a busy event loop nor a thread
 blocked by the disk can delay them. It has the loop stop the gateway in order. If the process is
 still there ``limits.MAX_STOP_S`` later, the thread logs what it waits for and ends it with
-:data:`EXIT_STUCK`. Everything acknowledged is on disk even then.
+:data:`EXIT_STUCK`. Everything acknowledged is on disk even then. SIGHUP, which it takes as well,
+ends nothing: it requests a reload.
 
 A thread that dies of an uncaught exception is a failure of the process: it stops in the same way,
 so that a supervisor restarts it, rather than continue without a part of itself.
@@ -30,7 +31,7 @@ mlog = logging.getLogger(__name__)
 EXIT_STUCK: Final = 3
 """Exit code of a process that did not stop in time."""
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def block_signals() -> None:
@@ -47,15 +48,22 @@ class Stopper:
     Args:
         on_stop: requests an orderly stop. Called once, not on the loop's thread.
         waits_for: what an orderly stop is waiting for now, for the log.
+        on_hangup: requests a reload, at each SIGHUP. Called as ``on_stop``.
 
     Attributes:
         failure: why the process stops; None: a signal from outside requested it.
     """
 
-    def __init__(self, on_stop: Callable[[], None], waits_for: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        on_stop: Callable[[], None],
+        waits_for: Callable[[], str],
+        on_hangup: Callable[[], None] = lambda: None,
+    ) -> None:
         self.failure: str | None = None
         self._on_stop = on_stop
         self._waits_for = waits_for
+        self._on_hangup = on_hangup
         threading.excepthook = self._on_thread_died
         threading.Thread(target=self._run, name="stopper", daemon=True).start()
 
@@ -69,8 +77,9 @@ class Stopper:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _run(self) -> None:
-        signal.sigwait(_SIGNALS)
         with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending already
+            while signal.sigwait(_SIGNALS) == signal.SIGHUP:
+                self._on_hangup()
             self._on_stop()
         time.sleep(limits.MAX_STOP_S)  # normally the process ends first, and this thread with it
         self._give_up()

@@ -18,6 +18,7 @@ from typing import Any, Final
 from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.core.client_session import ClientService, ClientSession
+from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError
 from eventer_bridge.excerpts import cut
@@ -163,12 +164,12 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     # --- ClientWire ---------------------------------------------------------------------
 
+    def use_rights(self, rights: Rights) -> None:
+        """See ``ClientWire``."""
+        self._protocol.large_bytes = min(limits.LARGE_FRAME_BYTES, rights.inline_bytes)
+
     def send_accepted(self, status: Status) -> None:
         """See ``ClientWire``."""
-        assert self._session.rights is not None
-        self._protocol.large_bytes = min(
-            limits.LARGE_FRAME_BYTES, self._session.rights.inline_bytes
-        )
         self._is_operational = status is Status.OPERATIONAL
         self.write(self._protocol.send(InitRes(True, status=status)))
 

@@ -89,6 +89,20 @@ class MarinerServer(aio.Resource):
         """Counters."""
         return self._service.stats
 
+    async def reload(self, authenticator: Authenticator, tls: ssl.SSLContext | None) -> None:
+        """Go on with another configuration of clients and certificates.
+
+        New connections get the new context at once; see ``ClientService.reload``.
+
+        Args:
+            authenticator: lets clients in from now on.
+            tls: TLS context; None: the same as before, or none.
+        """
+        assert self._listener is not None
+        if tls is not None:
+            self._listener.use_tls(tls)
+        await self._service.reload(authenticator)
+
     async def _listen(
         self,
         host: str,

@@ -41,6 +41,7 @@ async def gateway(
     schemas: Sequence[Mapping[str, Any]] = (),
     remote: dict[str, Any] | None = None,
     store: Path | None = None,
+    control: Path | None = None,
     port: int = 0,
     arguments: Sequence[str] = (),
     wrapper: Sequence[str] = (),
@@ -60,11 +61,11 @@ async def gateway(
         tls: ``mariner.tls`` of the configuration.
         backend: which store.
         http: also serve health and metrics.
-        modules: ``event_core.modules`` of the configuration.
+        modules, schemas: ``event_core.modules`` and ``schemas`` of the configuration.
         core: what is different in ``event_core`` of the configuration.
-        schemas: ``schemas`` of the configuration.
         remote: ``eventer`` of the configuration, in place of ``event_core``.
         store: where the store is, if not in ``directory``.
+        control: ``control`` of the configuration.
         port: where it listens: the port of a gateway that ended, for those who wait for it.
         arguments: of ``serve``, besides ``--conf``.
         wrapper, environment, is_fresh: see ``process.child``.
@@ -73,7 +74,7 @@ async def gateway(
     Raises:
         ChildError: it did not start, or did not end with exit code 0.
     """
-    conf = _conf(clients, tls, port, http=http, schemas=schemas)
+    conf = _conf(clients, tls, port, http=http, schemas=schemas, control=control)
     if remote is None:
         conf["event_core"] = {
             "server_id": 1,
@@ -107,6 +108,7 @@ def _conf(
     *,
     http: bool,
     schemas: Sequence[Mapping[str, Any]],
+    control: Path | None,
 ) -> dict[str, Any]:
     conf: dict[str, Any] = {
         "type": "mariner",
@@ -117,6 +119,8 @@ def _conf(
     }
     if tls is not None:
         conf["mariner"]["tls"] = tls
+    if control is not None:
+        conf["control"] = str(control)
     if http:
         conf["http"] = {"host": HOST, "port": 0}
     return conf

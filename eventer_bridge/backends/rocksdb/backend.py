@@ -22,6 +22,7 @@ from eventer_bridge.backends.rocksdb.opening import (
     Opened,
     ext_open,
 )
+from eventer_bridge.control.server import ControlServer
 from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
@@ -86,7 +87,7 @@ class RocksDbBackend(GroupCommit):
         super().__init__(opened, on_commit, rules, clock)
         self._history_id = self._store.history_id() or ""
         self._stats = StoreStats(0, 0, 0)
-        self._control: control.ControlServer | None = None
+        self._control: control.StoreControl | None = None
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     def stats(self) -> StoreStats:
@@ -130,6 +131,11 @@ class RocksDbBackend(GroupCommit):
         if not self._async_group.is_open:
             raise self._closed()
         return await self._queries.run(params, subscription, client, holding)
+
+    @property
+    def control(self) -> ControlServer | None:
+        """Answers requests of operators; None: the file system has no sockets."""
+        return self._control
 
     @property
     def query_turns(self) -> int:

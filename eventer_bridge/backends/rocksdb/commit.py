@@ -32,14 +32,25 @@ class Commit:
         n_events: number of events among them.
         sessions: keys of their sessions.
         tally: events and bytes of those retention rules that are counted.
+        is_closed: whether no more events may join it.
     """
 
-    __slots__ = ("batch", "before", "is_written", "latest", "n_events", "sessions", "tally")
+    __slots__ = (
+        "batch",
+        "before",
+        "is_closed",
+        "is_written",
+        "latest",
+        "n_events",
+        "sessions",
+        "tally",
+    )
 
     def __init__(self, n_events: int = 0) -> None:
         self.batch = WriteBatch(raw_mode=True)
         self.before: deque[WriteBatch] = deque()
         self.is_written = False
+        self.is_closed = False
         self.latest: dict[TypeId, Row] = {}
         self.n_events = n_events
         self.sessions: set[bytes] = set()
@@ -52,9 +63,12 @@ class Commit:
 
     def has_room(self, n_events: int) -> bool:
         """Whether so many events may join those that gathered in it."""
-        return not self.n_events or (
-            self.n_events + n_events <= limits.MAX_GROUP_EVENTS
-            and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
+        return not self.is_closed and (
+            not self.n_events
+            or (
+                self.n_events + n_events <= limits.MAX_GROUP_EVENTS
+                and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
+            )
         )
 
     def cut(self) -> None:

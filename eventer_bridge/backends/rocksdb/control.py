@@ -1,46 +1,32 @@
-"""Requesting a checkpoint from the process that has a store open, through a unix socket.
+"""Checkpoints of a store that a process has open, requested from it (``eventer_bridge.control``).
 
-That process listens on ``control.sock`` in the store's directory, to which only its own user (and
-root) can connect. A connection is one request and one response, each a line of JSON::
-
-    {"checkpoint": "/absolute/path"}   →   {"error": null}  or  {"error": "why not"}
-
-:class:`ControlServer` belongs to the event loop; a thread of its own creates the checkpoints, one
-after the other. :func:`checkpoint` is the client; it blocks.
+That process listens on ``control.sock`` in the store's directory. A thread of its own creates the
+checkpoints, one after the other. :func:`checkpoint` and :func:`open_read_only` are the clients;
+they block.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
-import os
 import shutil
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any
 
-import msgspec
 from hat import aio
 
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import database, directories
 from eventer_bridge.backends.rocksdb.checkpoint import ext_checkpoint, scratch_path
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.errors import EventerBridgeError, StorageError
+from eventer_bridge.control import client
+from eventer_bridge.control.server import ControlServer
+from eventer_bridge.control.sockets import SOCKET
+from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
-
-SOCKET: Final = "control.sock"
-
-
-class _Request(msgspec.Struct, forbid_unknown_fields=True):
-    checkpoint: str
-
-
-class _Response(msgspec.Struct):
-    error: str | None
 
 
 def checkpoint(store_path: Path, target: Path) -> None:
@@ -125,71 +111,34 @@ def is_served(store_path: Path) -> bool:
         StorageError: this process may not connect to it.
     """
     try:
-        with _connect(store_path):
-            return True
-    except (FileNotFoundError, ConnectionRefusedError):
-        return False
-    except OSError as e:
-        raise StorageError(f"{store_path / SOCKET}: cannot connect: {e.strerror or e}") from e
+        return client.is_served(store_path / SOCKET)
+    except ControlError as e:
+        raise StorageError(str(e)) from e
 
 
 def _request_checkpoint(store_path: Path, target: Path) -> None:
     what = f"{store_path}: the process that has the event store open"
+    timeout_s = limits.CHECKPOINT_TIMEOUT_S
     try:
-        with _connect(store_path) as peer, peer.makefile("rb") as lines:
-            # a stuck process must not block its operator for ever
-            peer.settimeout(limits.CHECKPOINT_TIMEOUT_S)
-            peer.sendall(msgspec.json.encode(_Request(str(target))) + b"\n")
-            line = lines.readline(limits.MAX_CONTROL_LINE_BYTES)
-        response = msgspec.json.decode(line, type=_Response)
-    except TimeoutError:
-        raise StorageError(f"{what} did not answer") from None
-    except OSError as e:
-        raise StorageError(f"{what} cannot be reached: {e.strerror}") from e
-    except UnicodeEncodeError:
-        raise StorageError(f"{str(target)!a}: not Unicode text") from None
-    except msgspec.DecodeError:
-        raise StorageError(f"{what} closed the connection without an answer") from None
-    if response.error is not None:
-        raise StorageError(response.error)
+        client.request(
+            store_path / SOCKET, "checkpoint", str(target), what=what, timeout_s=timeout_s
+        )
+    except ControlError as e:
+        raise StorageError(str(e)) from e
 
 
-@contextlib.contextmanager
-def _connect(store_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as peer, _short_path(store_path) as path:
-        peer.settimeout(limits.CONTROL_TIMEOUT_S)
-        peer.connect(path)
-        yield peer
-
-
-@contextlib.contextmanager
-def _short_path(store_path: Path) -> Iterator[str]:
-    """A short path of the socket: the address of a unix socket has at most 108 bytes."""
-    descriptor = os.open(store_path, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
-
-
-async def listen(store: Store) -> "ControlServer | None":
+async def listen(store: Store) -> "StoreControl | None":
     """Listen for requests about an open store.
 
     Returns:
         The server; None: the file system has no sockets (the log says so).
     """
-    peer = socket.socket(socket.AF_UNIX)
+    # the store is locked by this process: an existing socket is left over
+    server = StoreControl(store)
     try:
-        with _short_path(store.path) as path:
-            # the store is locked by this process: an existing socket is left over
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108  # not a path that Path could keep
-            peer.bind(path)
-            os.chmod(path, 0o600)  # noqa: PTH101  # nobody can connect before it listens
-        server = ControlServer(store)
-        await server._start(peer)
+        await server.start()
     except OSError as e:
-        peer.close()
+        await aio.uncancellable(server.async_close())
         mlog.warning(
             "event store takes no requests: no backup while it is open",
             extra={"path": str(store.path / SOCKET), "reason": str(e)},
@@ -198,71 +147,30 @@ async def listen(store: Store) -> "ControlServer | None":
     return server
 
 
-class ControlServer(aio.Resource):
+class StoreControl(ControlServer):
     """See the module. Created by :func:`listen`; closing it cancels a running checkpoint."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__(store.path / SOCKET)
         self._store = store
-        self._n_connections = 0
         self._thread = ThreadPoolExecutor(1, "store-checkpoint")
-        self._async_group = aio.Group()
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the server's tasks."""
-        return self._async_group
-
-    async def _start(self, peer: socket.socket) -> None:
-        server = await asyncio.start_unix_server(
-            self._on_connection, sock=peer, limit=limits.MAX_CONTROL_LINE_BYTES
-        )
-        self.async_group.spawn(aio.call_on_cancel, self._stop, server)
+        self.handle("checkpoint", self._checkpoint)
 
     async def _stop(self, server: asyncio.Server) -> None:
-        server.close()
-        with contextlib.suppress(OSError):
-            (self._store.path / SOCKET).unlink()
+        await super()._stop(server)
         # waits for a running checkpoint, which checks at intervals whether this is open
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
 
-    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_open:
-            self.async_group.spawn(self._serve, reader, writer)
-        else:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._n_connections += 1
-        try:
-            error = await self._answer(reader)
-            writer.write(msgspec.json.encode(_Response(error)) + b"\n")
-            async with asyncio.timeout(limits.CONTROL_TIMEOUT_S):
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client left, or sent no request
-        finally:
-            self._n_connections -= 1
-            writer.close()
-
-    async def _answer(self, reader: asyncio.StreamReader) -> str | None:
-        try:
-            async with asyncio.timeout(limits.CONTROL_TIMEOUT_S):
-                line = await reader.readuntil(b"\n")
-            request = msgspec.json.decode(line, type=_Request)
-        except asyncio.LimitOverrunError:
-            return f"a request of more than {limits.MAX_CONTROL_LINE_BYTES} bytes"
-        except (msgspec.DecodeError, UnicodeDecodeError) as e:
-            return f"not a request: {e}"
-        if self._n_connections > limits.MAX_CONTROL_CONNECTIONS:
-            return "too many requests at a time"
-        target = Path(request.checkpoint)
+    async def _checkpoint(self, argument: Any) -> None:
+        if not isinstance(argument, str):
+            raise StorageError("checkpoint: expected a path")
+        target = Path(argument)
         create = functools.partial(ext_checkpoint, self._store, target, lambda: not self.is_open)
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, create)
-        except EventerBridgeError as e:
-            return str(e)
+        except EventerBridgeError:
+            raise
         except Exception as e:  # the client gets any error
             mlog.exception("checkpoint failed", extra={"path": str(target)})
-            return f"{target}: the checkpoint failed: {e}"
+            raise StorageError(f"{target}: the checkpoint failed: {e}") from e
         mlog.info("checkpoint made", extra={"path": str(target)})
-        return None

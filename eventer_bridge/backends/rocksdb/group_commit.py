@@ -145,6 +145,7 @@ class GroupCommit(Backend):
         self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
         self._thread.start()
         self._retention = self._start_retention()
+        self._uncounted: Group | None = None  # the last one that a new retention does not count
         self._async_group = aio.Group()
 
     @property
@@ -335,10 +336,38 @@ class GroupCommit(Backend):
         self._groups.append(group)
         return group
 
-    def _start_retention(self) -> Retention | None:
+    async def retain(self, rules: Sequence[RetentionRule]) -> None:
+        """Go on with other retention rules; counts the stored events anew, in the background.
+
+        Args:
+            rules: how long events are kept (see ``backends.retention``).
+        """
+        self._rules = rules
+        before = self._retention
+        if before is not None:
+            await asyncio.to_thread(before.ext_close)
+        if self._retention is not before or not self.is_open or self._failure is not None:
+            return  # the store was opened again, or will be
+        if not self._groups:
+            self._retention = self._start_retention()
+            return
+        # what is staged so far is counted when all of it is stored, the rest by its commits
+        self._retention = self._make_retention()
+        self._uncounted = self._groups[-1]
+        for group in self._groups:
+            group.commit.is_closed = True
+
+    def _make_retention(self) -> Retention | None:
         if not self._rules:
+            self._store.counted = {}
             return None
         return Retention(self._store, self._types, self._rules, self._clock, self._ext_delete)
+
+    def _start_retention(self) -> Retention | None:
+        retention = self._make_retention()
+        if retention is not None:
+            retention.start()
+        return retention
 
     def _ext_delete(self, deletion: Deletion) -> bool:
         return asyncio.run_coroutine_threadsafe(self._delete(deletion), self._loop).result()
@@ -426,20 +455,31 @@ class GroupCommit(Backend):
         del self._groups[0]
         self._is_committing = False
         self._store.undecided = frozenset()
+        if self._retention is not None and not group.commit.is_closed:
+            self._retention.on_commit(group.commit)
+        if group is self._uncounted:
+            self._uncounted = None
+            self._count_stored()
         seconds = time.perf_counter() - self._started_s
         if self._groups:
             self._commit_grown(0, self._started_s + seconds + limits.MAX_GATHERING_S)
         self._latest.update(group.commit.latest.items())
-        if self._retention is not None:
-            self._retention.on_commit(group.commit)
         if not group.future.done():
             group.future.set_result(None)
         if self._on_commit:
             self._on_commit.events(group.commit.n_events)
             self._on_commit.seconds(seconds)
 
+    def _count_stored(self) -> None:
+        if self._retention is not None:
+            try:
+                self._retention.start()
+            except (StorageError, RuntimeError) as e:  # RuntimeError: no more threads
+                mlog.error("retention does not start", extra={"reason": str(e)})
+
     def _fail_groups(self, error: StorageError) -> None:
         """Nothing can be stored: fail all commits that are waited for."""
+        self._uncounted = None
         self._set_failure(str(error))
         for unsaved in self._groups:
             if unsaved.future.done():

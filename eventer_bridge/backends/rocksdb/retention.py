@@ -69,8 +69,9 @@ class _Step(NamedTuple):
 class Retention:
     """See the module.
 
-    Created on the loop's thread before the first commit is staged; new types and commits are
-    reported to it there. It ends before the store is closed or reopened; then a new one is created.
+    Created on the loop's thread; new types, and the commits of events that are staged from then on,
+    are reported to it there. It is started when all events staged before are durable, and ends
+    before the store is closed or reopened; then a new one is created.
 
     Args:
         store: the store.
@@ -104,23 +105,33 @@ class Retention:
         store.counted = self._counted
         self._using = contextlib.ExitStack()
         self._before: Snapshot | None = None
-        if any(rule.is_counted for rule in rules):
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to count and delete.
+
+        Raises:
+            StorageError: the store is being opened again.
+            RuntimeError: there are no more threads.
+        """
+        if any(share.rule.is_counted for share in self._shares.all):
             # events that are committed from now on are counted by their commit
-            self._using.enter_context(store.in_use())
-            self._before = store.snapshot()
-        self._thread = threading.Thread(target=self._ext_run, name="store-retention", daemon=True)
+            self._using.enter_context(self._store.in_use())
+            self._before = self._store.snapshot()
+        thread = threading.Thread(target=self._ext_run, name="store-retention", daemon=True)
         try:
-            self._thread.start()
+            thread.start()
         except RuntimeError:  # no more threads
             self._before = None  # its iterators keep the database open
             self._using.close()
             self._before = None
             raise
+        self._thread = thread
 
     @property
     def is_alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
+        """Whether its thread runs, or is not started yet."""
+        return self._thread is None or self._thread.is_alive()
 
     def add_types(self, new: Iterable[tuple[TypeId, EventType]]) -> None:
         """Add new types; to be called before their events are staged."""
@@ -149,7 +160,8 @@ class Retention:
         """
         self._is_closing.set()
         self._wake.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _ext_run(self) -> None:
         with contextlib.suppress(ClosedError):

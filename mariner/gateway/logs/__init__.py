@@ -55,6 +55,8 @@ class LogCounts(NamedTuple):
 
 
 _pipeline: Pipeline | None = None
+_earlier = LogCounts(0, 0)
+"""Of the pipelines before this one."""
 
 
 def configure(log: Mapping[str, Any] | None) -> None:
@@ -63,9 +65,12 @@ def configure(log: Mapping[str, Any] | None) -> None:
     Args:
         log: ``log`` of the gateway's configuration (``logging.config.dictConfig``), or None.
     """
-    global _pipeline  # noqa: PLW0603  # like logging itself, one per process
+    global _pipeline, _earlier  # noqa: PLW0603  # like logging itself, one per process
     close()
-    logging.config.dictConfig(dict(log) if log is not None else DEFAULT)
+    _earlier, _pipeline = counts(), None
+    # all loggers exist already
+    conf = {"disable_existing_loggers": False, **log} if log is not None else DEFAULT
+    logging.config.dictConfig(conf)
     logging.captureWarnings(True)  # they would be written to standard error at once
     _pipeline = Pipeline()
     atexit.register(_pipeline.close)
@@ -84,5 +89,6 @@ def close() -> bool:
 def counts() -> LogCounts:
     """Lines that were not written; may be called on any thread."""
     if _pipeline is None:
-        return LogCounts(0, 0)
-    return LogCounts(_pipeline.rate.n_left_out, _pipeline.n_dropped)
+        return _earlier
+    left_out = _earlier.left_out + _pipeline.rate.n_left_out
+    return LogCounts(left_out, _earlier.dropped + _pipeline.n_dropped)

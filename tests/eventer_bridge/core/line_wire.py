@@ -34,8 +34,7 @@ class Lines:
     def receive_data(self, data: bytes) -> None:
         self._data += data
 
-    def receive_eof(self) -> None:
-        pass
+    def receive_eof(self) -> None: ...
 
     def next_message(self) -> str | None:
         line, end, rest = self._data.partition(b"\n")
@@ -83,6 +82,8 @@ class Client(Stream[str]):
     def send(self, *words: object) -> None:
         self.write(" ".join(map(str, words)).encode() + b"\n")
 
+    def use_rights(self, rights: object) -> None: ...
+
     def send_accepted(self, status: Status) -> None:
         self.send("welcome", status.name)
 
@@ -111,8 +112,7 @@ class Client(Stream[str]):
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:
-    events = [session.events[i] for i in indices]
-    return b"".join(b"event %b\n" % "/".join(event.type).encode() for event in events)
+    return b"".join(b"event %b\n" % "/".join(session.events[i].type).encode() for i in indices)
 
 
 ENCODING = SimpleNamespace(

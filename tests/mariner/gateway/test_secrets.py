@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import socket
 import ssl
+import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -109,16 +112,22 @@ async def test_others_are_served_while_a_token_is_guessed() -> None:
 
 async def test_a_guesser_who_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     configured = clients(token=tokens.scrypt_text(CHOSEN))
+    gate = threading.Event()
+    monkeypatch.setattr(tokens, "ext_scrypt", lambda token, salt: gate.wait(10) and bytes(32))
     async with running_gateway(configured) as gateway:
         for _ in range(10):
             peer = await RawPeer.connect(gateway.mariner.port)
             peer.send({**INIT, "client_token": "guess"})
             await peer.writer.drain()
+            tcp = peer.writer.get_extra_info("socket")
+            reset = struct.pack("ii", 1, 0)
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
             peer.writer.transport.abort()
         async with asyncio.timeout(5):
             while gateway.mariner.stats.connections:
                 await asyncio.sleep(0.01)
         assert len(gateway._checks) == 0
+        gate.set()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
+from eventer_bridge.control.sockets import SOCKET, short_path
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError, StoreLockedError
 from eventer_bridge.model import Event, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
@@ -187,7 +188,7 @@ async def test_a_copy_that_was_killed_is_no_store(tmp_path: Path) -> None:
 async def test_the_socket_is_for_its_user_and_as_long_as_the_store_is_open(tmp_path: Path) -> None:
     # an address of a unix socket has at most 108 bytes
     store = tmp_path / ("long" * 30) / "store"
-    path = store / control.SOCKET
+    path = store / SOCKET
     for _ in range(2):  # a socket that a killed process left is replaced
         async with await rocksdb.create(store):
             assert stat.S_ISSOCK(path.stat().st_mode)
@@ -205,7 +206,7 @@ async def test_the_socket_is_for_its_user_and_as_long_as_the_store_is_open(tmp_p
 async def test_without_a_socket_the_store_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / control.SOCKET).mkdir()
+    (tmp_path / SOCKET).mkdir()
     await (await rocksdb.create(tmp_path / "other")).async_close()
     for file in (tmp_path / "other").iterdir():
         file.rename(tmp_path / file.name)
@@ -215,7 +216,7 @@ async def test_without_a_socket_the_store_works(
 
 
 async def request(store: Path, data: bytes) -> Any:
-    with control._short_path(store) as path:
+    with short_path(store / SOCKET) as path:
         reader, writer = await asyncio.open_unix_connection(path)
     writer.write(data)
     writer.write_eof()
@@ -229,7 +230,11 @@ async def test_wrong_requests_are_refused(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path):
         assert "not a request: JSON is malformed" in await request(tmp_path, b"hello\n")
         assert "not a request: " in await request(tmp_path, b'{"checkpoint": "\xff"}\n')
-        assert "unknown field `x`" in await request(tmp_path, b'{"checkpoint": "/a", "x": 1}\n')
+        two = await request(tmp_path, b'{"checkpoint": "/a", "x": 1}\n')
+        assert two == "not a request: expected one key, but there are 2"
+        unknown = await request(tmp_path, b'{"x": 1}\n')
+        assert unknown == "not a request: 'x', expected one of checkpoint"
+        assert await request(tmp_path, b'{"checkpoint": 1}\n') == "checkpoint: expected a path"
         relative = await request(tmp_path, b'{"checkpoint": "a"}\n')
         assert relative == "a: expected an absolute path"
         too_long = await request(tmp_path, long_line)
@@ -246,7 +251,7 @@ async def test_requests_are_bounded_and_those_who_say_nothing_are_left(
     async with await rocksdb.create(store):
         silent = []
         for _ in range(limits.MAX_CONTROL_CONNECTIONS):
-            with control._short_path(store) as path:
+            with short_path(store / SOCKET) as path:
                 silent.append(await asyncio.open_unix_connection(path))
         assert await failure(store, tmp_path / "a") == "too many requests at a time"
         for _, writer in silent:
@@ -254,7 +259,7 @@ async def test_requests_are_bounded_and_those_who_say_nothing_are_left(
         while await request(store, b"\n") == "too many requests at a time":
             pass  # until the server has noticed
         monkeypatch.setattr(limits, "CONTROL_TIMEOUT_S", 0.05)
-        with control._short_path(store) as path:
+        with short_path(store / SOCKET) as path:
             reader, writer = await asyncio.open_unix_connection(path)
         assert await reader.read() == b""  # until the server closes
         writer.close()

@@ -1,0 +1,54 @@
+"""``mariner reload``."""
+
+from pathlib import Path
+
+import click
+
+from eventer_bridge.control import client
+from eventer_bridge.errors import ConfigurationError, ControlError
+from mariner import limits
+from mariner.cli import output
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
+from mariner.gateway import config
+
+
+@click.command()
+@click.option(
+    "--conf",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Configuration file of the running gateway.",
+)
+def reload(path: Path) -> None:
+    """Have a running gateway read its configuration again; no connection is dropped.
+
+    It takes on certificates, CAs, revocation lists, clients with their rights and tokens, payload
+    schemas, quotas, retention and log. Connections go on with the new rights; those of clients
+    that were removed, or whose token or certificate was, are closed. What was changed is printed,
+    and what takes a restart. SIGHUP does the same, and only the log tells.
+
+    Exit code 0: reloaded; 1: there is no gateway, or it failed; 2: the configuration cannot be
+    used, and everything stays as it was.
+    """
+    try:
+        socket = config.control_socket(path)
+        if socket is None:
+            raise CommandError(
+                f"{path}: control: missing, and there is no store that would have a socket;"
+                " SIGHUP reloads, too",
+                EXIT_USAGE,
+            )
+        answer = client.request(
+            socket, "reload", None, what=f"{socket}: the gateway", timeout_s=limits.RELOAD_TIMEOUT_S
+        )
+    except ConfigurationError as e:
+        for line in str(e).splitlines():
+            report(f"error: {line}")
+        raise SystemExit(EXIT_USAGE) from e
+    except ControlError as e:
+        raise CommandError(str(e), EXIT_FAILED) from e
+    for what, text in (("changed", "changed"), ("needs_restart", "needs a restart")):
+        for line in answer[what]:
+            output.write_text(f"{text}: {line}")
+    output.write_text("reloaded")

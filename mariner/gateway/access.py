@@ -1,0 +1,154 @@
+"""What lets clients and servers in: everything that is made of secrets, certificates and rights.
+
+A gateway has one :class:`Access` at a time. It is made as a whole, with all files read and checked,
+before anything of it is used, at the start as well as by a reload.
+"""
+
+import hashlib
+import ssl
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from eventer_bridge import tls
+from eventer_bridge.core import tokens
+from eventer_bridge.core.authentication import Authenticator, OneForAll
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.scrypt_checks import ScryptChecks
+from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.eventer.client import ConnectCb
+from mariner import limits
+from mariner.gateway import config as configs
+from mariner.gateway.config import EventerServerConfig, GatewayConfig
+from mariner.gateway.expiries import expiries
+from mariner.gateway.remotes import connect_to
+
+
+class Access(NamedTuple):
+    """See the module; made by :func:`ext_create`.
+
+    Attributes:
+        schemas: of payloads.
+        authenticators: of the listeners, by their keys in the configuration.
+        contexts: TLS of those that have it.
+        connects: connect to the remote servers, by their keys.
+        expiries: when certificates and revocation lists expire, by their keys.
+        contents: what tells whether a file or token has changed, by its key.
+    """
+
+    schemas: PayloadSchemas
+    authenticators: Mapping[str, Authenticator]
+    contexts: Mapping[str, ssl.SSLContext]
+    connects: Mapping[str, ConnectCb]
+    expiries: Mapping[str, datetime]
+    contents: Mapping[str, object]
+
+
+def ext_create(
+    config: GatewayConfig, checks: ScryptChecks, before: tuple[GatewayConfig, Access] | None = None
+) -> Access:
+    """Read and check all files that a configuration names. Any thread; blocks.
+
+    If they are replaced meanwhile (Kubernetes swaps a symbolic link), it begins anew.
+
+    Args:
+        config: the configuration.
+        checks: of chosen tokens.
+        before: a configuration whose schemas are in use, and are kept if they are the same.
+
+    Raises:
+        ConfigurationError: a certificate, key, token or schema is missing or wrong.
+    """
+    for _ in range(limits.MAX_READS_OF_FILES):
+        contents = _contents(config)
+        try:
+            access = _create(config, checks, before, contents)
+        except ConfigurationError:
+            if _contents(config) == contents:
+                raise
+        else:
+            if _contents(config) == contents:
+                return access
+    raise ConfigurationError("certificates or tokens were replaced again while they were read")
+
+
+def _create(
+    config: GatewayConfig,
+    checks: ScryptChecks,
+    before: tuple[GatewayConfig, Access] | None,
+    contents: Mapping[str, object],
+) -> Access:
+    if before is not None and before[0].schemas == config.schemas:
+        schemas = before[1].schemas
+    else:
+        schemas = PayloadSchemas(config.schemas)
+    contexts: dict[str, ssl.SSLContext] = {}
+    authenticators: dict[str, Authenticator] = {}
+    for key, listener in configs.listeners(config).items():
+        revoked = (
+            []
+            if listener.tls is None or listener.tls.crl is None
+            else tls.read_crl(listener.tls.crl)
+        )
+        if listener.tls is not None:
+            contexts[key] = configs.server_context(listener.tls)
+        if isinstance(listener, EventerServerConfig) and listener.clients is None:
+            authenticators[key] = OneForAll(
+                listener.token, listener.max_event_types, checks, revoked
+            )
+        else:
+            clients = config.clients
+            if isinstance(listener, EventerServerConfig):
+                clients = listener.clients or ()
+            authenticators[key] = Authenticator(clients, schemas, checks, revoked)
+    connects = {
+        key: connect_to(key, remote, _name_at_remotes(config))
+        for key, remote in configs.remotes(config).items()
+    }
+    return Access(schemas, authenticators, contexts, connects, expiries(config), contents)
+
+
+def _name_at_remotes(config: GatewayConfig) -> str:
+    core = config.event_core
+    return f"mariner/{config.name}" if core is None else f"event/{core.server_id}"
+
+
+def _contents(config: GatewayConfig) -> dict[str, object]:
+    found: dict[str, object] = {}
+    places = {**configs.listeners(config), **configs.remotes(config)}
+    for key, place in places.items():
+        for name, file in _files(place.tls).items():
+            found[f"{key}.tls.{name}"] = _digest(file)
+    for key, listener in configs.listeners(config).items():
+        of_all, clients, of_each = None, config.clients, "clients"
+        if isinstance(listener, EventerServerConfig):
+            of_all, clients, of_each = listener.token, listener.clients or (), f"{key}.clients"
+        of_clients = {f"{of_each}[{client.name}].token": client.token for client in clients}
+        for token_key, token in {f"{key}.token": of_all, **of_clients}.items():
+            try:
+                found[token_key] = tokens.read(token, token_key)
+            except ConfigurationError as e:
+                found[token_key] = str(e)
+    for key, remote in configs.remotes(config).items():
+        try:
+            found[f"{key}.token"] = tokens.digest_of_own(remote.token)
+        except ConfigurationError as e:
+            found[f"{key}.token"] = str(e)
+    return found
+
+
+def _files(of_tls: msgspec.Struct | None) -> dict[str, Path]:
+    if of_tls is None:
+        return {}
+    fields = {name: getattr(of_tls, name) for name in of_tls.__struct_fields__}
+    return {name: file for name, file in fields.items() if file is not None}
+
+
+def _digest(file: Path) -> bytes | None:
+    try:
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError:
+        return None

@@ -1,0 +1,76 @@
+"""Reloading the configuration of a running gateway, at ``mariner reload`` or SIGHUP.
+
+The file is read again, with all files it names. If anything is wrong, everything stays as it was,
+and the log and the answer say why. Otherwise everything that differs is replaced at once, see
+``changes``; the log and the answer name it, and what takes a restart. Nothing of it has a secret.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from eventer_bridge.errors import ConfigurationError
+from mariner.gateway import config, logs
+from mariner.gateway.gateway import Gateway
+
+mlog = logging.getLogger(__name__)
+
+
+class Reloader:
+    """See the module. Belongs to the event loop's thread.
+
+    Args:
+        path: the configuration file.
+        gateway: what runs.
+    """
+
+    def __init__(self, path: Path, gateway: Gateway) -> None:
+        self._path = path
+        self._gateway = gateway
+        self._lock = asyncio.Lock()
+        for control in gateway.controls:
+            control.handle("reload", self._on_request)
+
+    async def reload(self) -> dict[str, list[str]]:
+        """Reload; one after the other.
+
+        Returns:
+            ``changed``: what was replaced; ``needs_restart``: what was not.
+
+        Raises:
+            ConfigurationError: the configuration cannot be used.
+            ControlError: the gateway is stopping.
+        """
+        async with self._lock:
+            try:
+                return await self._reload()
+            except ConfigurationError as e:
+                reasons = str(e).splitlines()
+                mlog.error("configuration not reloaded", extra={"reasons": reasons})
+                raise
+
+    async def _reload(self) -> dict[str, list[str]]:
+        gateway = self._gateway
+        wanted = await asyncio.to_thread(config.load, self._path)
+        prepared = await gateway.prepare(wanted)
+        if wanted.log != gateway.config.log:
+            await asyncio.to_thread(_configure_log, wanted.log, gateway.config.log, self._path)
+        await gateway.use(prepared)
+        report = {"changed": prepared.changed, "needs_restart": prepared.needs_restart}
+        level = logging.WARNING if prepared.needs_restart else logging.INFO
+        mlog.log(level, "configuration reloaded", extra=report)
+        return report
+
+    async def _on_request(self, argument: Any) -> dict[str, list[str]]:
+        return await self.reload()
+
+
+def _configure_log(
+    wanted: dict[str, Any] | None, running: dict[str, Any] | None, path: Path
+) -> None:
+    try:
+        logs.configure(wanted)
+    except (ValueError, OSError) as e:
+        logs.configure(running)
+        raise ConfigurationError(f"{path}: log: {e}") from e
