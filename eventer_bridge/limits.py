@@ -200,6 +200,12 @@ MARK_SYNC_PERIOD_S: Final = 10.0
 may be so far behind after a power cut. With one sync per commit, syncing it each time would double
 their number."""
 
+LOG_AHEAD_BYTES: Final = 512 << 10
+"""Zeros that are written ahead of the store's log (``log_tail``): 0.1 ms."""
+
+LOG_AHEAD_COMMIT_BYTES: Final = 64 << 10
+"""Largest commit for which they are written; and the fewest that are ahead of it then."""
+
 MAX_STALL_S: Final = 10.0
 """If registrations or queries wait and none is done for so long, the server is not ready. A sync
 takes milliseconds, on a busy disk up to some seconds."""

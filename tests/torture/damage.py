@@ -111,7 +111,8 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
 
 def _change(file: Path, damage: str, chance: random.Random) -> str:
     data = bytearray(file.read_bytes())
-    size, offset = len(data), chance.randrange(len(data))
+    size = len(data.rstrip(b"\0"))  # a log ends in zeros, which mean nothing
+    offset = chance.randrange(size or len(data))
     _DAMAGES[damage](data, offset, chance)
     file.write_bytes(data)
     return f"{file.name}, {damage} at {offset} of {size}"

@@ -32,19 +32,14 @@ import msgspec
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.backends.rocksdb.log_files import HEAD_BYTES, list_logs, log_number
+from eventer_bridge.backends.rocksdb.log_tail import LIBC, LogTail, find_end
 from eventer_bridge.errors import StoreDamagedError, StoreLossError
 
 FILE: Final = "ACKNOWLEDGED"
 
 _POSITION: Final = Struct(">Q")
 
-_LIBC: Final = ctypes.PyDLL(None)
-"""For two calls with every commit: those of ``os`` give the interpreter's lock away, and to get it
-back takes longer than the call where the loop is busy."""
-_LIBC.lseek.restype = ctypes.c_longlong
-
 _BEGIN: Final = ctypes.c_longlong(0)
-_END: Final = ctypes.c_int(os.SEEK_END)
 _SIZE: Final = ctypes.c_size_t(_POSITION.size)
 
 MAX_LOOKS: Final = 100
@@ -87,23 +82,27 @@ class Mark:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = self._log = ctypes.c_int(-1)
-        self._n_bytes = 0
+        self._file = ctypes.c_int(-1)
+        self._tail: LogTail | None = None
+        self._ends: dict[int, int] = {}  # of the logs that were noted, by their numbers
+        self._number = 0  # of the last of them
         self._synced_s = 0.0
         self._ext_note_logs()
 
     def ext_advance(self) -> None:
-        """Note that the log was synced up to where it ends now; some 3 us.
+        """Note that the log was synced up to where its records end now; some 5 us.
 
         That it cannot be noted is no failure: the mark is behind then.
         """
-        n_bytes: int = _LIBC.lseek(self._log, _BEGIN, _END)
-        if not 0 < self._n_bytes < n_bytes:  # it was empty, or RocksDB began another one
+        tail, was_empty = self._tail, not self._ends[self._number]
+        n_bytes = 0 if tail is None else tail.ext_follow()
+        if tail is None or not n_bytes or was_empty:  # RocksDB began another one
             with contextlib.suppress(OSError):
                 self._ext_note_logs()
             return
-        _LIBC.pwrite(self._file, _POSITION.pack(n_bytes), _SIZE, _BEGIN)
-        self._n_bytes = n_bytes
+        LIBC.pwrite(self._file, _POSITION.pack(tail.end), _SIZE, _BEGIN)
+        self._ends[self._number] = tail.end
+        tail.ext_write_ahead(n_bytes)
         if time.monotonic() - self._synced_s > limits.MARK_SYNC_PERIOD_S:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.value)
@@ -111,13 +110,15 @@ class Mark:
 
     def ext_close(self) -> None:
         """Give its files back; it stays in the store."""
-        for descriptor in (self._file, self._log):
-            if descriptor.value >= 0:
-                os.close(descriptor.value)
-        self._file = self._log = ctypes.c_int(-1)
+        if self._file.value >= 0:
+            os.close(self._file.value)
+            self._file = ctypes.c_int(-1)
+        if self._tail is not None:
+            self._tail.ext_close()
+            self._tail = None
 
     def _ext_note_logs(self) -> None:
-        logs = _look_at(self._path)
+        logs = _look_at(self._path, self._ends)
         last = logs[-1]
         temporary = self._path / f"{FILE}.dbtmp"
         rows: _Rows = [(i.number, i.n_bytes, i.head.hex()) for i in logs]
@@ -127,15 +128,16 @@ class Mark:
             os.fsync(stream.fileno())
         temporary.replace(self._path / FILE)
         directories.sync(self._path)
-        log = os.open(self._path / last.name, os.O_RDONLY | os.O_CLOEXEC)
+        tail = LogTail(self._path / last.name, last.n_bytes)
         try:
             file = os.open(self._path / FILE, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
-            os.close(log)
+            tail.ext_close()
             raise
         self.ext_close()
-        self._file, self._log = ctypes.c_int(file), ctypes.c_int(log)
-        self._n_bytes, self._synced_s = last.n_bytes, time.monotonic()
+        self._file, self._tail = ctypes.c_int(file), tail
+        self._ends = {i.number: i.n_bytes for i in logs}
+        self._number, self._synced_s = last.number, time.monotonic()
 
 
 def check_logs(path: Path, ends: Mapping[int, int]) -> list[Log]:
@@ -186,13 +188,15 @@ def check_missing(path: Path, missing: list[Log], first_needed: int) -> None:
             )
 
 
-def _look_at(path: Path) -> list[Log]:
-    """The logs of a store that is open, one at least."""
+def _look_at(path: Path, ends: Mapping[int, int]) -> list[Log]:
+    """The logs of a store that is open, one at least; where they end, as far as not known."""
     for _ in range(MAX_LOOKS):
         logs: list[Log] = []
         for file in list_logs(path):
             with contextlib.suppress(FileNotFoundError):  # RocksDB needs it no longer
-                logs.append(Log(log_number(file), file.stat().st_size, _read_head(file)))
+                number = log_number(file)
+                end = ends.get(number) or find_end(file)
+                logs.append(Log(number, end, _read_head(file)))
         if logs:
             return logs
     raise FileNotFoundError(errno.ENOENT, "there is no log", str(path))

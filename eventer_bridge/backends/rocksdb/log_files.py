@@ -27,13 +27,21 @@ from eventer_bridge.errors import StoreLossError
 
 mlog = logging.getLogger(__name__)
 
-_BLOCK_BYTES: Final = 32 << 10
-_PAGE_BYTES: Final = 4096
-_FRAGMENT: Final = Struct("<IHB")
+BLOCK_BYTES: Final = 32 << 10
+
+FRAGMENT: Final = Struct("<IHB")
+"""Header of a fragment: checksum, length, type."""
+
+_SECTOR_BYTES: Final = 512
+"""What a disk writes all of, or nothing."""
+
+_FEW_ZEROS: Final = 16
+"""No record that was written to its end ends in so many."""
+
 _BATCH: Final = Struct("<QI")
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
 
-HEAD_BYTES: Final = _FRAGMENT.size + _BATCH.size
+HEAD_BYTES: Final = FRAGMENT.size + _BATCH.size
 """Begin of a log: checksum, length and type of its first fragment, and sequence number and number
 of operations of its first record."""
 
@@ -66,7 +74,7 @@ class TornWrite(NamedTuple):
     Attributes:
         log: the file.
         end: offset of the end of the last complete record.
-        size: size of the file in bytes.
+        size: offset of the end of what was written, as far as it is not zero.
         sequence: sequence number of the last complete operation.
     """
 
@@ -159,7 +167,8 @@ def _check(log: Path, *, is_last: bool) -> tuple[_Records, TornWrite | None]:
             end, following = records.last, records.last_sequence
         elif not (is_last and _ends_in_header(end, size)):  # the usual case
             return records, None
-    return records, TornWrite(log, end, size, following - 1)
+        written = end + len(data[end:].rstrip(b"\0"))
+    return records, TornWrite(log, end, written, following - 1)
 
 
 def _walk(data: _Data) -> _Records:
@@ -170,16 +179,16 @@ def _walk(data: _Data) -> _Records:
     begin: int | None = None  # of the record that the fragment at offset belongs to
     head = b""
     while offset < size:
-        left = _BLOCK_BYTES - offset % _BLOCK_BYTES
-        if left < _FRAGMENT.size:
+        left = BLOCK_BYTES - offset % BLOCK_BYTES
+        if left < FRAGMENT.size:
             offset += left
             continue
-        if offset + _FRAGMENT.size > size:
+        if offset + FRAGMENT.size > size:
             break
-        _, length, kind = _FRAGMENT.unpack_from(data, offset)
-        stop = offset + _FRAGMENT.size + length
+        _, length, kind = FRAGMENT.unpack_from(data, offset)
+        stop = offset + FRAGMENT.size + length
         expected = (_FULL, _FIRST) if begin is None else (_MIDDLE, _LAST)
-        if kind not in expected or _FRAGMENT.size + length > left or stop > size:
+        if kind not in expected or FRAGMENT.size + length > left or stop > size:
             break
         if begin is None:
             begin, head = offset, b""
@@ -199,58 +208,77 @@ def _walk(data: _Data) -> _Records:
 def _is_torn(data: _Data, broken: int) -> bool:
     """Whether the fragment at ``broken`` was only written in part.
 
-    It is longer than the file, or in pages that never reached the disk. A complete fragment with a
-    damaged length has the right checksum for another length.
+    It is longer than the file, or in sectors that never reached the disk. A complete fragment with
+    a damaged length has the right checksum for another length.
     """
     size = len(data)
-    if broken + _FRAGMENT.size > size:
+    if broken + FRAGMENT.size > size:
         return True
-    if _is_zero(data, broken, _next_page(broken)):
+    if _is_zero(data, broken, _next_sector(broken)):
         return True
-    checksum, length, kind = _FRAGMENT.unpack_from(data, broken)
-    left = _BLOCK_BYTES - broken % _BLOCK_BYTES
-    if not _FULL <= kind <= _LAST or _FRAGMENT.size + length > left:
+    if _is_zero(data, broken + FRAGMENT.size, size):  # only some of the header was written
+        return True
+    _, length, kind = FRAGMENT.unpack_from(data, broken)
+    left = BLOCK_BYTES - broken % BLOCK_BYTES
+    if not is_fragment(kind) or FRAGMENT.size + length > left:
         return False
-    if broken + _FRAGMENT.size + length <= size:
+    if broken + FRAGMENT.size + length <= size:
         return False  # it fits, but does not belong there
-    fragment = data[broken + _FRAGMENT.size - 1 : broken + _FRAGMENT.size + length]
-    return checksum not in _checksums(fragment)
+    return not _has_other_length(data, broken)
 
 
 def _ends_in_header(end: int, size: int) -> bool:
     """Whether the file ends within a header: RocksDB refuses it, also if it is zero so far."""
-    return 0 < size - max(end, size - size % _BLOCK_BYTES) < _FRAGMENT.size
+    return 0 < size - max(end, size - size % BLOCK_BYTES) < FRAGMENT.size
 
 
 def _has_hole(data: _Data, begin: int, end: int) -> bool:
-    """Whether a page of this record never reached the disk.
+    """Whether a part of this record never reached the disk, or was not written.
 
-    The file system writes pages in any order. Zeros in events have the right checksum.
+    The file system writes pages in any order, and a disk the sectors of a page. A process that is
+    killed leaves the beginning of a record. What is missing is zero. Zeros in events have the right
+    checksum, and a damaged length the right one for another length.
     """
-    page = begin
-    while page < end and not _is_zero(data, page, min(_next_page(page), end)):
-        page = _next_page(page)
-    return page < end and not _is_intact(data, begin, end)
+    sector = begin
+    while sector < end and not _is_zero(data, sector, min(_next_sector(sector), end)):
+        sector = _next_sector(sector)
+    if sector >= end and not _is_zero(data, end - _FEW_ZEROS, end):
+        return False
+    broken = _find_broken(data, begin, end)
+    return broken is not None and not _has_other_length(data, broken)
 
 
-def _is_intact(data: _Data, begin: int, end: int) -> bool:
+def _has_other_length(data: _Data, offset: int) -> bool:
+    """Whether the checksum of a fragment is right for another length than it says."""
+    checksum, length, _ = FRAGMENT.unpack_from(data, offset)
+    fragment = data[offset + FRAGMENT.size - 1 : offset + FRAGMENT.size + length]
+    return checksum in _checksums(fragment)
+
+
+def _find_broken(data: _Data, begin: int, end: int) -> int | None:
+    """Offset of the first fragment of a record whose checksum is wrong; None: there is none."""
     offset = begin
     while offset < end:
-        left = _BLOCK_BYTES - offset % _BLOCK_BYTES
-        if left < _FRAGMENT.size:
+        left = BLOCK_BYTES - offset % BLOCK_BYTES
+        if left < FRAGMENT.size:
             offset += left
             continue
-        expected, length, _ = _FRAGMENT.unpack_from(data, offset)
-        stop = offset + _FRAGMENT.size + length
-        *_, checksum = _checksums(data[offset + _FRAGMENT.size - 1 : stop])
+        expected, length, _ = FRAGMENT.unpack_from(data, offset)
+        stop = offset + FRAGMENT.size + length
+        *_, checksum = _checksums(data[offset + FRAGMENT.size - 1 : stop])
         if checksum != expected:
-            return False
+            return offset
         offset = stop
-    return True
+    return None
 
 
-def _next_page(offset: int) -> int:
-    return (offset // _PAGE_BYTES + 1) * _PAGE_BYTES
+def is_fragment(kind: int) -> bool:
+    """Whether this is the type of a fragment; zeros that are the end of a log are none."""
+    return _FULL <= kind <= _LAST
+
+
+def _next_sector(offset: int) -> int:
+    return (offset // _SECTOR_BYTES + 1) * _SECTOR_BYTES
 
 
 def _is_zero(data: _Data, begin: int, end: int) -> bool:

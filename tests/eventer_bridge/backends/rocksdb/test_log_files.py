@@ -1,5 +1,6 @@
 """The log after a crash: a torn end is cut off, damage is refused, whatever it hits."""
 
+import itertools
 import logging
 import random
 import shutil
@@ -17,6 +18,7 @@ from tests.eventer_bridge.backends.oracle import Writer, draft
 
 BLOCK = 32 << 10
 PAGE = 4096
+SECTOR = 512
 TORN = "the event store's log ends in a torn write, which was never acknowledged: it is cut off"
 
 Ends = list[int]
@@ -59,7 +61,7 @@ async def crash(tmp_path: Path, *sizes: int) -> Crashed:
             mark = (live / acknowledged.FILE).read_bytes()
             text = chance.randbytes(size // 2).hex()
             await writer.session(*(draft(payload=JsonPayload.of(text)) for _ in range(2)))
-            ends.append(max(live.glob("*.log")).stat().st_size)
+            ends.append(acknowledged.read(live)[-1].n_bytes)
         directories.copy(live, path)
     (path / acknowledged.FILE).write_bytes(mark)
     return Crashed(path, writer.events, ends)
@@ -96,16 +98,21 @@ async def test_an_incomplete_last_record_is_cut_off_and_said(
 ) -> None:
     crashed = await crash(tmp_path, *sizes)
     begin, end = crashed.ends[-2:]
-    for cut in {begin + 1, begin + 6, begin + 7, begin + 30, (begin + end) // 2, end - 1}:
+    page = (begin // PAGE + 1) * PAGE
+    cuts = {*range(begin + 1, begin + 9), begin + 30, page, (begin + end) // 2, end - 20, end - 1}
+    for cut, zeros in itertools.product(cuts, (0, 1, BLOCK)):  # that were written ahead
+        if not begin < cut < end or (zeros and cut > end - 20):
+            continue
         caplog.clear()
-        path = tmp_path / f"cut{cut}"
+        path = tmp_path / f"cut{cut}-{zeros}"
         shutil.copytree(crashed.path, path)
         log = path / crashed.log.name
-        log.write_bytes(log.read_bytes()[:cut])
+        written = log.read_bytes()[:cut]
+        log.write_bytes(written + bytes(zeros))
         assert await opened(path) == crashed.events[:-2]
         warning = next(i for i in caplog.records if i.getMessage() == TORN)
         assert warning.levelno == logging.WARNING
-        assert vars(warning)["bytes"] == cut - begin
+        assert vars(warning)["bytes"] == len(written.rstrip(b"\0")) - begin
 
 
 @pytest.mark.parametrize("part", ["tail", "first page", "page within", "last page"])
@@ -129,6 +136,26 @@ async def test_pages_that_never_reached_the_disk_are_a_torn_write(
     crashed.change(lose)
     assert await opened(crashed.path) == crashed.events[:-2]
     assert any(i.getMessage() == TORN for i in caplog.records) == (part != "tail")
+
+
+@pytest.mark.parametrize("size", [500, 9_000, 70_000])
+async def test_any_sectors_of_the_last_write_may_be_missing(tmp_path: Path, size: int) -> None:
+    crashed = await crash(tmp_path, *SIZES, size)
+    begin, end = crashed.ends[-2:]
+    whole = crashed.log.read_bytes()
+    sectors = [begin, *range((begin // SECTOR + 1) * SECTOR, end, SECTOR)]
+    chance = random.Random(3)
+    for n, share in enumerate((0.02, 0.5, 0.98) * 8):
+        path = tmp_path / f"copy{n}"
+        shutil.copytree(crashed.path, path)
+        missing = [i for i in sectors if chance.random() < share] or [chance.choice(sectors)]
+        data = bytearray(whole)
+        for sector in missing:
+            stop = min((sector // SECTOR + 1) * SECTOR, end)
+            data[sector:stop] = bytes(stop - sector)
+        (path / crashed.log.name).write_bytes(data)
+        n_missing = 0 if data == whole else 2
+        assert await opened(path) == crashed.events[: len(crashed.events) - n_missing]
 
 
 async def test_zeros_after_the_end_are_no_damage(tmp_path: Path) -> None:
@@ -160,7 +187,7 @@ async def test_any_damaged_byte_is_noticed(tmp_path: Path) -> None:
     begins = [0, *crashed.ends]
     chance = random.Random(2)
     offsets = {begin + i for begin in begins[:-1] for i in range(7)}  # fragment headers
-    offsets |= {chance.randrange(len(whole)) for _ in range(60)}
+    offsets |= {chance.randrange(crashed.ends[-1]) for _ in range(60)}
     for offset in sorted(offsets):
         data = bytearray(whole)
         data[offset] ^= chance.choice([1 << chance.randrange(8), chance.randrange(1, 256)])
@@ -227,7 +254,7 @@ async def test_a_log_that_misses_its_end_although_another_follows(tmp_path: Path
 
 async def test_who_only_looks_cuts_nothing_off(tmp_path: Path) -> None:
     crashed = await crash(tmp_path, *SIZES)
-    crashed.change(lambda data: data[:-3])
+    crashed.change(lambda data: data[: crashed.ends[-1] - 3])
     torn = crashed.log.read_bytes()
     with control.open_read_only(crashed.path) as store:
         assert len(store.ext_types()) == 1

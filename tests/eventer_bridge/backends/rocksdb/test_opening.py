@@ -216,7 +216,7 @@ def remove(path: Path) -> None:
 
 def garble(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    middle = len(data) // 2
+    middle = len(data.rstrip(b"\0")) // 2  # a log ends in zeros
     data[middle : middle + 8] = bytes(i ^ 0xFF for i in data[middle : middle + 8])
     path.write_bytes(data)
 
