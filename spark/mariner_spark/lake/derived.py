@@ -6,9 +6,12 @@ time and number of the events with a number. Each has an application transaction
 rows together with the new version; an update that another one has overtaken changes nothing.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -128,31 +131,47 @@ def _commit(
     if not is_new:
         found = table.to_pyarrow_table().cast(arrow_schema(LATEST))
     for path in paths:
-        found = _last(pa.concat_tables([found, _last(_read(lake, path, LATEST))]))
+        found = _last(pa.concat_tables([found, _read_last(lake, path)]))
     files = write(lake, name, found) if found.num_rows else []
     return lake.commit(table, name, files, done, replaces_all=True)
 
 
 def _numbers(lake: Lake, path: str) -> pa.Table:
-    rows = _read(lake, path, VALUES)
+    """Rows of ``values``, of a file of ``events``."""
+    with _file(lake, path) as file:
+        rows = file.read(arrow_schema(VALUES).names)
     return rows.filter(pc.is_valid(rows.column("value")))
+
+
+def _read_last(lake: Lake, path: str) -> pa.Table:
+    """Rows of ``latest``, of a file of ``events``; reads payloads only where they are."""
+    columns = arrow_schema(LATEST)
+    with _file(lake, path) as file:
+        keys = file.read(["type_path", *ORDER])
+        groups = [
+            pa.repeat(pa.scalar(i), file.metadata.row_group(i).num_rows)
+            for i in range(file.metadata.num_row_groups)
+        ]
+        last = _last(keys.append_column("group", pa.chunked_array(groups, pa.int64())))
+        wanted = pc.unique(last.column("group")).to_pylist()
+        rows = file.read_row_groups(wanted, columns.names).select(columns.names).cast(columns)
+    return _last(rows)
 
 
 def _last(events: pa.Table) -> pa.Table:
     """The last event of each type."""
-    numbers = pa.array(range(events.num_rows), pa.int64())
+    numbers = pa.array(np.arange(events.num_rows))
     keys = events.select(["type_path", *ORDER]).append_column("row", numbers)
     keys = keys.sort_by([(i, "ascending") for i in ORDER])
     rows = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])
     return events.take(rows.column("row_last"))
 
 
-def _read(lake: Lake, path: str, table: str) -> pa.Table:
-    """The columns of a table, from a file of ``events``."""
-    names = arrow_schema(table).names
+@contextlib.contextmanager
+def _file(lake: Lake, path: str) -> Iterator[pq.ParquetFile]:
+    """A file of ``events``."""
     with lake.errors():
         try:
-            file = pq.ParquetFile(path, filesystem=lake.file_system(EVENTS))
-            return file.read(names).select(names).cast(arrow_schema(table))
+            yield pq.ParquetFile(path, filesystem=lake.file_system(EVENTS))
         except FileNotFoundError as e:
             raise LakeError(f"{lake}: {path} is deleted: {_REBUILD}") from e

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from mariner_spark import limits, times
+from mariner_spark import limits, times, type_path
 from mariner_spark.lake.tables import EVENTS, ORDER, STATISTICS, Lake, arrow_schema, partitions
 from mariner_spark.payload_numbers import find_numbers
 
@@ -50,7 +50,7 @@ class EventWriter:
         """Add events.
 
         Args:
-            batch: with the columns of ``schema.SCHEMA``.
+            batch: with the columns :data:`tables.INPUT`.
 
         Raises:
             LakeError: a file cannot be written.
@@ -82,7 +82,7 @@ def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
     Args:
         lake: the lake.
         table: name of the table.
-        rows: with its columns, in any order; at least one.
+        rows: with its columns, in any order; at least one. ``type`` may be missing.
 
     Returns:
         The files, to be committed.
@@ -91,8 +91,10 @@ def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
         LakeError: one cannot be written.
     """
     names = arrow_schema(table).names
-    rows = rows.select(names).cast(arrow_schema(table))
     rows = rows.sort_by([(i, "ascending") for i in ORDER if i in names])
+    if "type" in names and "type" not in rows.schema.names:
+        rows = rows.append_column("type", _types(rows.column("type_path")))
+    rows = rows.select(names).cast(arrow_schema(table))
     if not partitions(table):
         return [_write(lake, table, rows, None)]
     days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
@@ -101,6 +103,13 @@ def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
         _write(lake, table, rows.slice(i, j - i), _moment(rows.column("timestamp")[i]).date())
         for i, j in pairwise(edges)
     ]
+
+
+def _types(paths: pa.ChunkedArray) -> pa.Array:
+    """Event types of type paths."""
+    encoded = paths.combine_chunks().dictionary_encode()
+    types = [list(type_path.decode(i)) for i in encoded.dictionary.to_pylist()]
+    return pa.array(types, pa.list_(pa.string())).take(encoded.indices)
 
 
 def _write(lake: Lake, table: str, rows: pa.Table, day: datetime.date | None) -> AddAction:

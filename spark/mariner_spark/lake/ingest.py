@@ -18,12 +18,12 @@ from pyspark.sql.utils import is_remote
 
 from eventer_bridge.backends.history import History
 from eventer_bridge.model import EventId, Timestamp
-from mariner_spark import limits, schema, times, values
+from mariner_spark import limits, times, values
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import derived, positions
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.tables import EVENTS, INPUT, Lake
 from mariner_spark.lake.writer import (
     FORMAT,
     OTHER_STORE,
@@ -67,7 +67,7 @@ def ingest(
         OptionError: an option is wrong, or a gateway refuses this client.
         StreamingQueryException: the stream failed; its text says why.
     """
-    reader = spark.readStream.format("mariner").options(**source)
+    reader = spark.readStream.format("mariner").schema(INPUT).options(**source)
     if starting := _find_start(Lake(path), options.parse(source)):
         reader = reader.option("startingOffsets", msgspec.json.encode(starting).decode())
     with tempfile.TemporaryDirectory(prefix="mariner-lake-") as checkpoint:
@@ -114,7 +114,7 @@ def start(
     """Start a stream into a lake.
 
     Args:
-        events: a stream of events with the columns of the data source, see ``writer``.
+        events: a stream of events with the columns :data:`tables.INPUT`, see ``writer``.
         path: the lake.
         checkpoint: folder of this machine for Spark's checkpoint.
         value_path: as for :func:`ingest`.
@@ -124,7 +124,7 @@ def start(
         LakeError, OptionError: as :func:`ingest`.
     """
     Lake(path).create(EVENTS, value_path)
-    rows = events.select(*schema.SCHEMA.names)
+    rows = events.select(*INPUT.names)
     rows.sparkSession.dataSource.register(LakeSink)
     _activate(rows.sparkSession)
     writer = rows.writeStream.format(FORMAT).option("path", path)

@@ -6,7 +6,7 @@ commit adds them all.
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from mariner_spark import limits, schema
 from mariner_spark.lake import derived, positions
 from mariner_spark.lake.ingest import check_server
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.tables import EVENTS, INPUT, Lake
 from mariner_spark.lake.writer import Written, append, write_new
 from mariner_spark.source import driver_process, store, store_servers
 from mariner_spark.source.selection import Selection
@@ -67,22 +67,33 @@ def ingest_store(
         )
     n_events = found.events_after(known)
     n_processes = min(os.cpu_count() or 1, 1 + n_events // _FEW_ROWS)
-    n_parts = max(n_processes, -(-n_events // limits.FILE_ROWS))
+    per_process = -(-2 * n_events // (limits.FILE_ROWS * n_processes))
     selection = Selection(time=Interval(_first_us(found, base)))
-    parts = store.plan(store_path, driver, selection, n_parts)
-    write = partial(_write, path, selection)
-    written: list[Written] = []
-    if n_processes == 1:
-        written = [write(part) for part in parts]
-    else:
-        # not by fork: deltalake has threads
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(n_processes, context) as pool:
-            for one in pool.map(write, parts):
-                on_progress(len(written), len(parts))
-                written.append(one)
-    append(lake, written)
+    parts = store.plan(store_path, driver, selection, n_processes * max(per_process, 1))
+    work = partial(_write, path, selection)
+    append(lake, _map(work, parts, n_processes, on_progress))
     derived.update(path)
+
+
+def _map(
+    work: Callable[[StorePartition], Written],
+    parts: Sequence[StorePartition],
+    n_processes: int,
+    on_progress: Callable[[int, int], None],
+) -> list[Written]:
+    """Do work for each part, in this process and others: they take a second to start."""
+    if n_processes == 1:
+        return [work(part) for part in parts]
+    written: list[Written] = []
+    # not by fork: deltalake has threads
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_processes - 1, context) as pool:
+        futures = [pool.submit(work, part) for part in parts]
+        for future, part in zip(reversed(futures), reversed(parts), strict=True):
+            # none has begun it: do it here
+            written.append(work(part) if future.cancel() else future.result())
+            on_progress(len(written), len(parts))
+    return written
 
 
 def _first_us(found: StoreServers, base: Mapping[int, Position]) -> int | None:
@@ -96,5 +107,5 @@ def _first_us(found: StoreServers, base: Mapping[int, Position]) -> int | None:
 
 
 def _write(path: str, selection: Selection, part: StorePartition) -> Written:
-    batches = store.read(part, selection, schema.arrow_schema(schema.SCHEMA))
+    batches = store.read(part, selection, schema.arrow_schema(INPUT))
     return write_new(Lake(path), batches)

@@ -25,13 +25,12 @@ from pyspark.sql.types import StructType
 
 from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
-from mariner_spark import limits
+from mariner_spark import limits, type_path
 from mariner_spark.errors import LakeError, OptionError, SchemaError
 from mariner_spark.lake import positions
 from mariner_spark.lake.files import EventWriter
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.tables import EVENTS, Lake, value_path_of
-from mariner_spark.schema import SCHEMA
+from mariner_spark.lake.tables import EVENTS, INPUT, Lake, value_path_of
 
 FORMAT: Final = "mariner_lake"
 
@@ -61,14 +60,14 @@ class LakeSink(DataSource):
 
         Raises:
             OptionError: ``path`` is missing.
-            SchemaError: the columns are not those of the data source.
+            SchemaError: the columns are not :data:`tables.INPUT`.
         """
         path = self.options.get("path")
         if not path:
             raise OptionError("path", "is needed: the lake")
         if overwrite:
             raise OptionError("outputMode", "expected append")
-        if _columns(schema) != (expected := _columns(SCHEMA)):
+        if _columns(schema) != (expected := _columns(INPUT)):
             names = ", ".join(" ".join(i) for i in expected)
             raise SchemaError(f"columns: expected {names}; got {schema.simpleString()}")
         return LakeWriter(path)
@@ -256,9 +255,10 @@ def _histories(batch: pa.RecordBatch) -> dict[int, History]:
     """Histories that servers report in a batch, the last one of each."""
     paths = batch.column("type_path")
     found: dict[int, History] = {}
-    for row in batch.filter(pc.ends_with(paths, "/history")).to_pylist():
+    columns = ["server", "session", "type_path", "payload_json"]
+    for row in batch.filter(pc.ends_with(paths, "/history")).select(columns).to_pylist():
         server, session, text = row["server"], row["session"], row["payload_json"]
-        if text is None or row["type"] != list(history.type_of(server)):
+        if text is None or row["type_path"] != type_path.encode(history.type_of(server)):
             continue
         current = history.decode(text.encode(), session)
         if current is not None and (server not in found or found[server].first < session):

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from eventer_bridge.model import Event
 from mariner_spark import schema
-from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.tables import EVENTS, INPUT, Lake
 from mariner_spark.lake.writer import Written, write_new
 from mariner_spark.lake.writer import append as commit
 from mariner_spark.source.columns import make_batch
@@ -72,7 +72,7 @@ def write(root: Path | str, part: Sequence[Event]) -> Written:
     """Write events as a task does; creates the lake."""
     lake = Lake(str(root))
     lake.create(EVENTS)
-    return write_new(lake, table(part).to_batches(max_chunksize=7))
+    return write_new(lake, table(part).select(INPUT.names).to_batches(max_chunksize=7))
 
 
 def append(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> None:

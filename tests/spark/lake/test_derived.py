@@ -73,7 +73,7 @@ def test_each_commit_is_included_once(steps: list[str], odd: list[Event]) -> Non
 def test_of_two_updates_at_once_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = plain_events(100)
     append(tmp_path, events)
-    read, has_updated = derived._read, False
+    read, has_updated = derived._read_last, False
 
     def update_between(*arguments: Any) -> Any:
         nonlocal has_updated
@@ -82,7 +82,7 @@ def test_of_two_updates_at_once_one_counts(tmp_path: Path, monkeypatch: pytest.M
             derived.update(str(tmp_path))
         return read(*arguments)
 
-    monkeypatch.setattr(derived, "_read", update_between)
+    monkeypatch.setattr(derived, "_read_last", update_between)
     derived.update(str(tmp_path))
     check(tmp_path, events)
     has_updated = False
