@@ -83,7 +83,7 @@ ROW_GROUP_ROWS: Final = 250_000
 """Events of a row group, which one task of Spark reads: enough work for a task, and small enough
 for Spark to skip by time."""
 
-Z_ROW_GROUP_ROWS: Final = 10_000
+SMALL_GROUP_ROWS: Final = 10_000
 """Events of a row group in files that are sorted by type: small enough to skip by type."""
 
 FILE_ROWS: Final = 1_000_000
@@ -92,6 +92,10 @@ of ordinary ones, and as much again while it sorts them."""
 
 FILE_BYTES: Final = 256 << 20
 """Maximum bytes of Arrow data of a Parquet file: bounds the memory of large payloads."""
+
+MERGED_BYTES: Final = 64 << 20
+"""Maximum size of the files that a compaction merges into one: in memory they are several times
+larger."""
 
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""

@@ -3,6 +3,7 @@
 import configparser
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -127,8 +128,24 @@ def jobs_on_kubernetes() -> Iterator[list[str]]:
             yield container["args"]
 
 
-@pytest.mark.parametrize("args", [*jobs_on_kubernetes()], ids=" ".join)
-def test_commands_on_kubernetes_exist(args: list[str]) -> None:
+def jobs_of_systemd() -> Iterator[list[str]]:
+    """Arguments that the services of timers give to ``mariner``."""
+    for path in sorted((DEPLOY / "lake").glob("*.service")):
+        for line in re.findall("^ExecStart=(.*)$", path.read_text(), re.MULTILINE):
+            command = shlex.split(line)
+            yield shlex.split(command[2])[2:] if command[0] == "/bin/sh" else command[1:]
+
+
+def test_every_timer_has_its_service() -> None:
+    names = {suffix: {i.stem for i in (DEPLOY / "lake").glob(f"*.{suffix}")}
+             for suffix in ("service", "timer")}  # fmt: skip
+    assert names["service"] == names["timer"] == {"mariner-lake", "mariner-lake-daily"}
+    commands = [args[:2] for args in jobs_of_systemd()]
+    assert commands == [["lake", "compact"], ["report", "--lake"], ["lake", "ingest"]]
+
+
+@pytest.mark.parametrize("args", [*jobs_on_kubernetes(), *jobs_of_systemd()], ids=" ".join)
+def test_commands_of_schedules_exist(args: list[str]) -> None:
     command: click.Command = main
     context = click.Context(command, info_name="mariner")
     while isinstance(command, click.Group):

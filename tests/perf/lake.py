@@ -1,28 +1,35 @@
 """``python -m tests.perf.lake``: reading a lake against Spark's own Parquet table of the same rows.
 
 Both are read by one session, in turns, with the query of the report ``activity``: events per
-type and hour. Then the same of a lake of many small files, before and after its compaction.
+type and hour. Then the same of a lake of many small files, before and after its compaction; numbers
+from the table ``values`` and from the payloads; and what a read of one day, and of one type, opens.
 """
 
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 import mariner_spark
+from mariner_spark.lake import derived
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.files import write
-from mariner_spark.lake.read import read_events
-from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
+from mariner_spark.lake.read import list_files, read, read_events
+from mariner_spark.lake.tables import EVENTS, VALUES, Lake, arrow_schema
+from mariner_spark.values import with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
-_WEEK_US: Final = 7 * 86_400_000_000
+_DAY_US: Final = 86_400_000_000
+_WEEK_US: Final = 7 * _DAY_US
 _BEGIN_US: Final = 1_735_689_600_000_000
 
 
@@ -85,25 +92,14 @@ def measure(
     events = make_events(n_events)
     fill(directory / "lake", events, 1_000_000)
     fill(directory / "small", events, n_events // n_small)
-    plain, small = str(directory / "plain"), str(directory / "small")
-    read_events(spark, str(directory / "lake")).write.parquet(plain)
-
-    def compare(readers: dict[str, Callable[[], DataFrame]]) -> dict[str, float]:
-        best = dict.fromkeys(readers, float("inf"))
-        for _ in range(rounds):
-            for name, reader in readers.items():
-                started = time.monotonic()
-                rows = activity(reader()).agg({"count": "sum"}).first()
-                best[name] = min(best[name], time.monotonic() - started)
-                assert rows is not None
-                assert rows[0] == n_events
-        return best
-
-    best = compare(
+    plain, small, lake = (str(directory / i) for i in ("plain", "small", "lake"))
+    read_events(spark, lake).write.parquet(plain)
+    count = partial(_best, rounds, n_events)
+    best = count(
         {
-            "table": lambda: spark.read.parquet(plain),
-            "lake": lambda: read_events(spark, str(directory / "lake")),
-            "small files": lambda: read_events(spark, small),
+            "table": lambda: activity(spark.read.parquet(plain)),
+            "lake": lambda: activity(read_events(spark, lake)),
+            "small files": lambda: activity(read_events(spark, small)),
         }
     )
     for name, seconds in best.items():
@@ -112,10 +108,98 @@ def measure(
     started = time.monotonic()
     done = compact(small)
     yield f"compact: {done.replaced} to {done.written} files, {time.monotonic() - started:.1f} s"
-    yield f"activity, compacted: {compare({'': lambda: read_events(spark, small)})['']:.2f} s"
-    for name in ("plain", "lake", "small"):
+    compacted = count({"": lambda: activity(read_events(spark, small))})[""]
+    yield f"activity, compacted: {compacted:.2f} s"
+    yield from _numbers(spark, lake, count)
+    days = opened_files(spark, directory / "days", events)
+    yield f"files of a day of a hundred: {days:.1%} (at most 3 %)"
+    yield f"bytes of one type of {len(TYPES)}: {bytes_of_type(lake):.1%}"
+    started = time.monotonic()
+    compact(lake, is_by_type=True)
+    share = bytes_of_type(lake)
+    yield (
+        f"    the same, sorted by type: {share:.1%} (at most 10 %),"
+        f" {time.monotonic() - started:.1f} s"
+    )
+    for name in ("plain", "small/events", "lake/events", "lake/values"):
         sizes = [i.stat().st_size for i in (directory / name).rglob("*.parquet")]
-        yield f"{name}: {sum(sizes) / 1e6:.1f} MB"
+        yield f"{name}, all files: {sum(sizes) / 1e6:.1f} MB"
+
+
+def _best(
+    rounds: int, n_events: int, readers: dict[str, Callable[[], DataFrame]]
+) -> dict[str, float]:
+    """Least seconds of each, in turns; each has a column ``count``."""
+    best = dict.fromkeys(readers, float("inf"))
+    for _ in range(rounds):
+        for name, reader in readers.items():
+            started = time.monotonic()
+            rows = reader().agg({"count": "sum"}).first()
+            best[name] = min(best[name], time.monotonic() - started)
+            assert rows is not None
+            assert rows[0] == n_events
+    return best
+
+
+def _numbers(
+    spark: SparkSession,
+    lake: str,
+    count: Callable[[dict[str, Callable[[], DataFrame]]], dict[str, float]],
+) -> Iterator[str]:
+    """The mean of each type and hour, from the narrow table and from the payloads."""
+    started = time.monotonic()
+    derived.update(lake)
+    yield f"latest and values: {time.monotonic() - started:.1f} s"
+
+    def means(events: DataFrame) -> DataFrame:
+        hour = "date_trunc('hour', timestamp) AS hour"
+        means = "avg(value)", "count(value) AS count"
+        return (
+            events.selectExpr("type_path", hour, "value")
+            .groupBy("type_path", "hour")
+            .agg(*map(sf.expr, means))
+        )
+
+    best = count(
+        {
+            "payloads": lambda: means(with_value(read_events(spark, lake).drop("value"))),
+            "narrow table": lambda: means(read(spark, lake, VALUES)),
+        }
+    )
+    for name, seconds in best.items():
+        yield f"values, {name}: {seconds:.2f} s"
+    ratio = best["payloads"] / best["narrow table"]
+    yield f"    the former to the latter: {ratio:.1f} (at least 5)"
+
+
+def opened_files(spark: SparkSession, root: Path, events: pa.Table) -> float:
+    """Share of the files that a read of one day opens, of events of a hundred days."""
+    schema = arrow_schema(EVENTS)
+    first = events.slice(0, 10_000)
+    moments = _BEGIN_US + np.linspace(0, 100 * _DAY_US - 1, len(first)).astype(np.int64)
+    column = pa.array(moments).cast(schema.field("timestamp").type)
+    index = schema.get_field_index("timestamp")
+    fill(root, first.set_column(index, schema.field("timestamp"), column), 1_000_000)
+    day = mariner_spark.read(spark, lake=root, from_="2025-02-01", to="2025-02-01")
+    n_files = len(mariner_spark.read(spark, lake=root).inputFiles())
+    return len(day.inputFiles()) / n_files
+
+
+def bytes_of_type(root: str) -> float:
+    """Share of the bytes in row groups that may have a type, of a hundred."""
+    lake = Lake(root)
+    path = "/".join(TYPES[len(TYPES) // 2])
+    chosen = everything = 0
+    for file in list_files(lake.open()):
+        metadata = pq.ParquetFile(file.path, filesystem=lake.file_system(EVENTS)).metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            columns = [group.column(i) for i in range(group.num_columns)]
+            n_bytes = sum(i.total_compressed_size for i in columns)
+            [bounds] = [i.statistics for i in columns if i.path_in_schema == "type_path"]
+            everything += n_bytes
+            chosen += n_bytes if bounds.min <= path <= bounds.max else 0
+    return chosen / everything
 
 
 @click.command()

@@ -165,12 +165,12 @@ def _ingest(
     " takes.",
 )
 @click.option(
-    "--z-order",
+    "--by-type",
     is_flag=True,
     help="Sort the events of each day by type and time, instead of by time: reading few types is"
     " faster, reading a part of a day slower. Writes every file anew.",
 )
-def compact(path: str, grace_hours: int, z_order: bool) -> None:
+def compact(path: str, grace_hours: int, by_type: bool) -> None:
     """Merge small files into large ones, and delete files that are no longer needed.
 
     Others may read LAKE and add to it meanwhile.
@@ -181,7 +181,7 @@ def compact(path: str, grace_hours: int, z_order: bool) -> None:
     with spark_errors():
         from mariner_spark.lake import compact as compaction  # noqa: PLC0415
 
-        done = compaction.compact(path, grace_hours=grace_hours, is_by_type=z_order)
+        done = compaction.compact(path, grace_hours=grace_hours, is_by_type=by_type)
     seconds = time.monotonic() - started
     output.write_text(
         f"{without_secrets(path)}: {done.replaced} files became {done.written},"

@@ -1,16 +1,31 @@
-"""Compaction: ``optimize`` merges small files of a day, ``vacuum`` deletes files of no table.
+"""Compaction: merges small files of a day, and deletes files of no table.
 
-It needs no Spark, and may run beside writers, readers and other compactions.
+It needs no Spark, and may run beside writers, readers and other compactions. ``vacuum`` of
+deltalake deletes. Merging is done here rather than by its ``optimize`` (1.6): of two of those at
+once both succeed, so that rows are there twice, and its z-order compares only the first bytes of
+texts, so that types with a common beginning stay mixed.
 """
 
+import dataclasses
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
 import msgspec
-from deltalake import ColumnProperties, DeltaTable, WriterProperties
-from deltalake.exceptions import CommitFailedError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
 
 from mariner_spark import limits
-from mariner_spark.errors import NoLakeError
-from mariner_spark.lake.files import DICTIONARIES, DIFFERENCES
-from mariner_spark.lake.tables import EVENTS, TABLES, VALUES, Lake, delta_schema
+from mariner_spark.lake.files import write
+from mariner_spark.lake.tables import LATEST, TABLES, Lake
+
+_MANY_ROWS: Final = limits.FILE_ROWS // 2
+_MANY_BYTES: Final = limits.MERGED_BYTES // 2
+"""Two files with so much do not fit into one."""
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -36,47 +51,68 @@ def compact(
         path: the lake.
         grace_hours: how long files are kept that belong to no table (any more): longer than the
             longest query and the longest batch of an ingestion.
-        is_by_type: sort the rows of each day by type and time (z-order) rather than keep them in
-            order of time: every file of ``events`` and ``values`` is written anew.
+        is_by_type: sort the rows of each day by type and time, rather than by time: every file of
+            ``events`` and ``values`` is written anew.
 
     Raises:
         NoLakeError: there is no lake.
         LakeError: it cannot be read or written.
     """
     lake = Lake(path)
+    lake.open()
     replaced = written = deleted = 0
     for name in TABLES:
-        table = lake.find(name)
-        if table is None:
-            if name == EVENTS:
-                raise NoLakeError(f"{lake}: no lake: it has no Delta table {name}")
+        if (table := lake.find(name)) is None:
             continue
+        for group in _groups(table, is_by_type) if name != LATEST else ():
+            n_new = _merge(lake, name, [i["path"] for i in group], is_by_type)
+            replaced += len(group) if n_new else 0
+            written += n_new
         with lake.errors():
-            try:
-                done = _optimize(table, name, is_by_type)
-            except CommitFailedError:
-                done = {}  # another compaction was faster
-            replaced += done.get("numFilesRemoved", 0)
-            written += done.get("numFilesAdded", 0)
-            deleted += len(
-                lake.open(name).vacuum(
-                    grace_hours, dry_run=False, enforce_retention_duration=False, full=True
-                )
+            done = lake.open(name).vacuum(
+                grace_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
+        deleted += len(done)
     return Compacted(replaced, written, deleted)
 
 
-def _optimize(table: DeltaTable, name: str, is_by_type: bool) -> dict[str, int]:
-    columns = {i: ColumnProperties(dictionary_enabled=True) for i in DICTIONARIES}
-    columns |= dict.fromkeys(
-        DIFFERENCES, ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
-    )
-    known = {i.partition(".")[0] for i in columns} & set(delta_schema(name).names)
-    properties = WriterProperties(
-        compression="ZSTD",
-        max_row_group_size=limits.Z_ROW_GROUP_ROWS if is_by_type else limits.ROW_GROUP_ROWS,
-        column_properties={i: j for i, j in columns.items() if i.partition(".")[0] in known},
-    )
-    if is_by_type and name in {EVENTS, VALUES}:
-        return table.optimize.z_order(["type_path", "timestamp"], writer_properties=properties)
-    return table.optimize.compact(writer_properties=properties)
+def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[dict[str, Any]]]:
+    """Files to be merged into one each: of a day, in order of time, as far as they fit."""
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    order = itemgetter("partition.date", "min.timestamp")
+    for _, of_day in groupby(sorted(files, key=order), itemgetter("partition.date")):
+        group: list[dict[str, Any]] = []
+        rows = n_bytes = 0
+        for file in of_day:
+            if not is_by_type and not _is_small(file):
+                continue
+            rows += file["num_records"]
+            n_bytes += file["size_bytes"]
+            if group and (rows > limits.FILE_ROWS or n_bytes > limits.MERGED_BYTES):
+                yield from [group] if is_by_type or len(group) > 1 else []
+                group, rows, n_bytes = [], file["num_records"], file["size_bytes"]
+            group.append(file)
+        yield from [group] if group and (is_by_type or len(group) > 1) else []
+
+
+def _is_small(file: dict[str, Any]) -> bool:
+    return bool(file["num_records"] < _MANY_ROWS and file["size_bytes"] < _MANY_BYTES)
+
+
+def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
+    """Replace files of a day by one.
+
+    Returns:
+        Number of files that replace them; 0: another compaction was faster.
+    """
+    system = lake.file_system(name)
+    with lake.errors():
+        try:
+            rows = pa.concat_tables(pq.ParquetFile(i, filesystem=system).read() for i in paths)
+        except FileNotFoundError:
+            return 0  # and a vacuum came behind it
+    new = write(lake, name, rows, is_by_type=is_by_type)
+    values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
+    old = [RemoveAction(i, False, now_ms, None, values) for i in paths]
+    added = [dataclasses.replace(i, data_change=False) for i in new]
+    return len(added) if lake.replace(name, old, added) else 0

@@ -21,8 +21,8 @@ from mariner_spark import limits, times, type_path
 from mariner_spark.lake.tables import EVENTS, ORDER, STATISTICS, Lake, arrow_schema, partitions
 from mariner_spark.payload_numbers import find_numbers
 
-DICTIONARIES: Final = ("server", "type.list.element", "type_path", "payload_kind", "payload_type")
-DIFFERENCES: Final = ("session", "instance", "timestamp", "source_timestamp")
+_DICTIONARIES: Final = ("server", "type.list.element", "type_path", "payload_kind", "payload_type")
+_DIFFERENCES: Final = ("session", "instance", "timestamp", "source_timestamp")
 
 _DAY_US: Final = 86_400_000_000
 
@@ -76,13 +76,14 @@ class EventWriter:
         self.files += write(self._lake, EVENTS, events)
 
 
-def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
+def write(lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False) -> list[AddAction]:
     """Write rows of a table, a file a day if it is partitioned.
 
     Args:
         lake: the lake.
         table: name of the table.
         rows: with its columns, in any order; at least one. ``type`` may be missing.
+        is_by_type: sort by type, then time, rather than by time; rows are of one day.
 
     Returns:
         The files, to be committed.
@@ -91,12 +92,16 @@ def write(lake: Lake, table: str, rows: pa.Table) -> list[AddAction]:
         LakeError: one cannot be written.
     """
     names = arrow_schema(table).names
-    rows = rows.sort_by([(i, "ascending") for i in ORDER if i in names])
+    order = ("type_path", *ORDER) if is_by_type else ORDER
+    rows = rows.sort_by([(i, "ascending") for i in order if i in names])
     if "type" in names and "type" not in rows.schema.names:
         rows = rows.append_column("type", _types(rows.column("type_path")))
     rows = rows.select(names).cast(arrow_schema(table))
     if not partitions(table):
         return [_write(lake, table, rows, None)]
+    if is_by_type:
+        day = _moment(rows.column("timestamp")[0]).date()
+        return [_write(lake, table, rows, day, limits.SMALL_GROUP_ROWS)]
     days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
     edges = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), rows.num_rows]
     return [
@@ -112,7 +117,13 @@ def _types(paths: pa.ChunkedArray) -> pa.Array:
     return pa.array(types, pa.list_(pa.string())).take(encoded.indices)
 
 
-def _write(lake: Lake, table: str, rows: pa.Table, day: datetime.date | None) -> AddAction:
+def _write(
+    lake: Lake,
+    table: str,
+    rows: pa.Table,
+    day: datetime.date | None,
+    group_rows: int = limits.ROW_GROUP_ROWS,
+) -> AddAction:
     names = rows.schema.names
     values: dict[str, str | None] = {} if day is None else {"date": day.isoformat()}
     path = "/".join((*(f"{i}={j}" for i, j in values.items()), f"{uuid.uuid4()}.parquet"))
@@ -120,10 +131,10 @@ def _write(lake: Lake, table: str, rows: pa.Table, day: datetime.date | None) ->
         pq.write_table(
             rows,
             file,
-            row_group_size=limits.ROW_GROUP_ROWS,
+            row_group_size=group_rows,
             compression="zstd",
-            use_dictionary=[i for i in DICTIONARIES if i.partition(".")[0] in names],
-            column_encoding={i: "DELTA_BINARY_PACKED" for i in DIFFERENCES if i in names},
+            use_dictionary=[i for i in _DICTIONARIES if i.partition(".")[0] in names],
+            column_encoding={i: "DELTA_BINARY_PACKED" for i in _DIFFERENCES if i in names},
         )
         size = file.tell()
     return AddAction(path, size, values, int(time.time() * 1000), True, _stats(rows))

@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from mariner_spark import schema
+from mariner_spark import limits, schema
 from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
 from mariner_spark.local_path import local_path, refuse_within_store
 from mariner_spark.values import DEFAULT_PATH
@@ -197,14 +197,50 @@ class Lake:
         Raises:
             LakeError: the table cannot be written.
         """
+        properties = CommitProperties(app_transactions=[*transactions])
+        mode: Literal["append", "overwrite"] = "overwrite" if replaces_all else "append"
+        return self._commit(table, name, [*files], mode, properties)
+
+    def replace(self, name: str, old: Sequence[RemoveAction], new: Sequence[AddAction]) -> bool:
+        """Replace files of a table by others with the same rows; durably.
+
+        Args:
+            name: the table.
+            old: files to remove.
+            new: files that replace them.
+
+        Returns:
+            Whether it was done; false: another commit removed some of them.
+
+        Raises:
+            LakeError: the table cannot be written.
+        """
+        # deltalake does not see that another commit removes the same file: so no other commit may
+        # come between the look and the commit
+        properties = CommitProperties(max_commit_retries=0)
+        for _ in range(limits.COMMIT_TRIES):
+            table = self.open(name)
+            with self.errors():
+                paths = set(pa.table(table.get_add_actions()).column("path").to_pylist())
+            if not paths.issuperset(i.path for i in old):
+                return False
+            if self._commit(table, name, [*old, *new], "append", properties):
+                return True
+        return False
+
+    def _commit(
+        self,
+        table: DeltaTable,
+        name: str,
+        actions: list[AddAction | RemoveAction],
+        mode: Literal["append", "overwrite"],
+        properties: CommitProperties,
+    ) -> bool:
+        columns = Schema.from_arrow(delta_schema(name))
         with self.errors():
             try:
                 table.create_write_transaction(
-                    [*files],
-                    "overwrite" if replaces_all else "append",
-                    Schema.from_arrow(delta_schema(name)),
-                    partitions(name),
-                    commit_properties=CommitProperties(app_transactions=[*transactions]),
+                    actions, mode, columns, partitions(name), commit_properties=properties
                 )
             except CommitFailedError:
                 return False

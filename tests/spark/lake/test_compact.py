@@ -5,14 +5,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mariner_spark import limits
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import derived, writer
 from mariner_spark.lake.compact import compact
+from mariner_spark.lake.files import write
 from mariner_spark.lake.info import info
 from mariner_spark.lake.tables import TABLES, Lake
 from tests.spark.lake.support import append, draw_events, named, opened, parquet_files, stored
@@ -65,6 +68,42 @@ def test_files_keep_their_order_and_statistics(tmp_path: Path) -> None:
     assert found["timestamp"].compression == "ZSTD"
     assert "DELTA_BINARY_PACKED" in found["timestamp"].encodings
     assert "RLE_DICTIONARY" in found["type_path"].encodings
+
+
+@pytest.mark.parametrize("is_by_type", [False, True])
+def test_of_two_at_once_one_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_by_type: bool
+) -> None:
+    append(tmp_path, plain_events(100))
+    append(tmp_path, plain_events(200))
+    n_writes = 0
+
+    def compact_between(*arguments: Any, **options: Any) -> Any:
+        nonlocal n_writes
+        n_writes += 1
+        if n_writes == 1:
+            compact(str(tmp_path))
+            append(tmp_path, plain_events(300))
+        return write(*arguments, **options)
+
+    monkeypatch.setattr("mariner_spark.lake.compact.write", compact_between)
+    done = compact(str(tmp_path), is_by_type=is_by_type)
+    assert (n_writes, done.replaced) == (2, 0)
+    assert stored(tmp_path) == rows_of(plain_events(300))
+
+
+def test_sorted_by_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SMALL_GROUP_ROWS", 100)
+    monkeypatch.setattr(limits, "FILE_ROWS", 700)
+    for n in range(200, 1_001, 200):
+        append(tmp_path, plain_events(n))
+    assert compact(str(tmp_path), is_by_type=True).written == 2
+    for path in named(tmp_path):
+        file = pq.ParquetFile(tmp_path / "events" / path)
+        rows = file.read(columns=["type_path", "timestamp"]).to_pylist()
+        assert rows == sorted(rows, key=lambda i: (i["type_path"], i["timestamp"]))
+        assert file.metadata.num_row_groups == -(-len(rows) // 100)
+    assert stored(tmp_path) == rows_of(plain_events(1_000))
 
 
 def test_the_vacuum_leaves_what_may_be_used(tmp_path: Path) -> None:
