@@ -70,7 +70,7 @@ class FrameDecoder:
         self.max_frame_bytes = max_frame_bytes
         self._content = content
         self._max_length_bytes = max_length_bytes
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = b""  # bytes, as long as no message is in two of them
         self._position = 0  # the buffer is taken up to here
         self._frame_begin = 0  # of the next message
         self._frame_end = 0  # 0 until its header is complete
@@ -94,19 +94,25 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> None:
         """Take in bytes of the stream."""
+        if not self.buffered_bytes:
+            self._buffer = data  # usually messages come whole
+            self.buffered_bytes = len(data)
+            return
+        buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
         if self._position:
             # taken bytes are dropped here, once per feed and not once per frame
-            del self._buffer[: self._position]
+            del buffer[: self._position]
             if self._frame_end:
                 self._frame_begin -= self._position
                 self._frame_end -= self._position
             self._position = 0
-        self._buffer += data
-        self.buffered_bytes = len(self._buffer)
+        buffer += data
+        self._buffer = buffer
+        self.buffered_bytes = len(buffer)
 
     def discard(self) -> None:
         """Drop buffered bytes, which the decoder would hold as long as it exists."""
-        self._buffer.clear()
+        self._buffer = b""
         self._position = self._frame_end = self.buffered_bytes = 0
 
     def next_frame(self) -> bytes | None:
@@ -121,14 +127,17 @@ class FrameDecoder:
         end = self._frame_end
         if len(buffer) < end:
             return None
-        message = bytes(memoryview(buffer)[self._frame_begin : end])
-        self._frame_end = 0
-        self.buffered_bytes = len(buffer) - end
-        if not self.buffered_bytes:
-            buffer.clear()  # an idle connection keeps no buffer of its largest message
-            self._position = 0
+        if isinstance(buffer, bytes):
+            message = buffer[self._frame_begin : end]
         else:
+            message = bytes(memoryview(buffer)[self._frame_begin : end])
+        self._frame_end = 0
+        self.buffered_bytes = n_bytes = len(buffer) - end
+        if n_bytes:
             self._position = end
+        else:
+            self._buffer = b""  # an idle connection keeps no buffer of its largest message
+            self._position = 0
         return message
 
     def _read_header(self) -> bool:
