@@ -159,6 +159,10 @@ def encode_int(value: int) -> bytes:
     return _INT.pack(value + SIGN_BIT)
 
 
+SMALL_INTS: Final = tuple(map(encode_int, range(128)))
+"""Small ones, encoded: the instances of most events."""
+
+
 def decode_int(data: bytes) -> int:
     """The opposite of :func:`encode_int`."""
     number: int = _INT.unpack(data)[0]

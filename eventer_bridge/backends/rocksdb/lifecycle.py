@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rocksdict import ColumnFamily, Rdict
 
-from eventer_bridge.backends.rocksdb.acknowledged import Mark
 from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
 from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
@@ -25,6 +24,7 @@ from eventer_bridge.backends.rocksdb.database import (
     open_database,
     open_for_reading,
 )
+from eventer_bridge.backends.rocksdb.log_tail import Mark
 from eventer_bridge.backends.rocksdb.writable import check_writable
 from eventer_bridge.errors import ClosedError, StorageError, StoreLockedError
 

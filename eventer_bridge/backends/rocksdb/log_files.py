@@ -39,7 +39,8 @@ _FEW_ZEROS: Final = 16
 """No record that was written to its end ends in so many."""
 
 _BATCH: Final = Struct("<QI")
-_FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
+FULL, _FIRST, _MIDDLE, LAST = range(1, 5)
+"""Types of fragments, the least and the greatest of them public."""
 
 HEAD_BYTES: Final = FRAGMENT.size + _BATCH.size
 """Begin of a log: checksum, length and type of its first fragment, and sequence number and number
@@ -187,14 +188,14 @@ def _walk(data: _Data) -> _Records:
             break
         _, length, kind = FRAGMENT.unpack_from(data, offset)
         stop = offset + FRAGMENT.size + length
-        expected = (_FULL, _FIRST) if begin is None else (_MIDDLE, _LAST)
+        expected = (FULL, _FIRST) if begin is None else (_MIDDLE, LAST)
         if kind not in expected or FRAGMENT.size + length > left or stop > size:
             break
         if begin is None:
             begin, head = offset, b""
         if len(head) < _BATCH.size:
             head += data[stop - length : min(stop, stop - length + _BATCH.size - len(head))]
-        if kind in (_FULL, _LAST):
+        if kind in (FULL, LAST):
             if len(head) < _BATCH.size:
                 break
             sequence, n_operations = _BATCH.unpack(head)
@@ -220,7 +221,7 @@ def _is_torn(data: _Data, broken: int) -> bool:
         return True
     _, length, kind = FRAGMENT.unpack_from(data, broken)
     left = BLOCK_BYTES - broken % BLOCK_BYTES
-    if not is_fragment(kind) or FRAGMENT.size + length > left:
+    if not FULL <= kind <= LAST or FRAGMENT.size + length > left:
         return False
     if broken + FRAGMENT.size + length <= size:
         return False  # it fits, but does not belong there
@@ -270,11 +271,6 @@ def _find_broken(data: _Data, begin: int, end: int) -> int | None:
             return offset
         offset = stop
     return None
-
-
-def is_fragment(kind: int) -> bool:
-    """Whether this is the type of a fragment; zeros that are the end of a log are none."""
-    return _FULL <= kind <= _LAST
 
 
 def _next_sector(offset: int) -> int:

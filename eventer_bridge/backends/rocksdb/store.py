@@ -196,13 +196,14 @@ class Store(Database):
         """Returns for each its instance and type, as ``session`` has them."""
         put = commit.batch.put
         event_cf, source_cf, _, _, _ = self._handles
-        encode_int = keys.encode_int
+        encode_int, small, n_small = keys.encode_int, keys.SMALL_INTS, len(keys.SMALL_INTS)
         latest, counted = commit.latest, self.counted
         entries: list[bytes] = []
         for session_key, event, type_id, (source, value) in zip(
             session_keys, events, type_ids, values, strict=True
         ):
-            instance = encode_int(event.id.instance)
+            number = event.id.instance
+            instance = small[number] if 0 <= number < n_small else encode_int(number)
             position = session_key + instance
             key = type_id + position
             put(key, value, event_cf)
