@@ -12,7 +12,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.backends.rocksdb import acknowledged, control, directories
+from eventer_bridge.backends.rocksdb import acknowledged, control, directories, log_tail
 from eventer_bridge.backends.rocksdb.acknowledged import FILE
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.log_files import list_logs
@@ -302,7 +302,7 @@ async def test_a_log_is_replaced_while_the_mark_looks_for_it(
         looks.append(path)
         return list_logs(path) if len(looks) % 2 == 0 else [path / "000001.log"]
 
-    monkeypatch.setattr(acknowledged, "list_logs", look)
+    monkeypatch.setattr(log_tail, "list_logs", look)
     crashed = await crash(tmp_path)
     assert looks
     assert acknowledged.read(crashed.path)[-1].n_bytes == crashed.ends[-1]
@@ -315,7 +315,7 @@ async def test_a_mark_that_finds_no_log_stays_behind(
         writer = Writer(backend)
         await writer.session(draft())
         before = acknowledged.read(tmp_path / "store")
-        monkeypatch.setattr(acknowledged, "list_logs", lambda _: [])
+        monkeypatch.setattr(log_tail, "list_logs", lambda _: [])
         backend._store._families["event"].flush(True)  # begins another log
         await writer.session(draft())
         assert acknowledged.read(tmp_path / "store") == before
@@ -328,7 +328,7 @@ async def test_a_mark_that_finds_no_log_stays_behind(
 async def test_a_store_without_a_log_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acknowledged, "list_logs", lambda _: [])
+    monkeypatch.setattr(log_tail, "list_logs", lambda _: [])
     with pytest.raises(StorageError, match=r"store: cannot be written: there is no log$"):
         await rocksdb.create(tmp_path / "store")
 
