@@ -27,12 +27,12 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from eventer_bridge import limits, slices
-from eventer_bridge.core.authentication import Admitted, Authenticator, DeclinedError, Login
-from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.fanout import Fanout, Filter
+from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
+from eventer_bridge.core.client_service import ClientService, ClientWire
+from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.tokens import TokenHash
@@ -50,167 +50,17 @@ from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
     EventType,
     QueryParams,
-    QueryResult,
     RegisterEvent,
     SourceType,
     Status,
 )
-from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
-from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT")
-RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
-
-ObserveQueryCb: TypeAlias = Callable[[QueryParams, float], None]
-"""Called after each query with its parameters and the seconds it took."""
-
-
-class Encoding(Protocol):
-    """How a wire encodes the events of a session, each of them once."""
-
-    def notification(self, session: Session, indices: Sequence[int], /) -> bytes:
-        """See ``fanout.EncodeCb``."""
-
-    def prepare(self, session: Session, /) -> Steps[None]:
-        """Encode a large session's events in steps."""
-
-    def is_answerable(self, session: Session, /) -> bool:
-        """Whether the answer to a large session that has ended can be made at once."""
-
-
-class ClientWire(Protocol[RequestT_contra]):
-    """What a wire does for a client; the client may be gone already.
-
-    A request is whatever the wire tells its requests by.
-    """
-
-    def use_rights(self, rights: Rights, /) -> None:
-        """The rights of the client, before it is accepted and whenever they change."""
-
-    def send_accepted(self, status: Status, /) -> None:
-        """The client is accepted."""
-
-    def send_declined(self, reason: str, /) -> None:
-        """It is not; the connection is closed afterwards."""
-
-    def send_registered(self, answers: "Sequence[tuple[RequestT_contra, Session]]", /) -> None:
-        """Registrations are stored: each request with its session. A large one comes alone."""
-
-    def send_refused(
-        self, request: RequestT_contra, reason: str, *, is_outcome_unknown: bool
-    ) -> None:
-        """A registration is not stored, or nobody knows."""
-
-    def encode_result(self, request: RequestT_contra, result: QueryResult, /) -> Steps[list[bytes]]:
-        """The parts of the answer to a query, encoded in steps."""
-
-    def send_result(self, request: RequestT_contra, parts: list[bytes], /) -> None:
-        """Send them."""
-
-    def send_notification(self, message: bytes, /) -> None:
-        """What ``Encoding.notification`` made."""
-
-    def send_status(self, status: Status, /) -> None:
-        """The status of the server is another one now."""
-
-
-class ClientService:
-    """What all clients of a server share. It is an observer of the core.
-
-    Args:
-        core: answers registrations and queries.
-        authenticator: lets clients in.
-        encoding: of the wire.
-        observe_query: see :data:`ObserveQueryCb`.
-
-    Attributes:
-        stats: counts of what was done so far.
-        fanout: who hears of which events.
-        clients: those that are initialised.
-    """
-
-    def __init__(
-        self,
-        core: EventCore,
-        authenticator: Authenticator,
-        encoding: Encoding,
-        observe_query: ObserveQueryCb,
-    ) -> None:
-        self.core = core
-        self.authenticator = authenticator
-        self.encoding = encoding
-        self.observe_query = observe_query
-        self.fanout = Fanout(encoding.notification, encoding.prepare)
-        self.stats = ServerStats()
-        self.clients: set[ClientSession[Any]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        core.add_observer(self)
-
-    def on_session(self, session: Session, persisted: bool) -> None:
-        """Notify clients (``core.Observer``)."""
-        if self.fanout.groups:
-            self.fanout.notify(session, persisted)
-
-    def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
-        """Notify clients (``core.PatientObserver``)."""
-        return self.fanout.notify_in_steps(session, persisted)
-
-    def on_status(self, status: Status) -> None:
-        """Notify clients (``core.Observer``)."""
-        for client in tuple(self.clients):
-            client.notify_status(status)
-
-    def on_other_history(self) -> None:
-        """Close the connections of clients (``core.HistoryObserver``): they begin anew."""
-        for client in tuple(self.clients):
-            client.stream.close(CloseReason.ANOTHER_HISTORY, level=logging.INFO)
-
-    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Begin a task that outlives the connection: what was accepted is answered."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def reload(self, authenticator: Authenticator) -> None:
-        """Let clients in by another configuration, those that are here as well.
-
-        It takes clients one by one, in slices, between the notifications of sessions. Then all of
-        them have their new rights, or are closed: :meth:`ClientSession.readmit`.
-        """
-        self.authenticator = authenticator
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.core.between_notifications(functools.partial(self._readmit_clients, done))
-        await done
-
-    def _readmit_clients(self, done: asyncio.Future[None]) -> Steps[None]:
-        try:
-            for client in tuple(self.clients):
-                try:
-                    client.readmit()
-                except Exception as e:
-                    client.stream.on_failed(e)
-                yield
-        finally:
-            if not done.done():
-                done.set_result(None)
-
-    async def drain(self) -> None:
-        """Answer the registrations that are under way; bounded in time."""
-        await asyncio.gather(*(client.drain() for client in tuple(self.clients)))
-
-    async def stop(self) -> None:
-        """End, when all connections are closed."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        self.core.remove_observer(self)
 
 
 class ClientSession(Generic[RequestT]):
@@ -713,7 +563,7 @@ class ClientSession(Generic[RequestT]):
     ) -> None:
         assert self.rights is not None
         subscription = None
-        while subscription != self.rights.subscription:  # they may change meanwhile
+        while subscription is not self.rights.subscription:  # they may change meanwhile
             subscription = self.rights.subscription
             result = await self._service.core.query(
                 params,

@@ -190,8 +190,8 @@ def parse(text: str, expires: str | None, key: str) -> Token:
     if expires is not None:
         try:
             moment = moments.parse_last(expires)
-        except InvalidEventError as e:
-            raise ConfigurationError(f"{key}.expires: {e}") from None
+        except InvalidEventError:
+            raise ConfigurationError(f"{key}.expires: ***: {moments.EXPECTED}") from None
     if found := _SHA256.fullmatch(text):
         return Token(TokenHash(bytes.fromhex(found[1])), moment, is_plain=False)
     if found := _SCRYPT.fullmatch(text):

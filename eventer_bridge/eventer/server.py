@@ -23,11 +23,8 @@ from hat import aio
 from eventer_bridge import chatter, limits, slices
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.client_session import (
-    ClientService,
-    ClientSession,
-    ObserveQueryCb,
-)
+from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
+from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
-from eventer_bridge.core.client_session import ClientService, ClientSession
+from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError

@@ -11,7 +11,7 @@ from hat import aio
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.client_session import ClientService, ObserveQueryCb
+from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
 from eventer_bridge.net import Admission
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from eventer_bridge.core.client_session import ClientService, ClientSession
+from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import FrameError, RemoteProtocolError
 from eventer_bridge.model import JsonPayload, QueryLatestParams, QueryResult, RegisterEvent, Status

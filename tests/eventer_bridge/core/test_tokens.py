@@ -85,7 +85,7 @@ def test_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
         (TokenSource(environment="EMPTY"), "t.environment: EMPTY: expected a token in one line"),
         (TokenSource("sha256:" + SECRET), "t: ***: expected what `mariner token` prints of a hash"),
         (TokenSource("scrypt:" + SECRET), "t: ***: expected what `mariner token` prints of a hash"),
-        (TokenSource(SECRET, expires="soon"), "t.expires: 'soon': expected ISO 8601"),
+        (TokenSource(SECRET, expires="soon"), "t.expires: ***: expected ISO 8601"),
     ],
 )
 def test_a_source_that_has_none(
