@@ -48,7 +48,10 @@ class Access(NamedTuple):
 
 
 def ext_create(
-    config: GatewayConfig, checks: ScryptChecks, before: tuple[GatewayConfig, Access] | None = None
+    config: GatewayConfig,
+    checks: ScryptChecks,
+    before: tuple[GatewayConfig, Access] | None = None,
+    wanted: GatewayConfig | None = None,
 ) -> Access:
     """Read and check all files that a configuration names. Any thread; blocks.
 
@@ -58,6 +61,7 @@ def ext_create(
         config: the configuration.
         checks: of chosen tokens.
         before: a configuration whose schemas are in use, and are kept if they are the same.
+        wanted: a configuration that is checked as well: what the next restart takes.
 
     Raises:
         ConfigurationError: a certificate, key, token or schema is missing or wrong.
@@ -65,6 +69,8 @@ def ext_create(
     for _ in range(limits.MAX_READS_OF_FILES):
         contents = _contents(config)
         try:
+            if wanted is not None:
+                configs.check(wanted)
             access = _create(config, checks, before, contents)
         except ConfigurationError:
             if _contents(config) == contents:

@@ -164,7 +164,7 @@ class Gateway(aio.Resource):
         """
         config = changes.taken_on(self._config, wanted)
         before = (self._config, self._access)
-        made = await asyncio.to_thread(access.ext_create, config, self._checks, before)
+        made = await asyncio.to_thread(access.ext_create, config, self._checks, before, wanted)
         changed = set(changes.differences(self._config, config))
         contents = self._access.contents
         changed |= {i for i in made.contents if i in contents and contents[i] != made.contents[i]}

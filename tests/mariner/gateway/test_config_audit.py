@@ -171,7 +171,7 @@ clients:
     [
         ({"expires": "2030-01-01"}, "token: expected one of value, file and environment"),
         ({"value": HASH, "file": "x"}, "token: expected one of value, file and environment"),
-        ({"value": HASH, "expires": "soon"}, "token.expires: 'soon': expected ISO 8601"),
+        ({"value": HASH, "expires": "soon"}, "token.expires: ***: expected ISO 8601"),
         (["a", "b", "c"], "token: ***: expected at most 2 in it"),
         ([], "token: ***: expected at least 1 in it"),
         (f"sha256:{SECRET}", "token: ***: expected what `mariner token` prints of a hash"),

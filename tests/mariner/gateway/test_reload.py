@@ -23,7 +23,7 @@ from mariner.gateway.reloading import Reloader
 from tests.support.certificates import Certificates, issue_client, make_certificates, write_crl
 from tests.support.inprocess import APP
 from tests.support.peer import INIT, RawPeer, event, register_req
-from tests.support.schemas import NUMBERS
+from tests.support.schemas import LARGE, NUMBERS, checkers
 
 TIMEOUT_S: Final = 10.0
 QUERY: Final = {"msg_type": "query_req", "query_id": 1, "query_type": "latest"}
@@ -247,6 +247,16 @@ async def test_a_login_that_is_under_way_is_of_the_new_configuration(
         await it.reload(clients=[client(token=tokens.scrypt_text("another"))])
         go_on.set()
         assert await asked == "invalid client name or token"
+        # and who may still log in has the new rights
+        await it.reload(clients=[client(token=chosen)])
+        reached.clear()
+        go_on.clear()
+        logging_in = asyncio.create_task(RawPeer.init(it.port))
+        await reached.wait()
+        await it.reload(clients=[client(token=chosen, register_events=[])])
+        go_on.set()
+        async with await logging_in as peer:
+            assert "no right to register 'a'" in (await registered(peer, "a") or "")
 
 
 async def test_schemas_and_quotas(tmp_path: Path) -> None:
@@ -256,16 +266,27 @@ async def test_schemas_and_quotas(tmp_path: Path) -> None:
         running(tmp_path, clients=[checked], schemas=[NUMBERS]) as it,
         await RawPeer.init(it.port) as peer,
     ):
-        large = list(range(limits.INLINE_SCHEMA_BYTES))
-        assert await registered(peer, "a", value=large) is None  # by a process of its own
+        assert await registered(peer, "a", value=LARGE) is None  # by a process of its own
         assert "not of type" in (await registered(peer, "a", value=["x"]) or "")
         texts = {**NUMBERS, "items": {"type": "string"}}
         assert (await it.reload(schemas=[texts]))["changed"] == ["schemas"]
         assert await registered(peer, "a", value=["x"]) is None
-        assert "not of type" in (await registered(peer, "a", value=large) or "")
+        assert "not of type" in (await registered(peer, "a", value=LARGE) or "")
         await it.reload(clients=[client(max_event_types=0)])
         assert await registered(peer, "a") is None
         assert "max_event_types: 0" in (await registered(peer, "another") or "")
+
+
+async def test_large_payloads_are_checked_by_a_process_from_then_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
+        assert await registered(peer, "a", value=LARGE) is None
+        assert checkers() == []
+        numbers = [{"subscriptions": [["*"]], "schema_id": NUMBERS["$id"]}]
+        await it.reload(clients=[client(register_events=numbers)], schemas=[NUMBERS])
+        assert await registered(peer, "a", value=LARGE) is None
+        assert len(checkers()) == 1
+        await it.reload(clients=[APP], schemas=[])
+        assert checkers() == []
 
 
 async def test_large_registrations_are_answered_while_schemas_are_replaced(tmp_path: Path) -> None:
@@ -275,12 +296,11 @@ async def test_large_registrations_are_answered_while_schemas_are_replaced(tmp_p
         running(tmp_path, clients=clients, schemas=[NUMBERS]) as it,
         await RawPeer.init(it.port) as peer,
     ):
-        large = list(range(limits.INLINE_SCHEMA_BYTES))
         answers: list[str | None] = []
 
         async def register() -> None:
             while len(answers) < 5:
-                answers.append(await registered(peer, "a", value=large))
+                answers.append(await registered(peer, "a", value=LARGE))
 
         registering = asyncio.create_task(register())
         for number in range(4):
@@ -340,17 +360,19 @@ async def test_certificates_swapped_as_kubernetes_does(tmp_path: Path) -> None:
         await serial(it.port, contexts[1])
 
 
+@pytest.mark.parametrize("read", [("server.pem", 1), ("ca.pem", 1), ("ca.pem", 2)])
 async def test_files_that_are_replaced_while_they_are_read(
-    tmp_path: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch, read: tuple[str, int]
 ) -> None:
+    """At the first or second time that one of them is read; the second is the last."""
     other = make_certificates(tmp_path / "other")
     reads = tls._read
-    swapped: list[Path] = []
+    done: list[str] = []
 
     def swapping(path: Path) -> bytes:
         data = reads(path)
-        if path.name == "server.pem" and not swapped:
-            swapped.append(path)
+        done.append(path.name)
+        if (path.name, done.count(path.name)) == read:
             for name in ("server.pem", "server.key", "ca.pem"):
                 os.replace(other.ca.parent / name, made.ca.parent / name)  # noqa: PTH105
         return data
@@ -409,11 +431,19 @@ def _bad_schema(conf: dict[str, Any]) -> None:
     conf["schemas"] = [{"$id": "a:b", "$ref": "a:nothing"}]
 
 
+def _bad_restart(conf: dict[str, Any]) -> None:
+    """What the running gateway does not take on, but the next start would."""
+    server = {"host": "127.0.0.1", "port": 0, "tls": {"cert": "/none", "key": "/none"}}
+    conf["event_core"]["eventer_server"] = server
+
+
 def _bad_log(conf: dict[str, Any]) -> None:
     conf["log"] = {"version": 1, "root": {"handlers": ["none"]}}
 
 
-@pytest.mark.parametrize("change", [broken(i) for i in (_no_name, _no_file, _bad_schema, _bad_log)])
+@pytest.mark.parametrize(
+    "change", [broken(i) for i in (_no_name, _no_file, _bad_schema, _bad_restart, _bad_log)]
+)
 async def test_a_wrong_configuration_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[dict[str, Any]], None]
 ) -> None:

@@ -99,15 +99,18 @@ async def test_others_are_served_while_a_token_is_guessed() -> None:
     async with running_gateway(configured) as gateway:
         port = gateway.mariner.port
         async with await RawPeer.init(port) as honest:
-            guesses = asyncio.gather(*(answer(port, "guess", "chosen") for _ in range(4)))
+            guesses = asyncio.gather(*(answer(port, "guess", "chosen") for _ in range(2)))
             taken_s = []
             while not guesses.done():
                 began_s = time.perf_counter()
                 await honest.request({"msg_type": "ping_req", "ping_id": 1})
                 taken_s.append(time.perf_counter() - began_s)
-        assert len(set(await guesses)) == 1
+        assert await guesses == ["invalid client name or token"] * 2
+        began_s = time.perf_counter()
+        tokens.ext_scrypt("guess", bytes(16))
+        check_s = time.perf_counter() - began_s
         taken_s.sort()
-        assert taken_s[len(taken_s) * 9 // 10] < 0.02  # a check takes ten times that
+        assert taken_s[len(taken_s) * 9 // 10] < check_s / 4
 
 
 async def test_a_guesser_who_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,3 +44,35 @@ def test_the_configuration_wins() -> None:
     }
     lines = run(repr(log))
     assert lines == ["INFO|shown", "INFO|not shown", "WARNING|shown too"]
+
+
+def test_loggers_that_are_there_already_are_not_silenced() -> None:
+    code = """
+import logging
+from mariner.gateway import logs
+logger = logging.getLogger("mariner.x")
+logs.configure({"version": 1, "handlers": {"h": {"class": "logging.StreamHandler"}},
+                "root": {"level": "INFO", "handlers": ["h"]}})
+logger.info("shown")
+logs.configure(None)
+logger.info("shown again")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = done.stderr.splitlines()
+    assert first == "shown"
+    assert json.loads(second)["message"] == "shown again"
+
+
+def test_counts_go_on_with_another_configuration() -> None:
+    code = """
+import logging
+from mariner.gateway import logs
+logs.configure(None)
+for _ in range(2_000):
+    logging.getLogger("mariner.x").info("flood")
+before = logs.counts()
+logs.configure(None)
+assert logs.counts() == before, (logs.counts(), before)
+assert before.left_out > 1_000
+"""
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
