@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from pyspark.sql import functions as sf
 
 import mariner_spark
 from mariner_spark.lake.ingest import ingest
+from mariner_spark.lake.ingest_store import ingest_store
 from mariner_spark.lake.read import read_events as read_lake
 from mariner_spark.reports.activity import activity
 from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
@@ -144,6 +146,9 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
     begin = time.perf_counter()
     ingest(spark, lake, source)
     ingested_s = time.perf_counter() - begin
+    begin = time.perf_counter()
+    ingest_store(f"{job.folder}/lake-of-store", Path(job.store))
+    ingested_store_s = time.perf_counter() - begin
     read_lake(spark, lake).write.parquet(plain)
 
     seconds = defaultdict[str, list[float]](list)
@@ -152,7 +157,7 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
         for name, each in reads().items():
             seconds[name].append(each.seconds(spark, job))
     medians = {name: statistics.median(i[warm_up:]) for name, i in seconds.items()}
-    return SparkOutcome({**medians, "ingest": ingested_s})
+    return SparkOutcome({**medians, "ingest": ingested_s, "ingest-store": ingested_store_s})
 
 
 def loop(

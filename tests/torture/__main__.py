@@ -24,6 +24,7 @@ from tests.torture import (
     full_disk,
     fuzz,
     kill,
+    lake_beside,
     lake_kill,
     lost_log,
     reloads,
@@ -76,7 +77,8 @@ SCENARIOS: Final = {
     "reloads": Scenario(reloads.run, 200),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
-    "lake-kill": Scenario(lake_kill.run, 10),
+    "lake-kill": Scenario(lake_kill.run, 20),
+    "lake-beside": Scenario(lake_beside.run, 60),
     **{f"attack-{name}": Scenario(attack_scenario(name), 1) for name in ATTACKS},
 }
 

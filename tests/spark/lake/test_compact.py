@@ -1,9 +1,7 @@
 """Compaction: the same rows in fewer files, beside readers and writers."""
 
 import os
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from mariner_spark.lake import derived, writer
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.files import write
 from mariner_spark.lake.info import info
-from mariner_spark.lake.tables import TABLES, Lake
-from tests.spark.lake.support import append, draw_events, named, opened, parquet_files, stored
+from mariner_spark.lake.tables import Lake
+from tests.spark.lake.beside import SIZE, work_beside
+from tests.spark.lake.support import append, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
 from tests.spark.support import plain_events, rows_of
 
@@ -136,58 +135,6 @@ def test_a_batch_that_a_vacuum_overtook_is_refused(tmp_path: Path) -> None:
     assert stored(tmp_path) == rows_of(plain_events(100))
 
 
-def repeat(
-    work: Callable[[], object], is_over: threading.Event, errors: list[BaseException]
-) -> None:
-    try:
-        while not is_over.is_set():
-            work()
-    except BaseException as e:
-        errors.append(e)
-        raise
-
-
-@pytest.mark.parametrize("seconds", [3])
-def test_readers_see_whole_commits_beside_everything_else(tmp_path: Path, seconds: float) -> None:
-    """Each commit has ten events of one server; files go through compaction and vacuum."""
-    size, is_over, errors = 10, threading.Event(), list[BaseException]()
-    path, seen, n_written = str(tmp_path), 0, dict.fromkeys((1, 2), 0)
-    append(tmp_path, plain_events(size, server=1))
-
-    def ingest(server: int) -> None:
-        n = n_written[server] = n_written[server] + size
-        append(tmp_path, plain_events(n, server=server))
-
-    def maintain() -> None:
-        derived.update(path)
-        compact(path)
-
-    def read() -> None:
-        nonlocal seen
-        rows = opened(tmp_path).to_pyarrow_table(columns=["server", "session", "instance"])
-        ids = sorted(zip(*rows.to_pydict().values(), strict=True))
-        expected = [
-            (server, 1 + i // 10, 1 + i % 10)
-            for server in (1, 2)
-            for i in range(sum(found[0] == server for found in ids))
-        ]
-        assert ids == expected
-        assert len(ids) % size == 0
-        seen = max(seen, len(ids))
-
-    work = [lambda: ingest(1), lambda: ingest(2), maintain, read, read]
-    threads = [threading.Thread(target=repeat, args=(i, is_over, errors)) for i in work]
-    for thread in threads:
-        thread.start()
-    is_over.wait(seconds)
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert seen > 2 * size
-    maintain()
-    both = [plain_events(n, server=server) for server, n in n_written.items()]
-    assert stored(tmp_path) == rows_of([event for events in both for event in events])
-    assert opened(tmp_path, "values").count() == sum(n_written.values())
-    assert all(len(named(tmp_path, name)) == 1 for name in TABLES)
-    assert parquet_files(tmp_path) > named(tmp_path)
+def test_readers_see_whole_commits_beside_everything_else(tmp_path: Path) -> None:
+    """Longer: the torture run ``lake-beside``."""
+    assert work_beside(tmp_path, 3).most > 2 * SIZE

@@ -13,12 +13,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from eventer_bridge.model import Event
-from mariner_spark import times
+from mariner_spark import limits, times
 from mariner_spark.cli.spark import reason
 from mariner_spark.errors import LakeError
 from mariner_spark.lake.info import count, info
 from mariner_spark.lake.ingest import ingest
-from tests.spark.lake.support import draw_events, stored
+from tests.spark.lake.support import draw_events, named, opened, stored
 from tests.spark.source.test_network import served
 from tests.spark.support import rows_of
 from tests.support.gateway import gateway
@@ -112,6 +112,31 @@ def test_gateways_of_different_servers(spark: SparkSession, tmp_path: Path) -> N
         ingest(spark, str(root), one)
     assert values(root) == {"1", "2", "3"}
     assert info(str(root)).positions.keys() == {5, 6}
+
+
+def test_a_continuous_run_keeps_the_lake(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It updates the derived tables, and compacts, now and then."""
+    monkeypatch.setattr(limits, "UPDATE_S", 0)
+    monkeypatch.setattr(limits, "MAINTENANCE_S", 0)
+    root = tmp_path / "lake"
+
+    class EnoughError(Exception):
+        pass
+
+    def check() -> None:
+        if values(root) == {"1"}:
+            register(2)
+        elif values(root) == {"1", "2"} and len(named(root)) == 1:
+            found = opened(root, "values").to_pyarrow_table().column("value").to_pylist()
+            if {1, 2} <= set(found):
+                raise EnoughError
+
+    with registering(tmp_path) as (source, register):
+        register(1)
+        with pytest.raises(EnoughError):
+            ingest(spark, str(root), source, interval_s=0.1, on_progress=check)
 
 
 def test_a_store_that_was_restored_is_told(spark: SparkSession, tmp_path: Path) -> None:
