@@ -176,7 +176,7 @@ def _walk(data: _Data) -> _Records:
     """Follow lengths and types; RocksDB verifies the checksums."""
     size = len(data)
     first: int | None = None
-    following = last = sequence = end = offset = 0
+    following = last = last_sequence = end = offset = 0
     begin: int | None = None  # of the record that the fragment at offset belongs to
     head = b""
     while offset < size:
@@ -186,7 +186,9 @@ def _walk(data: _Data) -> _Records:
             continue
         if offset + FRAGMENT.size > size:
             break
-        _, length, kind = FRAGMENT.unpack_from(data, offset)
+        checksum, length, kind = FRAGMENT.unpack_from(data, offset)
+        if not (checksum or length & 0xFF):
+            break  # a header of which only the second sector was written
         stop = offset + FRAGMENT.size + length
         expected = (FULL, _FIRST) if begin is None else (_MIDDLE, LAST)
         if kind not in expected or FRAGMENT.size + length > left or stop > size:
@@ -199,11 +201,13 @@ def _walk(data: _Data) -> _Records:
             if len(head) < _BATCH.size:
                 break
             sequence, n_operations = _BATCH.unpack(head)
+            # what is missing of the last record may be its sequence number
+            last_sequence = sequence if first is None else following
             first = sequence if first is None else first
             following = sequence + n_operations
             last, end, begin = begin, stop, None
         offset = stop
-    return _Records(first, following, last, sequence, end, min(offset, size))
+    return _Records(first, following, last, last_sequence, end, min(offset, size))
 
 
 def _is_torn(data: _Data, broken: int) -> bool:
@@ -215,7 +219,9 @@ def _is_torn(data: _Data, broken: int) -> bool:
     size = len(data)
     if broken + FRAGMENT.size > size:
         return True
-    if _is_zero(data, broken, _next_sector(broken)):
+    # its header may be in two sectors
+    sectors = [broken, _next_sector(broken)]
+    if any(_is_zero(data, i, _next_sector(i)) for i in sectors if i < broken + FRAGMENT.size):
         return True
     if _is_zero(data, broken + FRAGMENT.size, size):  # only some of the header was written
         return True

@@ -11,6 +11,7 @@ import pytest
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import RocksDbBackend, acknowledged, control, directories
+from eventer_bridge.backends.rocksdb.log_files import FRAGMENT, check_log
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import BinaryPayload, Event, JsonPayload, QueryServerParams
@@ -19,6 +20,7 @@ from tests.eventer_bridge.backends.oracle import Writer, draft
 BLOCK = 32 << 10
 PAGE = 4096
 SECTOR = 512
+HEADER = FRAGMENT.size
 TORN = "the event store's log ends in a torn write, which was never acknowledged: it is cut off"
 
 Ends = list[int]
@@ -156,6 +158,51 @@ async def test_any_sectors_of_the_last_write_may_be_missing(tmp_path: Path, size
         (path / crashed.log.name).write_bytes(data)
         n_missing = 0 if data == whole else 2
         assert await opened(path) == crashed.events[: len(crashed.events) - n_missing]
+
+
+async def crash_at(tmp_path: Path, offset: int) -> Crashed:
+    """As :func:`crash`; the last record begins at this offset in a sector."""
+    live, path = tmp_path / "live", tmp_path / "store"
+    ends: Ends = []
+    n = 300
+    async with await rocksdb.create(live) as backend:
+        writer = Writer(backend)
+        for _ in range(4):
+            if len(ends) == 2:
+                n += (offset - (2 * ends[1] - ends[0])) % SECTOR
+            mark = (live / acknowledged.FILE).read_bytes()
+            await writer.session(draft(payload=JsonPayload.of("x" * n)))
+            ends.append(acknowledged.read(live)[-1].n_bytes)
+            n = 300 if len(ends) < 3 else 5 * SECTOR
+        directories.copy(live, path)
+    (path / acknowledged.FILE).write_bytes(mark)
+    assert ends[-2] % SECTOR == offset
+    return Crashed(path, writer.events, ends)
+
+
+@pytest.mark.parametrize("n_before", [*range(1, HEADER + 2), HEADER + 10])
+async def test_a_header_of_which_one_sector_is_missing_is_a_torn_write(
+    tmp_path: Path, n_before: int
+) -> None:
+    crashed = await crash_at(tmp_path, SECTOR - n_before)
+    begin = crashed.ends[-2]
+    whole = crashed.log.read_bytes()
+    crashed.change(lambda data: data[: begin + 1])
+    expected = check_log(crashed.path).torn
+    assert expected is not None
+    for missing in ([0], [1], [0, 1], [2], [0, 2], [1, 3]):
+        path = tmp_path / f"copy{missing}"
+        shutil.copytree(crashed.path, path)
+        data = bytearray(whole)
+        for n in missing:
+            stop = (begin // SECTOR + 1 + n) * SECTOR
+            start = max(stop - SECTOR, begin)
+            data[start:stop] = bytes(stop - start)
+        (path / crashed.log.name).write_bytes(data)
+        torn = check_log(path).torn
+        assert torn is not None
+        assert (torn.end, torn.sequence) == (begin, expected.sequence)
+        assert await opened(path) == crashed.events[:-1]
 
 
 async def test_zeros_after_the_end_are_no_damage(tmp_path: Path) -> None:
