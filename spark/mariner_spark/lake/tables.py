@@ -192,12 +192,15 @@ class Lake:
             replaces_all: whether the table has no other files then.
 
         Returns:
-            Whether it was done; false: another commit changed one of the transactions.
+            Whether it was done; false: another commit changed one of the transactions or, if it
+            replaces all, anything.
 
         Raises:
             LakeError: the table cannot be written.
         """
-        properties = CommitProperties(app_transactions=[*transactions])
+        # as for replace: it must not miss files that another commit added
+        tries = 0 if replaces_all else None
+        properties = CommitProperties(app_transactions=[*transactions], max_commit_retries=tries)
         mode: Literal["append", "overwrite"] = "overwrite" if replaces_all else "append"
         return self._commit(table, name, [*files], mode, properties)
 

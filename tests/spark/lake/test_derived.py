@@ -92,6 +92,29 @@ def test_of_two_updates_at_once_one_counts(tmp_path: Path, monkeypatch: pytest.M
     check(tmp_path, plain_events(110))
 
 
+def test_a_rebuild_that_a_compaction_overtook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (50, 100):
+        append(tmp_path, plain_events(n))
+        derived.update(str(tmp_path))
+    numbers, n_calls = derived._numbers, 0
+
+    def compact_between(*arguments: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 1:
+            compact(str(tmp_path))
+        return numbers(*arguments)
+
+    monkeypatch.setattr(derived, "_numbers", compact_between)
+    with pytest.raises(LakeError, match="table values was changed meanwhile: rebuild it again"):
+        derived.rebuild(str(tmp_path))
+    check(tmp_path, plain_events(100))
+    derived.rebuild(str(tmp_path))
+    check(tmp_path, plain_events(100))
+
+
 def test_what_is_gone_is_told(tmp_path: Path) -> None:
     append(tmp_path, plain_events(100))
     [log] = (tmp_path / "events" / "_delta_log").glob("*1.json")
