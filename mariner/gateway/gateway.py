@@ -45,7 +45,7 @@ from mariner.gateway.config import (
     RsbConfig,
 )
 from mariner.gateway.metrics import (
-    ExpiryCollector,
+    ConfigurationCollector,
     GatewayCollector,
     Metrics,
     RemotesCollector,
@@ -104,6 +104,9 @@ class Gateway(aio.Resource):
 
     It closes by itself if one of its parts closes (for example, a store that fails):
     :attr:`failed` says which.
+
+    Attributes:
+        is_reloaded: whether the last reload succeeded, for metrics.
     """
 
     def __init__(self, config: GatewayConfig, *, accept_loss: bool) -> None:
@@ -116,6 +119,7 @@ class Gateway(aio.Resource):
         self._failed_part: str | None = None
         self._descriptors = descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
+        self.is_reloaded = True
         self._checks = ScryptChecks()
         self._access = access.ext_create(config, self._checks)
         self._connectors: dict[str, remotes.Connector] = {}
@@ -162,11 +166,15 @@ class Gateway(aio.Resource):
         Raises:
             ConfigurationError: it cannot be used.
         """
-        config = changes.taken_on(self._config, wanted)
-        before = (self._config, self._access)
-        made = await asyncio.to_thread(access.ext_create, config, self._checks, before, wanted)
-        changed = set(changes.differences(self._config, config))
-        contents = self._access.contents
+        return await asyncio.to_thread(self._ext_prepare, self._config, self._access, wanted)
+
+    def _ext_prepare(
+        self, running: GatewayConfig, before: access.Access, wanted: GatewayConfig
+    ) -> "Prepared":
+        config = changes.taken_on(running, wanted)
+        made = access.ext_create(config, self._checks, (running, before), wanted)
+        changed = set(changes.differences(running, config))
+        contents = before.contents
         changed |= {i for i in made.contents if i in contents and contents[i] != made.contents[i]}
         needs_restart = sorted(changes.differences(config, wanted))
         return Prepared(config, made, sorted(changed), needs_restart)
@@ -243,7 +251,9 @@ class Gateway(aio.Resource):
             )
         )
         metrics.registry.register(RemotesCollector(self._remote_servers))
-        metrics.registry.register(ExpiryCollector(lambda: self._access.expiries))
+        metrics.registry.register(
+            ConfigurationCollector(lambda: self._access.expiries, lambda: self.is_reloaded)
+        )
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
 

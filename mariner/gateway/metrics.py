@@ -126,18 +126,25 @@ class RemotesCollector(Collector):
         yield _labelled("mariner_remote_events_refused", text, "server", refused)
 
 
-class ExpiryCollector(Collector):
-    """Days until our certificates and revocation lists expire.
+class ConfigurationCollector(Collector):
+    """Whether the configuration in use is the one of the file, and how long it is good for.
 
     Args:
-        expiries: returns the moments of those in use, by their keys.
+        expiries: returns when certificates and revocation lists in use expire, by their keys.
+        is_reloaded: returns whether the last reload, if any, succeeded.
     """
 
-    def __init__(self, expiries: Callable[[], Mapping[str, datetime]]) -> None:
+    def __init__(
+        self, expiries: Callable[[], Mapping[str, datetime]], is_reloaded: Callable[[], bool]
+    ) -> None:
         self._expiries = expiries
+        self._is_reloaded = is_reloaded
 
     def collect(self) -> Iterable[Metric]:
-        """The days; negative ones are over."""
+        """The days are negative for what has expired."""
+        text = "1 unless the last reload of the configuration failed"
+        is_reloaded = int(self._is_reloaded())
+        yield GaugeMetricFamily("mariner_config_last_reload_successful", text, is_reloaded)
         now = datetime.now(UTC)
         days = {key: (i - now).total_seconds() / 86_400 for key, i in self._expiries().items()}
         text = "Days until a certificate or revocation list in use expires"

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from mariner.gateway import config, logs
 from mariner.gateway.gateway import Gateway
 
@@ -44,10 +44,14 @@ class Reloader:
         """
         async with self._lock:
             try:
-                return await self._reload()
-            except ConfigurationError as e:
-                reasons = str(e).splitlines()
-                mlog.error("configuration not reloaded", extra={"reasons": reasons})
+                report = await self._reload()
+                self._gateway.is_reloaded = True
+                return report
+            except Exception as e:
+                self._gateway.is_reloaded = False
+                if isinstance(e, EventerBridgeError):  # others are logged with their traceback
+                    reasons = str(e).splitlines()
+                    mlog.error("configuration not reloaded", extra={"reasons": reasons})
                 raise
 
     async def _reload(self) -> dict[str, list[str]]:

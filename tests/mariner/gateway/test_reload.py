@@ -21,7 +21,7 @@ from mariner.gateway import config
 from mariner.gateway.gateway import Gateway, create
 from mariner.gateway.reloading import Reloader
 from tests.support.certificates import Certificates, issue_client, make_certificates, write_crl
-from tests.support.inprocess import APP
+from tests.support.inprocess import APP, metrics_of
 from tests.support.peer import INIT, RawPeer, event, register_req
 from tests.support.schemas import LARGE, NUMBERS, checkers
 
@@ -468,6 +468,17 @@ async def _reload(it: Running, conf: dict[str, Any]) -> None:
     await it.reloader.reload()
 
 
+async def test_a_reload_that_failed_can_be_alerted_on(tmp_path: Path) -> None:
+    name = "mariner_config_last_reload_successful"
+    async with running(tmp_path, http={"host": "127.0.0.1", "port": 0}) as it:
+        assert await metrics_of(it.gateway, name) == {"": 1}
+        with pytest.raises(ConfigurationError):
+            await it.reload(clients=5)
+        assert await metrics_of(it.gateway, name) == {"": 0}
+        await it.reload(clients=[APP])
+        assert await metrics_of(it.gateway, name) == {"": 1}
+
+
 async def test_what_takes_a_restart_is_named_and_the_rest_is_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -608,17 +619,22 @@ async def test_a_remote_server_gets_the_new_token_on_the_next_connection(tmp_pat
         backend = {"type": "memory"}
         core = {"server_id": 2, "backend": backend, "replication": [server]}
         async with running(tmp_path, event_core=core) as it:
+            stats = remote.gateway.eventer_server.stats
 
-            async def until_connected(*, is_connected: bool) -> None:
+            async def until_connected(n_removed: int) -> None:
+                """Wait until it is connected again, after so many connections were closed."""
                 [replication] = it.gateway._replications
                 async with asyncio.timeout(TIMEOUT_S):
-                    while replication.is_connected is not is_connected:
+                    while not (
+                        stats.closed["removed from the configuration"] == n_removed
+                        and stats.clients
+                        and replication.is_connected
+                    ):
                         await asyncio.sleep(0.01)
 
-            await until_connected(is_connected=True)
+            await until_connected(0)
             core["replication"] = [{**server, "token": "new"}]
             report = await it.reload(event_core=core)
             assert report["changed"] == ["event_core.replication[0].token"]
             await remote.reload(event_core=with_eventer(token="new"))  # closes the connection
-            await until_connected(is_connected=False)
-            await until_connected(is_connected=True)
+            await until_connected(1)
