@@ -237,7 +237,7 @@ async def test_a_server_that_stops(tmp_path: Path) -> None:
         assert running.eventer_port is not None
         shell = shell_for(running.eventer_port, token="")
         address = f"tcp+sbs://127.0.0.1:{running.eventer_port}"
-        options = ("--count", "0", "--interval", "0.01", "--timeout", "0.1")
+        options = ("--count", "0", "--interval", "0.01", "--timeout", "3")
         async with (
             started(shell, "eventer", "ping", *options) as ping,
             started(shell, "eventer", "subscribe") as subscribe,
@@ -263,7 +263,7 @@ async def test_a_server_that_stops(tmp_path: Path) -> None:
             # register ends although its input is still open
             codes = [await i.wait() for i in (ping, subscribe, register)]
     assert re.fullmatch(
-        rf"mariner: no answer from {re.escape(address)}: seq=\d+ within 0\.1 s\n", unanswered
+        rf"mariner: no answer from {re.escape(address)}: seq=\d+ within 3 s\n", unanswered
     )
     assert unconnected == (
         1, "", f"mariner: error: {address}: no answer to MsgInitReq within 0.2 s\n"
