@@ -89,6 +89,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._n_ended = 0  # sessions so far
         self._drained_cbs: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
+        self._hearing: list[Observer] = []  # those of sessions; replaced, never changed
         self._source_ids = itertools.count(1)
         self._last_status = Status.STANDBY
         self._stalls = Stalls()
@@ -127,10 +128,17 @@ class EventCore(aio.Resource, abc.ABC):
     def add_observer(self, observer: Observer) -> None:
         """Notify ``observer`` of every session and status from now on."""
         self._observers.append(observer)
+        self.set_hearing(observer, is_hearing=True)
+
+    def set_hearing(self, observer: Observer, *, is_hearing: bool) -> None:
+        """Notify an observer of sessions or, while there is nobody to tell, only of the status."""
+        others = [i for i in self._hearing if i is not observer]
+        self._hearing = [*others, observer] if is_hearing else others
 
     def remove_observer(self, observer: Observer) -> None:
         """Notify it no longer."""
         self._observers.remove(observer)
+        self.set_hearing(observer, is_hearing=False)
 
     def create_source(self, source_type: SourceType) -> Source:
         """A source that nobody else has in this execution of the server."""
@@ -245,7 +253,7 @@ class EventCore(aio.Resource, abc.ABC):
 
     def _notify_sessions(self, sessions: Sequence[Session], *, persisted: bool) -> None:
         """Notify observers of sessions, in their order."""
-        for observer in self._observers:
+        for observer in self._hearing:
             for session in sessions:
                 try:
                     observer.on_session(session, persisted)
@@ -254,7 +262,7 @@ class EventCore(aio.Resource, abc.ABC):
 
     def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
-        for observer in tuple(self._observers):
+        for observer in self._hearing:
             try:
                 if isinstance(observer, PatientObserver):
                     yield from observer.on_large_session(session, persisted)

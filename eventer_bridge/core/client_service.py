@@ -117,16 +117,19 @@ class ClientService:
         self.authenticator = authenticator
         self.encoding = encoding
         self.observe_query = observe_query
-        self.fanout = Fanout(encoding.notification, encoding.prepare)
+        self.fanout = Fanout(encoding.notification, encoding.prepare, self._on_hearing)
         self.stats = ServerStats()
         self.clients: set[ServedClient] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         core.add_observer(self)
+        core.set_hearing(self, is_hearing=False)
+
+    def _on_hearing(self, is_hearing: bool) -> None:
+        self.core.set_hearing(self, is_hearing=is_hearing)
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Notify clients (``core.Observer``)."""
-        if self.fanout.groups:
-            self.fanout.notify(session, persisted)
+        self.fanout.notify(session, persisted)
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
         """Notify clients (``core.PatientObserver``)."""

@@ -69,14 +69,22 @@ class Fanout:
     Args:
         encode: see :data:`EncodeCb`.
         prepare: encodes all events of a large session in steps, before ``encode``.
+        on_hearing: called when there are receivers again, or none any more: then :meth:`notify` is
+            not needed.
 
     Attributes:
-        groups: of receivers, by filter; if empty, :meth:`notify` is not needed.
+        groups: of receivers, by filter.
     """
 
-    def __init__(self, encode: EncodeCb, prepare: Callable[[Session], Steps[None]]) -> None:
+    def __init__(
+        self,
+        encode: EncodeCb,
+        prepare: Callable[[Session], Steps[None]],
+        on_hearing: Callable[[bool], None] = lambda _: None,
+    ) -> None:
         self._encode = encode
         self._prepare = prepare
+        self._on_hearing = on_hearing
         self.groups: dict[Filter, _Group] = {}
         self._registered: _GroupsByType = BoundedCache()
         self._persisted: _GroupsByType = BoundedCache()
@@ -87,6 +95,8 @@ class Fanout:
             return
         group = self.groups.get(receiver_filter)
         if group is None:
+            if not self.groups:
+                self._on_hearing(True)
             group = self.groups[receiver_filter] = _Group(receiver_filter)
             self._forget(receiver_filter.persisted)
         group.receivers.add(receiver)
@@ -100,6 +110,8 @@ class Fanout:
         if not group.receivers:
             del self.groups[receiver_filter]
             self._forget(receiver_filter.persisted)
+            if not self.groups:
+                self._on_hearing(False)
 
     def notify(self, session: Session, persisted: bool) -> None:
         """Notify all current receivers whose filter matches a session."""

@@ -171,9 +171,18 @@ async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> 
     await backend.flush()
     assert all(future.done() for future in futures)
     assert recorder.sessions[3:] == [(2, True), (3, True), (4, True)]
+    core.set_hearing(recorder, is_hearing=False)
+    await register(core, register_event("a"))
+    await backend.flush()
+    assert len(recorder.sessions) == 6
+    core.set_hearing(recorder, is_hearing=True)
+    await register(core, register_event("a"))
+    await backend.flush()
+    assert recorder.sessions[6:] == [(6, False), (6, True)]
     core.remove_observer(recorder)
     await register(core, register_event("a"))
-    assert len(recorder.sessions) == 6
+    await backend.flush()
+    assert len(recorder.sessions) == 8
 
 
 class Raising(Recorder):

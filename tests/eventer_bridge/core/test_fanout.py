@@ -85,7 +85,8 @@ def test_everybody_hears_of_what_passes_its_filter(
     joining: list[tuple[Filter, bool]], sessions: list[list[tuple[int, EventType]]]
 ) -> None:
     loop = asyncio.new_event_loop()
-    fanout = Fanout(encode, prepare)
+    heard: list[bool] = [False]
+    fanout = Fanout(encode, prepare, heard.append)
     ways = itertools.cycle(
         [fanout.notify, lambda *args: slices.at_once(fanout.notify_in_steps(*args))]
     )
@@ -93,6 +94,7 @@ def test_everybody_hears_of_what_passes_its_filter(
     for one_filter, leaves in joining:
         receivers.append((Recorder(), one_filter, leaves))
         fanout.add(receivers[-1][0], one_filter)
+        assert heard[-1] is bool(fanout.groups)
     expected: dict[Recorder, list[tuple[bytes, int]]] = {i: [] for i, _, _ in receivers}
     for turn in range(2):
         for each in sessions:
@@ -111,6 +113,7 @@ def test_everybody_hears_of_what_passes_its_filter(
         for receiver, one_filter, leaves in receivers:
             if leaves:
                 fanout.remove(receiver, one_filter)
+                assert heard[-1] is bool(fanout.groups)
     for receiver, told in expected.items():
         assert receiver.told == told
     loop.close()
