@@ -7,12 +7,14 @@ commit adds them all.
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mariner_spark import limits, schema
+from mariner_spark.errors import LakeError
 from mariner_spark.lake import derived, positions
 from mariner_spark.lake.ingest import check_server
 from mariner_spark.lake.positions import Position
@@ -87,12 +89,21 @@ def _map(
     written: list[Written] = []
     # not by fork: deltalake has threads
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_processes - 1, context) as pool:
-        futures = [pool.submit(work, part) for part in parts]
-        for future, part in zip(reversed(futures), reversed(parts), strict=True):
-            # none has begun it: do it here
-            written.append(work(part) if future.cancel() else future.result())
-            on_progress(len(written), len(parts))
+    try:
+        with ProcessPoolExecutor(n_processes - 1, context) as pool:
+            todo, running = [*parts], set[Future[Written]]()
+            while todo or running:
+                # no more: a future that is cancelled breaks a pool that breaks (Python 3.11)
+                while len(todo) > 1 and len(running) < 2 * n_processes - 2:
+                    running.add(pool.submit(work, todo.pop()))
+                new = [work(todo.pop())] if todo else []
+                done, running = wait(running, 0 if todo else None, FIRST_COMPLETED)
+                for result in [*new, *(i.result() for i in done)]:
+                    written.append(result)
+                    on_progress(len(written), len(parts))
+    except BrokenProcessPool as e:
+        reason = "a process of the ingestion was killed, perhaps for lack of memory"
+        raise LakeError(f"{reason}; nothing was added: start it again") from e
     return written
 
 

@@ -1,6 +1,7 @@
 """From a store, or a backup, into a lake."""
 
 import asyncio
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,24 @@ def test_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ingest_store(str(tmp_path / "lake"), tmp_path / "store")
     assert stored(tmp_path / "lake") == rows_of(plain_events(310))
     assert len(named(tmp_path / "lake")) == 3
+
+
+def test_a_process_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FEW_ROWS", 100)
+    fill(tmp_path / "store", plain_events(300))
+    monkeypatch.setattr(limits, "FILE_ROWS", 50)
+
+    def kill(done: int, _total: int) -> None:
+        # this process has done the last part, while the others still start
+        for process in multiprocessing.active_children() if done == 1 else ():
+            process.kill()
+
+    root = str(tmp_path / "lake")
+    with pytest.raises(LakeError, match="a process of the ingestion was killed, perhaps for lack"):
+        ingest_store(root, tmp_path / "store", on_progress=kill)
+    assert stored(root) == []
+    ingest_store(root, tmp_path / "store")
+    assert stored(root) == rows_of(plain_events(300))
 
 
 def test_a_store_and_its_gateway_are_the_same(tmp_path: Path) -> None:
