@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from mariner_spark import schema, times
 from mariner_spark.conditions import LAST_PATH, conditions, type_bounds
+from mariner_spark.errors import LakeError
 from mariner_spark.lake.tables import EVENTS, SCHEMA, Lake, arrow_schema
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
@@ -129,7 +131,13 @@ def _rows(
         root = root.replace("s3://", "s3a://", 1)
         full = [f"{root}/{i}".translate(_GLOB) for i in paths]
         # not by the partition column: it is not needed
-        return spark.read.schema(columns).parquet(*full).select(*columns.names)
+        try:
+            return spark.read.schema(columns).parquet(*full).select(*columns.names)
+        except AnalysisException as e:
+            if e.getCondition() != "PATH_NOT_FOUND":
+                raise
+            reason = "files of this version are deleted, as by a vacuum: read a later one"
+            raise LakeError(f"{lake}: table {table}: {reason}") from e
     path, arrow_schema = lake.root, schema.arrow_schema(columns)
 
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

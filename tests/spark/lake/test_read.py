@@ -131,6 +131,11 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
     commit = lake / EVENTS / "_delta_log" / log_name(2)  # its time is that of the version
     second = mariner_spark.read(spark, lake=lake, as_of=commit.stat().st_mtime)
     assert second.count() == 400
+    with pytest.raises(LakeError, match="negative"):
+        mariner_spark.read(spark, lake=lake, version=-1)
+    opened(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(LakeError, match="table events: files of this version are deleted"):
+        mariner_spark.read(spark, lake=lake, version=2)
     for arguments, message in (
         ({"version": 99}, "99"),
         ({"version": 1, "as_of": 1}, "as_of: cannot be combined with version"),
