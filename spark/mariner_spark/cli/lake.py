@@ -194,7 +194,7 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
 def rebuild(path: str) -> None:
     """Make the tables latest and values of LAKE anew from its events.
 
-    `mariner lake ingest` keeps them up to date, unless they lag behind for weeks.
+    Needed only if they are damaged: `mariner lake ingest` keeps them up to date.
 
     Exit code 0: done; 1: it failed; 2: there is no lake, or wrong usage.
     """

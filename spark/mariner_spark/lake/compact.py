@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from mariner_spark import limits
-from mariner_spark.lake.files import write
+from mariner_spark.errors import LakeError
+from mariner_spark.lake.files import read, write
 from mariner_spark.lake.tables import LATEST, TABLES, Lake
 
 _MANY_ROWS: Final = limits.FILE_ROWS // 2
@@ -68,17 +68,15 @@ def compact(
             n_new = _merge(lake, name, [i["path"] for i in group], is_by_type)
             replaced += len(group) if n_new else 0
             written += n_new
-        with lake.errors():
-            done = lake.open(name).vacuum(
-                grace_hours, dry_run=False, enforce_retention_duration=False, full=True
-            )
-        deleted += len(done)
+        deleted += len(lake.vacuum(name, grace_hours))
     return Compacted(replaced, written, deleted)
 
 
 def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[dict[str, Any]]]:
     """Files to be merged into one each: of a day, in order of time, as far as they fit."""
-    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    # other tools may write files without statistics: they stay as they are
+    files = [i for i in found if i["num_records"] and i.get("min.timestamp")]
     order = itemgetter("partition.date", "min.timestamp")
     for _, of_day in groupby(sorted(files, key=order), itemgetter("partition.date")):
         group: list[dict[str, Any]] = []
@@ -105,12 +103,12 @@ def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
     Returns:
         Number of files that replace them; 0: another compaction was faster.
     """
-    system = lake.file_system(name)
-    with lake.errors():
-        try:
-            rows = pa.concat_tables(pq.ParquetFile(i, filesystem=system).read() for i in paths)
-        except FileNotFoundError:
+    try:
+        rows = pa.concat_tables(read(lake, name, i) for i in paths)
+    except LakeError as e:
+        if isinstance(e.__cause__, FileNotFoundError):
             return 0  # and a vacuum came behind it
+        raise
     new = write(lake, name, rows, is_by_type=is_by_type)
     values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
     old = [RemoveAction(i, False, now_ms, None, values) for i in paths]

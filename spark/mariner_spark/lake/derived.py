@@ -3,10 +3,10 @@
 ``latest`` has the last event of each type, with the columns of ``events``; ``values`` has type,
 time and number of the events with a number. Each has an application transaction: the version of
 ``events`` that it includes. An update reads the files that later commits added, and commits its
-rows together with the new version; an update that another one has overtaken changes nothing.
+rows together with the new version. Where these files do not tell everything, because the log or a
+vacuum no longer has them, or somebody deleted events, it makes the table anew.
 """
 
-import contextlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
+from pyarrow import fs
 
+from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.files import write
+from mariner_spark.lake.files import read, write
 from mariner_spark.lake.tables import (
     EVENTS,
     LATEST,
@@ -27,21 +29,22 @@ from mariner_spark.lake.tables import (
     Lake,
     arrow_schema,
     log_name,
+    paths_of,
 )
 
 _APP: Final = "mariner/events"
-_REBUILD: Final = "rebuild the tables (mariner lake rebuild)"
 
 
-class _Add(msgspec.Struct):
+class _File(msgspec.Struct):
     path: str
     data_change: bool = msgspec.field(name="dataChange")
 
 
 class _Action(msgspec.Struct):
-    """A line of a commit in the log; others than ``add`` do not matter."""
+    """A line of a commit in the log; others do not matter."""
 
-    add: _Add | None = None
+    add: _File | None = None
+    remove: _File | None = None
 
 
 _decode: Final = msgspec.json.Decoder(_Action).decode
@@ -52,32 +55,18 @@ def update(path: str) -> None:
 
     Raises:
         NoLakeError: there is no lake.
-        LakeError: it cannot be read or written, or its log no longer has the commits.
+        LakeError: it cannot be read or written.
     """
-    lake = Lake(path)
-    events = lake.open()
-    for name in (LATEST, VALUES):
-        table = lake.create(name)
-        first, last = _included(table) + 1, events.version()
-        if first <= last:
-            _commit(lake, name, table, last, _added(lake, first, last))
+    _repeat(Lake(path), is_new=False)
 
 
 def rebuild(path: str) -> None:
     """Make the derived tables of a lake anew from all events.
 
     Raises:
-        NoLakeError: there is no lake.
-        LakeError: it cannot be read or written, or something else writes the tables.
+        NoLakeError, LakeError: as :func:`update`.
     """
-    lake = Lake(path)
-    events = lake.open()
-    with lake.errors():
-        paths = pa.table(events.get_add_actions()).column("path").to_pylist()
-    for name in (LATEST, VALUES):
-        table = lake.create(name)
-        if not _commit(lake, name, table, events.version(), paths, is_new=True):
-            raise LakeError(f"{lake}: table {name} was changed meanwhile: rebuild it again")
+    _repeat(Lake(path), is_new=True)
 
 
 def behind(events: DeltaTable, table: DeltaTable) -> int:
@@ -85,77 +74,83 @@ def behind(events: DeltaTable, table: DeltaTable) -> int:
     return max(0, events.version() - _included(table))
 
 
+def _repeat(lake: Lake, *, is_new: bool) -> None:
+    """Update tables until no other commit comes between."""
+    lake.open()
+    for name in (LATEST, VALUES):
+        if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
+            raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
+
+
+def _update(lake: Lake, name: str, is_new: bool) -> bool:
+    """Have a derived table include all events.
+
+    Returns:
+        Whether it does; false: another commit was faster.
+    """
+    table = lake.create(name)
+    events = lake.open()  # after it: so it has all versions that the table includes
+    first, last = _included(table) + 1, events.version()
+    if first > last and not is_new:
+        return True
+    paths = None if is_new or first == 0 else _added(lake, first, last)
+    if is_new := paths is None:
+        paths = paths_of(events)
+    parts: Iterator[pa.Table] = (_numbers(lake, path) for path in paths)
+    if name == LATEST and paths:
+        old = [] if is_new else [read(lake, LATEST, path) for path in paths_of(table)]
+        parts, is_new = _merged(lake, old, paths), True
+    files = [file for rows in parts if rows.num_rows for file in write(lake, name, rows)]
+    return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
+
+
+def _added(lake: Lake, first: int, last: int) -> list[str] | None:
+    """Files with the events of some commits; None: they do not tell all that has changed."""
+    paths = []
+    files = lake.file_system(EVENTS)
+    with lake.errors():
+        for version in range(first, last + 1):
+            try:
+                with files.open_input_file(f"_delta_log/{log_name(version)}") as commit:
+                    actions = [_decode(line) for line in commit.read().splitlines() if line]
+            except FileNotFoundError:
+                return None
+            if any(i.remove is not None and i.remove.data_change for i in actions):
+                return None
+            paths += [i.add.path for i in actions if i.add is not None and i.add.data_change]
+        found = files.get_file_info(paths)
+    return paths if all(i.type == fs.FileType.File for i in found) else None
+
+
 def _included(table: DeltaTable) -> int:
     found = table.transaction_version(_APP)
     return -1 if found is None else found
 
 
-def _added(lake: Lake, first: int, last: int) -> list[str]:
-    """Files with the events of some commits, included."""
-    paths = []
-    files = lake.file_system(EVENTS)
-    for version in range(first, last + 1):
-        with lake.errors():
-            try:
-                with files.open_input_file(f"_delta_log/{log_name(version)}") as commit:
-                    actions = [_decode(line) for line in commit.read().splitlines() if line]
-            except FileNotFoundError:
-                reason = f"commit {version} is no longer in the log: {_REBUILD}"
-                raise LakeError(f"{lake}: {reason}") from None
-        paths += [i.add.path for i in actions if i.add is not None and i.add.data_change]
-    return paths
-
-
-def _commit(
-    lake: Lake,
-    name: str,
-    table: DeltaTable,
-    version: int,
-    paths: list[str],
-    *,
-    is_new: bool = False,
-) -> bool:
-    """Have a derived table include the events of some files, and so a version of ``events``.
-
-    Returns:
-        Whether it was done; false: another update was faster.
-    """
-    done = [Transaction(_APP, version)]
-    if not paths and not is_new:
-        return lake.commit(table, name, [], done)
-    if name == VALUES:
-        numbers = (_numbers(lake, path) for path in paths)
-        files = [file for rows in numbers if rows.num_rows for file in write(lake, name, rows)]
-        return lake.commit(table, name, files, done, replaces_all=is_new)
-    found = arrow_schema(LATEST).empty_table()
-    if not is_new:
-        found = table.to_pyarrow_table().cast(arrow_schema(LATEST))
-    for path in paths:
-        found = _last(pa.concat_tables([found, _read_last(lake, path)]))
-    files = write(lake, name, found) if found.num_rows else []
-    return lake.commit(table, name, files, done, replaces_all=True)
-
-
 def _numbers(lake: Lake, path: str) -> pa.Table:
     """Rows of ``values``, of a file of ``events``."""
-    with _file(lake, path) as file:
-        rows = file.read(arrow_schema(VALUES).names)
+    rows = read(lake, EVENTS, path, arrow_schema(VALUES).names)
     return rows.filter(pc.is_valid(rows.column("value")))
+
+
+def _merged(lake: Lake, old: list[pa.Table], paths: list[str]) -> Iterator[pa.Table]:
+    """All rows of ``latest``: of its old ones, and of files of ``events``."""
+    found = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
+    for path in paths:
+        found = _last(pa.concat_tables([found, _read_last(lake, path)]))
+    yield found
 
 
 def _read_last(lake: Lake, path: str) -> pa.Table:
     """Rows of ``latest``, of a file of ``events``; reads payloads only where they are."""
-    columns = arrow_schema(LATEST)
-    with _file(lake, path) as file:
-        keys = file.read(["type_path", *ORDER])
-        groups = [
-            pa.repeat(pa.scalar(i), file.metadata.row_group(i).num_rows)
-            for i in range(file.metadata.num_row_groups)
-        ]
-        last = _last(keys.append_column("group", pa.chunked_array(groups, pa.int64())))
-        wanted = pc.unique(last.column("group")).to_pylist()
-        rows = file.read_row_groups(wanted, columns.names).select(columns.names).cast(columns)
-    return _last(rows)
+    keys = read(lake, EVENTS, path, ["type_path", *ORDER])
+    with lake.errors():
+        metadata = pq.read_metadata(path, filesystem=lake.file_system(EVENTS))
+    edges = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+    groups = np.searchsorted(edges, np.arange(keys.num_rows), "right")
+    last = _last(keys.append_column("group", pa.array(groups)))
+    wanted = pc.unique(last.column("group")).to_pylist()
+    return _last(read(lake, EVENTS, path, arrow_schema(LATEST).names, wanted))
 
 
 def _last(events: pa.Table) -> pa.Table:
@@ -165,13 +160,3 @@ def _last(events: pa.Table) -> pa.Table:
     keys = keys.sort_by([(i, "ascending") for i in ORDER])
     rows = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])
     return events.take(rows.column("row_last"))
-
-
-@contextlib.contextmanager
-def _file(lake: Lake, path: str) -> Iterator[pq.ParquetFile]:
-    """A file of ``events``."""
-    with lake.errors():
-        try:
-            yield pq.ParquetFile(path, filesystem=lake.file_system(EVENTS))
-        except FileNotFoundError as e:
-            raise LakeError(f"{lake}: {path} is deleted: {_REBUILD}") from e

@@ -1,4 +1,4 @@
-"""Writing files of the tables; they are no part of a table yet.
+"""Files of the tables. A written one is no part of a table until it is committed.
 
 A file has rows of one day (UTC) of ``timestamp``, sorted by it, in row groups of which each task of
 Spark reads one. Types and the like are dictionary-encoded, ids and times delta-encoded.
@@ -8,6 +8,7 @@ import datetime
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -108,6 +109,32 @@ def write(lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False) -
         _write(lake, table, rows.slice(i, j - i), _moment(rows.column("timestamp")[i]).date())
         for i, j in pairwise(edges)
     ]
+
+
+def read(
+    lake: Lake,
+    table: str,
+    path: str,
+    names: Sequence[str] | None = None,
+    row_groups: Sequence[int] | None = None,
+) -> pa.Table:
+    """Rows of a file; its columns may have other types of Arrow, if another tool wrote it.
+
+    Args:
+        lake: the lake.
+        table: name of the table.
+        path: below the table.
+        names: columns; None: all.
+        row_groups: numbers of the row groups; None: all.
+
+    Raises:
+        LakeError: it cannot be read.
+    """
+    columns = arrow_schema(table)
+    columns = pa.schema([columns.field(i) for i in names or columns.names])
+    with lake.errors(), pq.ParquetFile(path, filesystem=lake.file_system(table)) as file:
+        groups = range(file.num_row_groups) if row_groups is None else row_groups
+        return file.read_row_groups(groups, columns.names).select(columns.names).cast(columns)
 
 
 def _types(paths: pa.ChunkedArray) -> pa.Array:

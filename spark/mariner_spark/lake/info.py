@@ -117,7 +117,7 @@ def _describe(
     lake: Lake, name: str, table: DeltaTable, events: DeltaTable, grace_hours: int
 ) -> TableInfo:
     files = pa.table(table.get_add_actions())
-    unused = table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=True)
+    unused = lake.vacuum(name, grace_hours, is_dry=True)
     sizes = [i.size or 0 for i in lake.file_system(name).get_file_info(unused)]
     return TableInfo(
         version=table.version(),

@@ -49,6 +49,9 @@ _OLD_FORMAT: Final = "_manifest.json"
 _REFUSED: Final = re.compile(r"[][\\^|\x00-\x1f]|%[0-9A-Fa-f]{2}")
 """In a path, deltalake 1.6 fails on these."""
 
+_NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|↳|\n\s*0: .*", re.DOTALL)
+"""In texts of deltalake: colours, and frames of its stack."""
+
 STATISTICS: Final = ("timestamp", "server", "session", "type_path")
 """Columns whose bounds are in the log. Long payloads have no place there."""
 
@@ -117,10 +120,15 @@ class Lake:
         """
         with self.errors():
             try:
-                return DeltaTable(self.uri(table))
+                found = DeltaTable(self.uri(table))
             except TableNotFoundError:
                 self._refuse_old_format()
                 return None
+        protocol = found.protocol()
+        if protocol.min_reader_version > 1:  # rows of its files may be deleted, columns renamed
+            features = ", ".join(protocol.reader_features or ["columnMapping"])
+            raise LakeError(f"{self}: another tool changed table {table}: it needs {features}")
+        return found
 
     def open(self, table: str = EVENTS, version: int | datetime | None = None) -> DeltaTable:
         """A table.
@@ -169,6 +177,7 @@ class Lake:
                 configuration=configuration,
                 raise_if_key_not_exists=False,
             )
+        self._sync_log(table, 0)
         if table == EVENTS:
             self.check(value_path)
         return self.open(table)
@@ -224,8 +233,8 @@ class Lake:
         for _ in range(limits.COMMIT_TRIES):
             table = self.open(name)
             with self.errors():
-                paths = set(pa.table(table.get_add_actions()).column("path").to_pylist())
-            if not paths.issuperset(i.path for i in old):
+                paths = paths_of(table)
+            if not set(paths).issuperset(i.path for i in old):
                 return False
             if self._commit(table, name, [*old, *new], "append", properties):
                 return True
@@ -247,13 +256,49 @@ class Lake:
                 )
             except CommitFailedError:
                 return False
-        if self.is_local:
-            log = Path(self.uri(name), "_delta_log")
-            for version in range(table.version() + 1, self.open(name).version() + 1):
-                with contextlib.suppress(FileNotFoundError):
-                    _sync(log / log_name(version))
-            _sync(log)
+        self._sync_log(name, table.version() + 1)
         return True
+
+    def vacuum(self, name: str, grace_hours: int, *, is_dry: bool = False) -> list[str]:
+        """Delete files that belong to no table.
+
+        Args:
+            name: the table.
+            grace_hours: how long they are kept.
+            is_dry: only tell which.
+
+        Returns:
+            Their paths, below the table.
+
+        Raises:
+            LakeError: one cannot be deleted, or a link in the folder leads out of it.
+        """
+        for folder, folders, files in os.walk(self.uri(name)) if self.is_local else ():
+            for path in (Path(folder, i) for i in (*folders, *files)):
+                if path.is_symlink() and not is_dry:
+                    raise LakeError(f"{path}: is a link: what it leads to would be deleted")
+        table = self.open(name)
+        with self.errors():
+            deleted = table.vacuum(
+                grace_hours, dry_run=is_dry, enforce_retention_duration=False, full=True
+            )
+        if not is_dry:
+            self._sync_log(name, table.version() + 1)
+        return deleted
+
+    def _sync_log(self, name: str, version: int) -> None:
+        """Make commits durable, with the folders that they need."""
+        if not self.is_local:
+            return
+        log = Path(self.uri(name), "_delta_log")
+        with self.errors():
+            for file in log.iterdir():
+                # checkpoints, too, and _last_checkpoint, which is behind all numbers
+                if file.name >= f"{version:020}":
+                    with contextlib.suppress(FileNotFoundError):
+                        _sync(file)
+            for folder in (log, log.parent, log.parent.parent):
+                _sync(folder)
 
     def check(self, value_path: str | None) -> None:
         """Check that events can be added.
@@ -294,8 +339,8 @@ class Lake:
             target.parent.mkdir(parents=True, exist_ok=True)
             with pa.OSFile(str(target), "wb") as file:
                 yield file
-            _sync(target)
-            _sync(target.parent)
+            for made in (target, target.parent, Path(self.uri(table))):
+                _sync(made)
 
     def file_system(self, table: str) -> fs.FileSystem:
         """The files of a table, for pyarrow."""
@@ -308,9 +353,9 @@ class Lake:
             yield
         except TableNotFoundError:
             raise
-        except (DeltaError, OSError, pa.ArrowException, ValueError) as e:
-            reason = getattr(e, "strerror", None) or str(e)
-            raise LakeError(f"{self}: {reason}") from e
+        except (DeltaError, OSError, pa.ArrowException, ValueError, OverflowError) as e:
+            reason = getattr(e, "strerror", None) or _NOISE.sub("", str(e))
+            raise LakeError(f"{self}: {' '.join(reason.split())}") from e
 
     def _refuse_old_format(self) -> None:
         if self.is_local:
@@ -323,6 +368,12 @@ class Lake:
                 f"{self}: a lake of Parquet files with a manifest ({_OLD_FORMAT}), which is no"
                 " longer read: delete the folder or choose another one, and ingest the events again"
             )
+
+
+def paths_of(table: DeltaTable) -> list[str]:
+    """The files of a table, below it."""
+    paths: list[str] = pa.table(table.get_add_actions()).column("path").to_pylist()
+    return paths
 
 
 def value_path_of(events: DeltaTable) -> str:

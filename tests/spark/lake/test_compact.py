@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import TableFeatures, write_deltalake
+from deltalake.transaction import AddAction
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
@@ -19,7 +21,7 @@ from mariner_spark.lake.tables import Lake
 from tests.spark.lake.beside import SIZE, work_beside
 from tests.spark.lake.support import append, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
-from tests.spark.support import plain_events, rows_of
+from tests.spark.support import COLUMNS, plain_events, rows_of
 
 DAYS_S = 86_400
 
@@ -133,6 +135,68 @@ def test_a_batch_that_a_vacuum_overtook_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="is gone or changed since it was written"):
         writer.append(Lake(str(tmp_path)), [pending])
     assert stored(tmp_path) == rows_of(plain_events(100))
+
+
+def test_files_of_other_tools(tmp_path: Path) -> None:
+    """With other types of Arrow, without statistics, or in another order."""
+    append(tmp_path, plain_events(100))
+    append(tmp_path, plain_events(200))
+    rows = opened(tmp_path).to_pyarrow_table()
+    opened(tmp_path).optimize.z_order(["type_path"])
+    append(tmp_path, plain_events(210))
+    write_deltalake(tmp_path / "events", rows[:1], mode="append")
+    opened(tmp_path).update(new_values={"value": 1.0}, predicate="instance = 3")
+    path = "date=2025-01-01/without.parquet"
+    pq.write_table(rows[1:3].drop("date"), tmp_path / "events" / path)
+    size = (tmp_path / "events" / path).stat().st_size
+    add = AddAction(path, size, {"date": "2025-01-01"}, 0, True, "{}")
+    table = opened(tmp_path)
+    table.create_write_transaction([add], "append", table.schema(), ["date"])
+    foreign = rows[:3].select(list(COLUMNS)).to_pylist()
+    expected = sorted([*rows_of(plain_events(210)), *foreign], key=str)
+    for is_by_type in (False, True):
+        compact(str(tmp_path), is_by_type=is_by_type)
+        assert sorted(stored(tmp_path), key=str) == expected
+        assert len(named(tmp_path)) == 2
+    assert path in named(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("feature", "name"),
+    [
+        (TableFeatures.DeletionVectors, "deletionVectors"),
+        (TableFeatures.ColumnMapping, "columnMapping"),
+    ],
+)
+def test_a_table_with_rows_that_are_not_in_its_files_is_refused(
+    tmp_path: Path, feature: TableFeatures, name: str
+) -> None:
+    append(tmp_path, plain_events(10))
+    opened(tmp_path).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    message = f"another tool changed table events: it needs {name}$"
+    for work in (compact, info, derived.update):
+        with pytest.raises(LakeError, match=message):
+            work(str(tmp_path))
+
+
+def test_nothing_outside_is_deleted(tmp_path: Path) -> None:
+    """The vacuum of deltalake follows links."""
+    append(tmp_path / "real", plain_events(10))
+    (tmp_path / "lake").symlink_to("real")
+    root, precious = tmp_path / "lake", tmp_path / "other" / "precious"
+    compact(str(root))
+    precious.parent.mkdir()
+    precious.write_text("x")
+    age(tmp_path, 3)
+    os.utime(precious, (0, 0))
+    link = root / "events" / "date=2025-01-01" / "link"
+    for target in (precious, precious.parent):
+        link.symlink_to(target)
+        with pytest.raises(LakeError, match=f"^{link}: is a link: what it leads to would"):
+            compact(str(root))
+        link.unlink()
+    assert precious.exists()
+    assert stored(root) == rows_of(plain_events(10))
 
 
 def test_readers_see_whole_commits_beside_everything_else(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """A stream into a lake: every event once and equal, whatever happens on the way."""
 
+import contextlib
+import os
+import resource
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,9 +22,10 @@ from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner_spark import limits, type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import ingest, positions, writer
+from mariner_spark.lake.compact import compact
 from mariner_spark.lake.positions import Position
 from mariner_spark.lake.read import read_events
-from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.tables import EVENTS, Lake, log_name
 from mariner_spark.lake.writer import LakeWriter, Written
 from tests.spark.lake.support import (
     Feed,
@@ -191,6 +195,53 @@ def test_a_commit_whose_answer_was_lost(tmp_path: Path) -> None:
         commit(tmp_path, written)
     LakeWriter(str(tmp_path)).abort([written, None], 0)
     assert stored(tmp_path) == rows_of(plain_events(50))
+
+
+def test_what_is_acknowledged_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, their folders, and the log from its beginning, with checkpoints."""
+    synced, sync = set(), os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    root = tmp_path / "lake"
+    append(root, plain_events(10))
+    assert {*root.rglob("*"), root} == synced
+    opened(root).create_checkpoint()
+    append(root, plain_events(20))
+    compact(str(root))
+    assert {*root.rglob("*"), root} - synced == set(root.rglob("*1.checkpoint.parquet"))
+
+
+@pytest.mark.parametrize("limit", [100, 3_000, 4_500, 5_000])
+def test_a_disk_that_is_full(tmp_path: Path, limit: int) -> None:
+    append(tmp_path, plain_events(50))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        for work in (partial(append, tmp_path, plain_events(999)), partial(compact, str(tmp_path))):
+            with contextlib.suppress(LakeError):
+                work()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    append(tmp_path, plain_events(1_000))
+    assert stored(tmp_path) == rows_of(plain_events(1_000))
+
+
+def test_a_log_that_is_damaged(tmp_path: Path) -> None:
+    append(tmp_path, plain_events(50))
+    log = tmp_path / "events" / "_delta_log" / log_name(1)
+    whole = log.read_bytes()
+    for content in (whole[:100], b"{", b"\xff", b"[]", bytes(100)):
+        log.write_bytes(content)
+        with pytest.raises(LakeError, match=rf"^{tmp_path}: [^\n\x1b]*$") as caught:
+            append(tmp_path, plain_events(60))
+        assert "unknown" not in str(caught.value)
+    log.write_bytes(whole)
+    append(tmp_path, plain_events(60))
+    assert stored(tmp_path) == rows_of(plain_events(60))
 
 
 def test_a_batch_whose_files_a_vacuum_deleted(tmp_path: Path) -> None:
