@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.files import read, write
+from mariner_spark.lake.files import conform, read, write
 from mariner_spark.lake.tables import (
     EVENTS,
     LATEST,
@@ -143,14 +143,14 @@ def _merged(lake: Lake, old: list[pa.Table], paths: list[str]) -> Iterator[pa.Ta
 
 def _read_last(lake: Lake, path: str) -> pa.Table:
     """Rows of ``latest``, of a file of ``events``; reads payloads only where they are."""
-    keys = read(lake, EVENTS, path, ["type_path", *ORDER])
-    with lake.errors():
-        metadata = pq.read_metadata(path, filesystem=lake.file_system(EVENTS))
-    edges = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
-    groups = np.searchsorted(edges, np.arange(keys.num_rows), "right")
-    last = _last(keys.append_column("group", pa.array(groups)))
-    wanted = pc.unique(last.column("group")).to_pylist()
-    return _last(read(lake, EVENTS, path, arrow_schema(LATEST).names, wanted))
+    with lake.errors(), pq.ParquetFile(path, filesystem=lake.file_system(EVENTS)) as file:
+        keys = conform(EVENTS, file.read(["type_path", *ORDER]))
+        groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        numbers = pa.array(np.repeat(np.arange(len(groups)), groups))
+        last = _last(keys.append_column("group", numbers))
+        wanted = pc.unique(last.column("group")).to_pylist()
+        rows = file.read_row_groups(wanted, arrow_schema(LATEST).names)
+    return _last(conform(LATEST, rows))
 
 
 def _last(events: pa.Table) -> pa.Table:

@@ -111,30 +111,26 @@ def write(lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False) -
     ]
 
 
-def read(
-    lake: Lake,
-    table: str,
-    path: str,
-    names: Sequence[str] | None = None,
-    row_groups: Sequence[int] | None = None,
-) -> pa.Table:
-    """Rows of a file; its columns may have other types of Arrow, if another tool wrote it.
+def read(lake: Lake, table: str, path: str, names: Sequence[str] = ()) -> pa.Table:
+    """Rows of a file.
 
     Args:
         lake: the lake.
         table: name of the table.
         path: below the table.
-        names: columns; None: all.
-        row_groups: numbers of the row groups; None: all.
+        names: columns; empty: all.
 
     Raises:
         LakeError: it cannot be read.
     """
-    columns = arrow_schema(table)
-    columns = pa.schema([columns.field(i) for i in names or columns.names])
     with lake.errors(), pq.ParquetFile(path, filesystem=lake.file_system(table)) as file:
-        groups = range(file.num_row_groups) if row_groups is None else row_groups
-        return file.read_row_groups(groups, columns.names).select(columns.names).cast(columns)
+        return conform(table, file.read(names or arrow_schema(table).names))
+
+
+def conform(table: str, rows: pa.Table) -> pa.Table:
+    """Rows with the table's types of Arrow; other tools write some columns with other ones."""
+    columns = [i for i in arrow_schema(table) if i.name in rows.column_names]
+    return rows.select([i.name for i in columns]).cast(pa.schema(columns))
 
 
 def _types(paths: pa.ChunkedArray) -> pa.Array:

@@ -159,9 +159,8 @@ class Lake:
         Raises:
             LakeError: as :meth:`check`, or it cannot be created.
         """
-        if table == EVENTS:
-            self.check(value_path)
-        if (found := self.find(table)) is not None:
+        found = self.check(value_path) if table == EVENTS else self.find(table)
+        if found is not None:
             return found
         names = [i for i in STATISTICS if i in arrow_schema(table).names]
         configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
@@ -300,11 +299,14 @@ class Lake:
             for folder in (log, log.parent, log.parent.parent):
                 _sync(folder)
 
-    def check(self, value_path: str | None) -> None:
+    def check(self, value_path: str | None) -> DeltaTable | None:
         """Check that events can be added.
 
         Args:
             value_path: path of the column ``value``; None: that of the lake.
+
+        Returns:
+            The table of events; None: there is none.
 
         Raises:
             LakeError: as :meth:`create`.
@@ -318,6 +320,7 @@ class Lake:
                     raise LakeError(str(e)) from e
         elif value_path is not None and value_path != (known := value_path_of(found)):
             raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
+        return found
 
     @contextlib.contextmanager
     def new_file(self, table: str, path: str) -> Iterator[pa.NativeFile]:
@@ -339,8 +342,8 @@ class Lake:
             target.parent.mkdir(parents=True, exist_ok=True)
             with pa.OSFile(str(target), "wb") as file:
                 yield file
-            for made in (target, target.parent, Path(self.uri(table))):
-                _sync(made)
+            _sync(target)
+            _sync(target.parent)  # its own entry is synced with the commit
 
     def file_system(self, table: str) -> fs.FileSystem:
         """The files of a table, for pyarrow."""

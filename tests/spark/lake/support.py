@@ -68,17 +68,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def write(root: Path | str, part: Sequence[Event]) -> Written:
+def write(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> Written:
     """Write events as a task does; creates the lake."""
     lake = Lake(str(root))
-    lake.create(EVENTS)
+    lake.create(EVENTS, value_path)
     return write_new(lake, table(part).select(INPUT.names).to_batches(max_chunksize=7))
 
 
 def append(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> None:
     """Add events to a lake as a stream does."""
-    Lake(str(root)).create(EVENTS, value_path)
-    commit(Lake(str(root)), [write(root, part)])
+    commit(Lake(str(root)), [write(root, part, value_path)])
 
 
 def opened(root: Path | str, name: str = EVENTS) -> DeltaTable:
