@@ -43,11 +43,15 @@ class StoreStats(NamedTuple):
         events: estimated number of stored events.
         event_types: number of known event types.
         size_bytes: bytes on disk; 0 for a backend without a disk.
+        free_bytes: bytes that are free on the disk; None for a backend without one.
+        compaction_bytes: bytes that compactions have still to rewrite, estimated.
     """
 
     events: int
     event_types: int
     size_bytes: int
+    free_bytes: int | None = None
+    compaction_bytes: int = 0
 
 
 class QueryLoad(NamedTuple):

@@ -73,6 +73,7 @@ class EventCore(aio.Resource, abc.ABC):
     Attributes:
         registers_one_by_one: whether :meth:`register_all` gains nothing.
         pending_events: events that were accepted and are not acknowledged yet.
+        n_ended: sessions that have ended so far.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
@@ -86,7 +87,7 @@ class EventCore(aio.Resource, abc.ABC):
         # of large sessions, of which there are few (``limits.MAX_LARGE_SESSIONS``): these do not
         # fill it
         self._large_pending_events = 0
-        self._n_ended = 0  # sessions so far
+        self.n_ended = 0
         self._drained_cbs: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
         self._hearing: list[Observer] = []  # those of sessions; replaced, never changed
@@ -231,7 +232,7 @@ class EventCore(aio.Resource, abc.ABC):
         """Sessions have ended; :meth:`_notify_drained` is to be called then."""
         self.pending_events -= n_events
         self._pending_bytes -= n_bytes
-        self._n_ended += n_sessions
+        self.n_ended += n_sessions
 
     def between_notifications(self, make_steps: Callable[[], Steps[None]]) -> None:
         """Do work in slices, while no session is being notified: each is before or behind it."""

@@ -153,7 +153,7 @@ class Engine(SessionCore):
 
     def _work(self) -> Iterable[Work]:
         backend = self._backend
-        yield Work("events wait for their commit", self.pending_events, self._n_ended)
+        yield Work("events wait for their commit", self.pending_events, self.n_ended)
         yield Work("queries wait for their answer", sum(backend.query_load), backend.query_turns)
 
     async def start(self) -> None:

@@ -126,6 +126,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     """
 
     __slots__ = (
+        "_blocked_at_s",
         "_close_deadline",
         "_close_detail",
         "_close_text",
@@ -196,6 +197,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._unsent_bytes = 0
         self._is_leaving = False
         self.is_write_blocked = False
+        self._blocked_at_s = 0.0
         self._written_bytes = 0
         self._last_left_bytes = 0
         self._stall_deadline = 0.0
@@ -281,6 +283,16 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def ssl_object(self) -> ssl.SSLObject | None:
         """TLS of the connection, for the peer's certificate; None without."""
         return cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that were sent and that the peer has not read; those in the kernel do not count."""
+        return self._transport.get_write_buffer_size() + self._unsent_bytes
+
+    @property
+    def behind_s(self) -> float:
+        """Seconds since the peer fell behind (:attr:`is_write_blocked`); 0: it has not."""
+        return time.monotonic() - self._blocked_at_s if self.is_write_blocked else 0.0
 
     @property
     def close_text(self) -> str | None:
@@ -506,7 +518,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self.is_write_blocked = True
         self._count_buffered()
         self._last_left_bytes = self._left_bytes()
-        self._stall_deadline = time.monotonic() + limits.WRITE_STALL_TIMEOUT_S
+        self._blocked_at_s = time.monotonic()
+        self._stall_deadline = self._blocked_at_s + limits.WRITE_STALL_TIMEOUT_S
         if self._slot is not None and not self.reads_while_blocked:
             self.pause_reading(Pause.WRITE_BLOCKED)
 
@@ -642,12 +655,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             if self.is_write_blocked:
                 self._count_buffered()
 
-    def _unread_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() + self._unsent_bytes
-
     def _count_buffered(self) -> None:
         if self._slot is not None:
-            self._slot.buffer.set(self._sans_io.buffered_bytes + self._unread_bytes())
+            self._slot.buffer.set(self._sans_io.buffered_bytes + self.unread_bytes)
             self._is_buffering = self._slot.buffer.n_bytes > 0
 
     def _left_bytes(self) -> int:
@@ -655,9 +665,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def _close_if_too_slow(self) -> bool:
         """Close a peer that has too many bytes unread; returns whether it was closed."""
-        if self._unread_bytes() <= limits.MAX_SEND_BUFFER_BYTES:
+        if self.unread_bytes <= limits.MAX_SEND_BUFFER_BYTES:
             return False
-        self.abort(CloseReason.SLOW_CONSUMER, detail=f"{self._unread_bytes()} bytes are not read")
+        self.abort(CloseReason.SLOW_CONSUMER, detail=f"{self.unread_bytes} bytes are not read")
         return True
 
     def _wake_drained(self) -> None:
@@ -726,9 +736,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._stall_deadline = now + limits.WRITE_STALL_TIMEOUT_S
             self._last_left_bytes = self._left_bytes()
         elif now > self._stall_deadline:
-            self.abort(
-                CloseReason.WRITE_STALLED, detail=f"{self._unread_bytes()} bytes are not read"
-            )
+            self.abort(CloseReason.WRITE_STALLED, detail=f"{self.unread_bytes} bytes are not read")
 
     def _check_gone(self, now: float) -> None:
         """Find out whether a peer that is not read from still waits for its answers."""

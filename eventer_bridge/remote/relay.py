@@ -124,7 +124,7 @@ class RelayCore(EventCore):
         """Nothing: the remote server announces its own clients."""
 
     def _work(self) -> Iterable[Work]:
-        yield Work(f"events wait for {self._name}", self.pending_events, self._n_ended)
+        yield Work(f"events wait for {self._name}", self.pending_events, self.n_ended)
         n_asked = self._n_asked - self._n_answered
         yield Work(f"queries wait for {self._name}", n_asked, self._n_answered)
 

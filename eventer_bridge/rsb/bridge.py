@@ -150,6 +150,11 @@ class Bridge(aio.Resource):
         return self._bus.port if isinstance(self._bus, BusServer) else None
 
     @property
+    def connections(self) -> frozenset[RsbConnection]:
+        """Connections that lead to the other participants."""
+        return frozenset() if self._bus is None else self._bus.connections
+
+    @property
     def is_connected(self) -> bool:
         """Whether anybody else is on the bus."""
         return self._bus is not None and self._bus.is_connected

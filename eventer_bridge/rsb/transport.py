@@ -37,8 +37,13 @@ class Bus(aio.Resource, abc.ABC):
 
     @property
     @abc.abstractmethod
+    def connections(self) -> frozenset[RsbConnection]:
+        """Connections that lead to the other participants."""
+
+    @property
     def is_connected(self) -> bool:
-        """Whether the bus has any other participant."""
+        """Whether the bus has any other participant, or a server."""
+        return bool(self.connections)
 
     @abc.abstractmethod
     def send(self, notification: bytes) -> None:
@@ -136,19 +141,15 @@ class BusServer(Bus):
         return self._async_group
 
     @property
-    def is_connected(self) -> bool:
-        """Whether a participant is connected."""
-        return bool(self._connections)
-
-    @property
-    def _connections(self) -> frozenset[RsbConnection]:
+    def connections(self) -> frozenset[RsbConnection]:
+        """See :class:`Bus`."""
         streams = frozenset() if self._listener is None else self._listener.streams
         return frozenset(i for i in streams if i.close_reason is None)
 
     def send(self, notification: bytes) -> None:
         """See :class:`Bus`."""
         frame = codec.encode_frame(notification)
-        for connection in self._connections:
+        for connection in self.connections:
             connection.write(frame)
 
     async def _listen(self, host: str, port: int, admission: Admission | None) -> None:
@@ -164,7 +165,7 @@ class BusServer(Bus):
         self.port = self._listener.port
 
     def _on_received(self, sender: RsbConnection, batch: Sequence[Received]) -> None:
-        connections = self._connections
+        connections = self.connections
         if len(connections) > 1:
             frames = [codec.encode_frame(received.notification) for received in batch]
             for connection in connections:
@@ -213,9 +214,9 @@ class BusClient(Bus):
         return self._async_group
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the server is connected."""
-        return self._connection is not None
+    def connections(self) -> frozenset[RsbConnection]:
+        """See :class:`Bus`: the one to the server, if there is one."""
+        return frozenset() if self._connection is None else frozenset([self._connection])
 
     def send(self, notification: bytes) -> None:
         """See :class:`Bus`; dropped while there is no connection."""

@@ -32,7 +32,7 @@ from eventer_bridge.remote.relay import RelayCore
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, changes, remotes
+from mariner.gateway import access, changes, loop_lag, remotes
 from mariner.gateway.config import (
     BackendConfig,
     CoreConfig,
@@ -51,6 +51,7 @@ from mariner.gateway.metrics import (
     RemotesCollector,
     RemoteServer,
 )
+from mariner.gateway.wire_metrics import Wire, WiresCollector
 
 if TYPE_CHECKING:
     from eventer_bridge.remote.monitor import Monitor
@@ -240,20 +241,13 @@ class Gateway(aio.Resource):
         )
         self._own(self.mariner, "mariner server")
         http_stats = ServerStats()
-        metrics.registry.register(
-            GatewayCollector(
-                core,
-                self._backend,
-                self.mariner,
-                self.eventer_server,
-                self.rsb,
-                http_stats=http_stats,
-            )
-        )
+        metrics.registry.register(GatewayCollector(core, self._backend))
+        metrics.registry.register(WiresCollector(self._wires(http_stats)))
         metrics.registry.register(RemotesCollector(self._remote_servers))
         metrics.registry.register(
             ConfigurationCollector(lambda: self._access.expiries, lambda: self.is_reloaded)
         )
+        self.async_group.spawn(loop_lag.watch, metrics.observe_loop_lag)
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
 
@@ -272,6 +266,15 @@ class Gateway(aio.Resource):
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
             self._own(self._control, "control socket")
+
+    def _wires(self, http_stats: ServerStats) -> dict[str, Wire]:
+        mariner, eventer, rsb = self.mariner, self.eventer_server, self.rsb
+        wires = {"mariner": Wire(mariner.stats, lambda: mariner.connections)}
+        if eventer is not None:
+            wires["eventer"] = Wire(eventer.stats, lambda: eventer.connections)
+        if rsb is not None:
+            wires["rsb"] = Wire(rsb.stats, lambda: rsb.connections)
+        return wires | {"http": Wire(http_stats, has_clients=False)}
 
     def _log_limits(self) -> None:
         found = self._descriptors

@@ -6,10 +6,16 @@ query. Each gateway has a registry of its own.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,14 +23,11 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import QueryParams, Status
-from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote.replication import Replication
-from eventer_bridge.rsb.bridge import Bridge
-from mariner.gateway import logs
+from mariner.gateway import families, logs
 from mariner.gateway.rsb_metrics import RsbLatency
-from mariner.server import MarinerServer
+from mariner.version import __version__
 
 _LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
 _GROUP_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096)
@@ -34,6 +37,7 @@ class Metrics:
     """The registry and the durations of one gateway."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # they would double the number of series
         self.registry = CollectorRegistry()
         commit_seconds = Histogram(
             "mariner_commit_seconds",
@@ -47,7 +51,21 @@ class Metrics:
             buckets=_GROUP_BUCKETS,
             registry=self.registry,
         )
-        self.on_commit = CommitObserver(commit_events.observe, commit_seconds.observe)
+        sync_seconds = Histogram(
+            "mariner_sync_seconds",
+            "Duration of a sync to disk, the last one of each commit",
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.on_commit = CommitObserver(
+            commit_events.observe, commit_seconds.observe, sync_seconds.observe
+        )
+        self.observe_loop_lag = Histogram(
+            "mariner_loop_lag_seconds",
+            "Time by which a periodic call of the event loop was late",
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self.registry,
+        ).observe
         self._query_seconds = Histogram(
             "mariner_query_seconds",
             "Time from a query's turn to its answer",
@@ -58,6 +76,10 @@ class Metrics:
 
         self.rsb = RsbLatency()
         self.registry.register(self.rsb)
+        ProcessCollector(registry=self.registry)
+        Info("mariner_build", "Version of the gateway", registry=self.registry).info(
+            {"version": __version__}
+        )
 
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""
@@ -96,7 +118,7 @@ class RemotesCollector(Collector):
         remotes = list(self._remotes())
         connected = {remote.name: remote.is_connected for remote in remotes}
         text = "1 if there is a connection to the remote server"
-        yield _gauges("mariner_remote_connected", text, "server", connected)
+        yield families.gauges("mariner_remote_connected", text, "server", connected)
         replications = [i for i in remotes if isinstance(i, Replication)]
         for name, text, values in (
             (
@@ -120,10 +142,10 @@ class RemotesCollector(Collector):
                 {i.name: i.ahead_s for i in replications},
             ),
         ):
-            yield _gauges(f"mariner_replication_{name}", text, "server", values)
+            yield families.gauges(f"mariner_replication_{name}", text, "server", values)
         refused = {remote.name: remote.refused_events for remote in remotes}
         text = "Events of a remote server that were left out, each time it sent them"
-        yield _labelled("mariner_remote_events_refused", text, "server", refused)
+        yield families.counters("mariner_remote_events_refused", text, "server", refused)
 
 
 class ConfigurationCollector(Collector):
@@ -141,38 +163,29 @@ class ConfigurationCollector(Collector):
         self._is_reloaded = is_reloaded
 
     def collect(self) -> Iterable[Metric]:
-        """The days are negative for what has expired."""
+        """Whether it was reloaded, and the moments."""
         text = "1 unless the last reload of the configuration failed"
         is_reloaded = int(self._is_reloaded())
         yield GaugeMetricFamily("mariner_config_last_reload_successful", text, is_reloaded)
-        now = datetime.now(UTC)
-        days = {key: (i - now).total_seconds() / 86_400 for key, i in self._expiries().items()}
-        text = "Days until a certificate or revocation list in use expires"
-        yield _gauges("mariner_tls_days_left", text, "key", days)
+        moments = {key: i.timestamp() for key, i in self._expiries().items()}
+        text = "When a certificate or revocation list in use expires, in seconds since 1970 UTC"
+        yield families.gauges("mariner_tls_expiry_timestamp_seconds", text, "key", moments)
 
 
 class GatewayCollector(Collector):
-    """Reads the counts of a gateway's parts when it is scraped, on the event loop's thread."""
+    """Reads the counts of a gateway's parts when it is scraped, on the event loop's thread.
 
-    def __init__(
-        self,
-        core: EventCore,
-        backend: Backend | None,
-        server: MarinerServer,
-        eventer_server: EventerServer | None,
-        rsb: Bridge | None,
-        *,
-        http_stats: ServerStats,
-    ) -> None:
+    Args:
+        core: registers events.
+        backend: stores them; None: a relay has none.
+    """
+
+    def __init__(self, core: EventCore, backend: Backend | None) -> None:
         self._core = core
         self._backend = backend
-        self._server = server
-        self._eventer_server = eventer_server
-        self._rsb = rsb
-        self._http_stats = http_stats
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics but the durations."""
+        """State of the core, the store and the log."""
         core = self._core
         is_operational = int(core.status is Status.OPERATIONAL)
         for name, text, value in (
@@ -180,18 +193,10 @@ class GatewayCollector(Collector):
             ("pending_events", "Events waiting for their commit", core.pending_events),
         ):
             yield GaugeMetricFamily(f"mariner_{name}", text, value)
+        yield CounterMetricFamily("mariner_sessions", "Sessions of events that ended", core.n_ended)
         if isinstance(core, Engine):
             text = "Seconds by which the newest event is ahead of the clock of this machine"
             yield GaugeMetricFamily("mariner_clock_ahead_seconds", text, core.clock_ahead_s)
-        stats = self._server.stats
-        yield from _server_metrics("mariner", stats)
-        traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
-        yield _labelled("mariner_bytes", "Bytes of messages", "direction", traffic)
-        if self._eventer_server is not None:
-            yield from _server_metrics("mariner_eventer", self._eventer_server.stats)
-        if self._rsb is not None:
-            yield from _rsb_metrics(self._rsb)
-        yield from _connection_metrics("mariner_http", self._http_stats)
         if self._backend is not None:
             yield from _store_metrics(self._backend)
         yield from _log_metrics()
@@ -206,51 +211,6 @@ def _log_metrics() -> Iterable[Metric]:
         yield CounterMetricFamily(f"mariner_{name}", text, value)
 
 
-def _connection_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
-    text = "Open connections, counted from accept"
-    yield GaugeMetricFamily(f"{prefix}_connections", text, stats.connections)
-    text = "Connections accepted"
-    yield CounterMetricFamily(f"{prefix}_connections_accepted", text, stats.accepted)
-    for name, text, values in (
-        ("refused", "Connections refused, or closed before init to make room", stats.refused),
-        ("closed", "Closed connections", stats.closed),
-    ):
-        yield _labelled(f"{prefix}_connections_{name}", text, "reason", values)
-
-
-def _server_metrics(prefix: str, stats: ServerStats) -> Iterable[Metric]:
-    yield from _connection_metrics(prefix, stats)
-    yield GaugeMetricFamily(f"{prefix}_clients", "Initialised clients", stats.clients)
-    for name, text, value in (
-        ("connections_declined", "Connections whose init was declined", stats.declined),
-        ("events_registered", "Events acknowledged to clients", stats.events_registered),
-        ("events_notified", "Events sent in notifications", stats.events_notified),
-        (
-            "registrations_outcome_unknown",
-            "Registrations whose outcome was reported as unknown",
-            stats.outcome_unknown,
-        ),
-    ):
-        yield CounterMetricFamily(f"{prefix}_{name}", text, value)
-    frames = {"in": stats.frames_in, "out": stats.frames_out}
-    for name, text, label, values in (
-        ("frames", "Messages", "direction", frames),
-        ("registrations_rejected", "Registrations refused", "reason", stats.rejected),
-    ):
-        yield _labelled(f"{prefix}_{name}", text, label, values)
-
-
-def _rsb_metrics(rsb: Bridge) -> Iterable[Metric]:
-    stats = rsb.stats
-    yield from _server_metrics("mariner_rsb", stats)
-    traffic = {"in": stats.bytes_in, "out": stats.bytes_out}
-    yield _labelled("mariner_rsb_bytes", "Bytes of notifications", "direction", traffic)
-    yield CounterMetricFamily(
-        "mariner_rsb_relayed", "Notifications relayed, counted per receiver", stats.relayed
-    )
-    yield _labelled("mariner_rsb_unsent", "Events not sent to the bus", "reason", stats.unsent)
-
-
 def _store_metrics(backend: Backend) -> Iterable[Metric]:
     load = backend.query_load
     for name, text, value in (
@@ -260,22 +220,13 @@ def _store_metrics(backend: Backend) -> Iterable[Metric]:
         yield GaugeMetricFamily(f"mariner_{name}", text, value)
     store = backend.stats()
     for name, text, value in (
-        ("store_events", "Stored events, estimated", store.events),
-        ("store_event_types", "Known event types", store.event_types),
-        ("store_bytes", "Bytes of the store on disk", store.size_bytes),
+        ("writable", "0 while nothing can be stored", int(backend.failure is None)),
+        ("events", "Stored events, estimated", store.events),
+        ("event_types", "Known event types", store.event_types),
+        ("bytes", "Bytes of the store on disk", store.size_bytes),
+        ("compaction_bytes", "Bytes still to be compacted, estimated", store.compaction_bytes),
     ):
-        yield GaugeMetricFamily(f"mariner_{name}", text, value)
-
-
-def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for value, count in sorted(values.items()):
-        family.add_metric([value], count)
-    return family
-
-
-def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for label_value, value in sorted(values.items()):
-        family.add_metric([label_value], value)
-    return family
+        yield GaugeMetricFamily(f"mariner_store_{name}", text, value)
+    if store.free_bytes is not None:
+        text = "Bytes that are free on the disk of the store"
+        yield GaugeMetricFamily("mariner_store_free_bytes", text, store.free_bytes)

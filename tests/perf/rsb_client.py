@@ -26,7 +26,7 @@ SENDER: Final = UUID("00000000-0000-4000-8000-000000000001")
 SCOPE: Final = parse_scope("/perf/in/")
 SCOPE_OUT: Final = parse_scope("/perf/out/")
 PAGE: Final = 4_000
-_REGISTERED: Final = "mariner_rsb_events_registered_total "
+_REGISTERED: Final = 'mariner_events_registered_total{wire="rsb"} '
 
 
 class RsbJob(msgspec.Struct):

@@ -53,3 +53,16 @@ async def metrics_of(gateway: Gateway, prefix: str) -> dict[str, float]:
         lines = (await response.text()).splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line.startswith(prefix)]
     return {name.removeprefix(prefix): float(value) for name, value in pairs}
+
+
+async def metrics_of_wire(gateway: Gateway, wire: str) -> dict[str, float]:
+    """What ``/metrics`` of a gateway tells of a wire: values by names without ``mariner_`` and
+    without the label ``wire``."""
+    found: dict[str, float] = {}
+    for series, value in (await metrics_of(gateway, "mariner_")).items():
+        name, _, labels = series.partition("{")
+        rest = [i for i in labels.removesuffix("}").split(",") if i]
+        if f'wire="{wire}"' in rest:
+            rest.remove(f'wire="{wire}"')
+            found[f"{name}{{{','.join(rest)}}}" if rest else name] = value
+    return found

@@ -97,8 +97,14 @@ class RocksDbBackend(GroupCommit):
         """
         self._check_open()
         with contextlib.suppress(StorageError), self._store.in_use():
-            n_events, n_bytes = self._store.n_events(), self._store.disk_bytes()
-            self._stats = StoreStats(n_events, len(self._types), n_bytes)
+            store = self._store
+            self._stats = StoreStats(
+                store.n_events(),
+                len(self._types),
+                store.disk_bytes(),
+                store.ext_free_bytes(),
+                store.compaction_bytes(),
+            )
         return self._stats
 
     def high_water_mark(self, server_id: int) -> HighWaterMark:

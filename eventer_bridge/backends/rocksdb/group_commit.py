@@ -76,10 +76,12 @@ class CommitObserver(NamedTuple):
     Attributes:
         events: with the number of events in it.
         seconds: with the seconds until it was durable.
+        sync_seconds: with the seconds that its last sync took, which are a part of that.
     """
 
     events: Callable[[float], None]
     seconds: Callable[[float], None]
+    sync_seconds: Callable[[float], None]
 
 
 class Job(enum.Enum):
@@ -138,6 +140,7 @@ class GroupCommit(Backend):
         self._free_bytes: int | StorageError = 0
         self._ending = WorkQueue()
         self._started_s = 0.0
+        self._sync_s = 0.0  # set by the storage thread before it tells of a sync
         self._failure: str | None = None
         self._failure_cbs = util.CallbackRegistry()
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -469,6 +472,7 @@ class GroupCommit(Backend):
         if self._on_commit:
             self._on_commit.events(group.commit.n_events)
             self._on_commit.seconds(seconds)
+            self._on_commit.sync_seconds(self._sync_s)
 
     def _count_stored(self) -> None:
         if self._retention is not None:
@@ -545,7 +549,9 @@ class GroupCommit(Backend):
             while (job := self._jobs.get()) is not Job.STOP:
                 match job:
                     case Job.SYNC:
+                        started_s = time.perf_counter()
                         outcome = self._ext_try(self._store.ext_sync)
+                        self._sync_s = time.perf_counter() - started_s
                         self._ext_tell(self._on_synced, outcome)
                     case Job.LOOK:
                         self._ext_tell(self._on_looked, self._ext_try(self._store.ext_free_bytes))

@@ -441,6 +441,11 @@ class Store(Database):
         names = "rocksdb.total-sst-files-size", "rocksdb.total-blob-file-size"
         return sum(self._family(family).property_int_value(name) or 0 for name in names)
 
+    def compaction_bytes(self) -> int:
+        """Estimate of the bytes that compactions have still to rewrite."""
+        name = "rocksdb.estimate-pending-compaction-bytes"
+        return sum(i.property_int_value(name) or 0 for i in self._families.values())
+
     def disk_bytes(self) -> int:
         """Bytes of the disk that the store's files take.
 

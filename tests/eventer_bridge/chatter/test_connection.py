@@ -203,7 +203,7 @@ async def test_a_peer_that_does_not_read_is_not_read_from(monkeypatch: pytest.Mo
             await turns()
             assert handler.messages.qsize() == taken
             # whatever it still answers to is bounded
-            assert handler.connection._unread_bytes() < 3_000_000
+            assert handler.connection.unread_bytes < 3_000_000
             for _ in range(count + 100):
                 await raw.receive()
             assert handler.messages.qsize() == 1 + count + 100

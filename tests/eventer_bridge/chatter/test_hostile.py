@@ -152,7 +152,7 @@ async def test_pings_without_reading_the_pongs_are_bounded(
             for _ in range(40):
                 raw.writer.write(pings)
                 await asyncio.sleep(0)
-            assert handler.connection._unread_bytes() < 500_000
+            assert handler.connection.unread_bytes < 500_000
             assert handler.connection.is_open
 
 
@@ -178,13 +178,13 @@ async def blocked_by_its_server() -> AsyncIterator[tuple[Recorder, RawPeer]]:
 
 async def test_who_connected_bounds_the_pongs_that_are_not_read() -> None:
     async with blocked_by_its_server() as (here, peer):
-        n_bytes = here.connection._unread_bytes()
+        n_bytes = here.connection.unread_bytes
         n_sent = 0
         while not here.closed.done():
             peer.send(*pings(n_sent + 1, 500))
             n_sent += 500
             await asyncio.sleep(0)
-            assert here.connection._unread_bytes() < n_bytes + 500_000
+            assert here.connection.unread_bytes < n_bytes + 500_000
         assert await here.closed == "slow consumer"
         text = here.connection.close_text
         assert text is not None

@@ -136,7 +136,7 @@ async def test_together_they_are_as_one_after_the_other(
 
 async def test_they_are_committed_together(tmp_path: Path) -> None:
     commits: list[float] = []
-    observer = CommitObserver(commits.append, lambda seconds: None)
+    observer = CommitObserver(commits.append, lambda seconds: None, lambda seconds: None)
     async with (
         await rocksdb.create(tmp_path, observer) as backend,
         await engine.create(backend, 7) as core,

@@ -122,13 +122,13 @@ async def test_health_readiness_and_metrics(tmp_path: Path) -> None:
                 assert response.status == 200
                 lines = (await response.text()).splitlines()
         for expected in (
-            "mariner_connections 1.0",
-            "mariner_clients 1.0",
+            'mariner_connections{wire="mariner"} 1.0',
+            'mariner_clients{wire="mariner"} 1.0',
             "mariner_operational 1.0",
-            "mariner_events_registered_total 2.0",
-            "mariner_events_notified_total 1.0",
-            'mariner_frames_total{direction="in"} 3.0',
-            'mariner_registrations_rejected_total{reason="invalid event"} 1.0',
+            'mariner_events_registered_total{wire="mariner"} 2.0',
+            'mariner_events_notified_total{wire="mariner"} 1.0',
+            'mariner_frames_total{direction="in",wire="mariner"} 3.0',
+            'mariner_registrations_rejected_total{reason="invalid event",wire="mariner"} 1.0',
             "mariner_pending_events 0.0",
             "mariner_clock_ahead_seconds 0.0",
             "mariner_store_event_types 6.0",

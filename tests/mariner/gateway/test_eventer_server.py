@@ -15,7 +15,7 @@ from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from mariner.gateway.gateway import Gateway
 from tests.support.hat_peers import hat_mariner_server
-from tests.support.inprocess import metrics_of, running_gateway
+from tests.support.inprocess import metrics_of_wire, running_gateway
 
 EVENT = RegisterEvent(("a",), None, JsonPayload.of(1))
 
@@ -54,7 +54,7 @@ async def test_metrics(tmp_path: Path) -> None:
             await client.query(QueryLatestParams())
             refused = client.register([RegisterEvent(("?",), None, None)])
             await asyncio.wait([refused])
-            found = await metrics_of(gateway, "mariner_eventer_")
+            found = await metrics_of_wire(gateway, "eventer")
             assert found["clients"] == found["connections"] == 1
             assert found["connections_accepted_total"] == 2
             assert found["connections_declined_total"] == 1
@@ -65,7 +65,8 @@ async def test_metrics(tmp_path: Path) -> None:
             # two of init, of registration one and of query one; and a notification
             assert found['frames_total{direction="in"}'] == 5
             assert found['frames_total{direction="out"}'] == 6
-        while (found := await metrics_of(gateway, "mariner_eventer_"))["connections"]:
+            assert found['bytes_total{direction="in"}'] > 0
+        while (found := await metrics_of_wire(gateway, "eventer"))["connections"]:
             pass
         assert found["clients"] == 0
         assert found['connections_closed_total{reason="peer closed"}'] == 1

@@ -10,7 +10,7 @@ import pytest
 from eventer_bridge import limits as bridge_limits
 from mariner import limits
 from mariner.gateway.gateway import Gateway
-from tests.support.inprocess import metrics_of, running_gateway
+from tests.support.inprocess import metrics_of_wire, running_gateway
 
 TIMEOUT_S: Final = 10.0
 HTTP: Final = {"host": "127.0.0.1", "port": 0}
@@ -64,7 +64,7 @@ async def test_who_does_not_read_the_answer_has_its_time(monkeypatch: pytest.Mon
 async def until_connections(gateway: Gateway, count: int) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         # the one that asks is one of them
-        while (await metrics_of(gateway, "mariner_http_"))["connections"] != count + 1:
+        while (await metrics_of_wire(gateway, "http"))["connections"] != count + 1:
             await asyncio.sleep(0.01)
 
 
@@ -115,9 +115,9 @@ async def test_connections_are_counted_and_bounded(
             writer.write(b"GET /healthz HTTP/1.1\r\n")
             stack.callback(writer.close)
         await until_connections(gateway, 4)
-        found = await metrics_of(gateway, "mariner_http_connections_")
-        assert found["accepted_total"] > 20
-        assert found['refused_total{reason="place needed for another"}'] >= 16
+        found = await metrics_of_wire(gateway, "http")
+        assert found["connections_accepted_total"] > 20
+        assert found['connections_refused_total{reason="place needed for another"}'] >= 16
 
 
 @pytest.fixture

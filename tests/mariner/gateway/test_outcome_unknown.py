@@ -23,7 +23,7 @@ from mariner.errors import OutcomeUnknownError, RegisterError
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import failing_from, held_sync, recovered
 from tests.support import proxy
-from tests.support.inprocess import metrics_of, running_gateway
+from tests.support.inprocess import metrics_of_wire, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.shell import Shell, lines
 
@@ -150,24 +150,24 @@ async def on_the_command_line_of_eventer(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "prefix", "count"),
+    ("check", "wire", "count"),
     [
-        (on_mariner, "", 1),
-        (on_mariner_raw, "", 1),
-        (on_eventer, "eventer_", 1),
-        (on_eventer_without_answer, "eventer_", 1),
-        (on_eventer_by_hat, "eventer_", 1),
-        (on_the_command_line, "", 1),
-        (on_the_command_line_of_eventer, "eventer_", 1),
+        (on_mariner, "mariner", 1),
+        (on_mariner_raw, "mariner", 1),
+        (on_eventer, "eventer", 1),
+        (on_eventer_without_answer, "eventer", 1),
+        (on_eventer_by_hat, "eventer", 1),
+        (on_the_command_line, "mariner", 1),
+        (on_the_command_line_of_eventer, "eventer", 1),
     ],
 )
 async def test_it_is_told(
-    tmp_path: Path, check: Callable[[Gateway], Awaitable[None]], prefix: str, count: int
+    tmp_path: Path, check: Callable[[Gateway], Awaitable[None]], wire: str, count: int
 ) -> None:
     async with serving(tmp_path) as gateway:
         await check(gateway)
-        metrics = await metrics_of(gateway, f"mariner_{prefix}registrations_")
-    assert metrics["outcome_unknown_total"] == count
+        metrics = await metrics_of_wire(gateway, wire)
+    assert metrics["registrations_outcome_unknown_total"] == count
 
 
 async def test_a_relay_tells_of_an_answer_that_was_lost(tmp_path: Path) -> None:

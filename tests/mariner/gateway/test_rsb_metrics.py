@@ -73,15 +73,15 @@ async def test_a_gateway_tells_them(tmp_path: Path) -> None:
                 return (await response.text()).splitlines()
 
         async def are_registered() -> bool:
-            return "mariner_rsb_events_registered_total 2.0" in await lines()
+            return 'mariner_events_registered_total{wire="rsb"} 2.0' in await lines()
 
         assert running.rsb_port is not None
         async with await RawPeer.connect(running.rsb_port) as peer:
             peer.send(sample(1), sample(2))
             await until(are_registered)
             for line in (
-                "mariner_rsb_connections 1.0",
-                'mariner_rsb_frames_total{direction="in"} 2.0',
+                'mariner_connections{wire="rsb"} 1.0',
+                'mariner_frames_total{direction="in",wire="rsb"} 2.0',
                 "mariner_rsb_relayed_total 0.0",
                 "mariner_rsb_latency_seconds_count"
                 '{part="receive_to_deliver",scope="/robot/arm/"} 2.0',

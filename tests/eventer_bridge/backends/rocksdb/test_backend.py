@@ -163,13 +163,14 @@ async def test_quotas_hold_after_reopening(tmp_path: Path) -> None:
 
 def observer(commits: list[float]) -> CommitObserver:
     """Notes the events of each commit."""
-    return CommitObserver(commits.append, lambda seconds: None)
+    return CommitObserver(commits.append, lambda seconds: None, lambda seconds: None)
 
 
 async def test_commits_are_told(tmp_path: Path) -> None:
     commits: list[float] = []
     durations_s: list[float] = []
-    both = CommitObserver(commits.append, durations_s.append)
+    syncs_s: list[float] = []
+    both = CommitObserver(commits.append, durations_s.append, syncs_s.append)
     async with await rocksdb.create(tmp_path, both) as backend:
         writer = Writer(backend)
         for _ in range(100):
@@ -178,7 +179,8 @@ async def test_commits_are_told(tmp_path: Path) -> None:
         # all of them were handed over before the loop went on: one group
         assert commits == [200]
         assert len(durations_s) == 1
-        assert durations_s[0] > 0
+        assert len(syncs_s) == 1
+        assert durations_s[0] > syncs_s[0] > 0
 
 
 async def test_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
