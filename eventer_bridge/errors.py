@@ -133,6 +133,14 @@ class LimitError(CoreError):
     """A limit would be exceeded; the message names it."""
 
 
+class QuotaError(LimitError):
+    """A client would exceed its quota; ``name`` is that of the bound."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
 class ModuleError(CoreError):
     """A module failed the registration; the message names it, the log says why."""
 

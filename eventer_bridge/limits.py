@@ -259,6 +259,10 @@ MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 MAX_QUERIES_WAITING: Final = 64
 """Queries of one client waiting for their turn; above it, the client is not read from."""
 
+MIN_HELD_S: Final = 0.01
+"""Shortest time for which a client over its quota is not read from. More often costs more than it
+smooths."""
+
 ACK_TIMEOUT_S: Final = 30.0
 """Time limit for a client of persisted events to acknowledge a notification."""
 

@@ -46,6 +46,16 @@ LargeCb: TypeAlias = Callable[[], None]
 ``limits.LARGE_ANSWER_BYTES``."""
 
 
+class Reading(ExitStack):
+    """Holds an answer until it is closed, and says how long reading for it took.
+
+    Attributes:
+        seconds: of turns that the query had.
+    """
+
+    seconds = 0.0
+
+
 class _State(enum.Enum):
     WAITING = enum.auto()  # for its first turn
     HAS_TURN = enum.auto()
@@ -70,6 +80,7 @@ class _Query:
         "is_awaited",
         "is_first_turn",
         "is_large",
+        "seconds",
         "state",
         "turn",
     )
@@ -86,6 +97,7 @@ class _Query:
         self.is_first_turn = True
         self.is_large = False
         self.began_s = 0.0  # its turn
+        self.seconds = 0.0  # of turns that have ended
         self.turn = threading.Lock()  # released when it has the next one
         self.turn.acquire()
 
@@ -136,7 +148,8 @@ class Readers:
             client: whose query it is: what one client asks is not read for before what
                 others ask, however much it is.
             ext_fn: called on a reader thread; gives the answer.
-            holding: the answer is held until this is closed; None: until it is returned.
+            holding: the answer is held until this is closed; None: until it is returned. A
+                :class:`Reading` is told how long it took.
 
         Raises:
             ClosedError: it was not begun when the readers were closed.
@@ -154,6 +167,9 @@ class Readers:
         except BaseException:
             self._release(query)
             raise
+        finally:
+            if isinstance(holding, Reading):
+                holding.seconds += query.seconds
         if holding is None:
             self._release(query)
         else:
@@ -234,6 +250,7 @@ class Readers:
         if query.state is _State.HAS_TURN:
             seconds = time.perf_counter() - query.began_s
             self._turns.charge(seconds, is_first=query.is_first_turn)
+            query.seconds += seconds
             query.is_first_turn = False
             self._n_free += 1
             self.n_turns += 1

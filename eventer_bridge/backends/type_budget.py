@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
-from eventer_bridge.errors import LimitError
+from eventer_bridge.errors import LimitError, QuotaError
 from eventer_bridge.model import EventType
 from eventer_bridge.slices import Steps, at_once
 
@@ -82,10 +82,11 @@ class TypeBudget:
             max_types -= limits.RESERVED_EVENT_TYPES
             left = quota.max_types - self.spent.get(quota.owner, 0)
             if (yield from self._cost_more(new_types, left)):
-                raise LimitError(
+                raise QuotaError(
                     f"{len(new_types)} new event types, but {max(left, 0)} more are allowed for"
                     f" this client (max_event_types: {quota.max_types}); a long one counts as"
-                    " several"
+                    " several",
+                    "max_event_types",
                 )
         left = max_types - self.total
         if (yield from self._cost_more(new_types, left)):

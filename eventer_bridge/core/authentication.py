@@ -21,20 +21,21 @@ Runs on the event loop's thread.
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from cryptography import x509
 
 from eventer_bridge import limits
-from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import tokens
 from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig, Rights, everything
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.core.tokens import MAX_TOKENS, TokenConfig, TokenHash
 from eventer_bridge.tls import is_revoked, peer_names
 
+_UNLIMITED: Final = ClientQuota()
 _DECLINED: Final = "invalid client name or token"
 
 
@@ -123,6 +124,11 @@ class Authenticator:
         self._nobodys = [
             TokenHash(secrets.token_bytes(32), secrets.token_bytes(16)) for _ in range(MAX_TOKENS)
         ]
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the clients that it lets in (``Rights.name``)."""
+        return self._by_name.keys()
 
     def authenticate(self, login: Login) -> Admitted | Awaitable[Admitted]:
         """Find the client that logs in.
@@ -232,7 +238,7 @@ class OneForAll(Authenticator):
 
     Args:
         token: the token, or two.
-        max_event_types: quota of all of them together.
+        quota: of all of them together.
         checks: of chosen tokens; None: its own.
         revoked: see :class:`Authenticator`.
 
@@ -245,12 +251,12 @@ class OneForAll(Authenticator):
     def __init__(
         self,
         token: TokenConfig,
-        max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES,
+        quota: ClientQuota = _UNLIMITED,
         checks: ScryptChecks | None = None,
         revoked: Sequence[x509.CertificateRevocationList] = (),
     ) -> None:
         self._revoked = revoked
-        self._rights = everything(TypeQuota("Eventer clients", max_event_types), token)
+        self._rights = everything("Eventer clients", quota, token)
         self._set([self._rights], checks)
 
     def _named(self, name: str) -> Rights | None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout
+from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.model import QueryParams, QueryResult, Status
@@ -104,6 +105,7 @@ class ClientService:
         stats: counts of what was done so far.
         fanout: who hears of which events.
         clients: those that are initialised.
+        accounts: what they use.
     """
 
     def __init__(
@@ -120,6 +122,7 @@ class ClientService:
         self.fanout = Fanout(encoding.notification, encoding.prepare, self._on_hearing)
         self.stats = ServerStats()
         self.clients: set[ServedClient] = set()
+        self.accounts = Accounts()
         self._tasks: set[asyncio.Task[None]] = set()
         core.add_observer(self)
         core.set_hearing(self, is_hearing=False)
@@ -162,6 +165,7 @@ class ClientService:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.core.between_notifications(functools.partial(self._readmit_clients, done))
         await done
+        self.accounts.keep(authenticator.names)
 
     def _readmit_clients(self, done: asyncio.Future[None]) -> Steps[None]:
         try:

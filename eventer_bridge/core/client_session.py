@@ -30,9 +30,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from eventer_bridge import limits, slices
+from eventer_bridge.backends.readers import Reading
 from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
+from eventer_bridge.core.quotas import Account, first_rows, limit_rows
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.tokens import TokenHash
@@ -42,6 +44,7 @@ from eventer_bridge.errors import (
     InvalidEventError,
     InvalidMessageError,
     OutcomeUnknownError,
+    QuotaError,
     RemoteProtocolError,
     RightsError,
     refusal_of,
@@ -56,6 +59,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.net.throttle import EVENTS, QUERIES
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
@@ -78,9 +82,11 @@ class ClientSession(Generic[RequestT]):
         stream: its connection.
         rights: None until it is accepted.
         is_persisted: whether it hears of events when they are durable, not before.
+        n_subscriptions: query types that it asked for.
     """
 
     __slots__ = (
+        "_account",
         "_answering",
         "_awaited_commit",
         "_delayed",
@@ -97,6 +103,7 @@ class ClientSession(Generic[RequestT]):
         "_wanted",
         "_wire",
         "is_persisted",
+        "n_subscriptions",
         "rights",
         "stream",
     )
@@ -110,6 +117,8 @@ class ClientSession(Generic[RequestT]):
         self._source = service.core.create_source(SourceType.CONNECTION)
         self.rights: Rights | None = None
         self.is_persisted = False
+        self.n_subscriptions = 0
+        self._account: Account  # from when it is accepted
         self._proof: TokenHash | None = None
         self._filter: Filter | None = None  # what it wanted, within its rights
         self._wanted: Subscription
@@ -195,6 +204,10 @@ class ClientSession(Generic[RequestT]):
         except InvalidEventError as e:
             self.decline(str(e))
             return
+        account = service.accounts.of(admitted.rights)
+        if refusal := account.refusal(len(subscriptions)):
+            self.decline(refusal)
+            return
         if not stream.slot.establish():
             self.decline("too many connections")
             return
@@ -204,9 +217,12 @@ class ClientSession(Generic[RequestT]):
         self._wanted = subscription if subscription == wanted else wanted  # usually one object
         self.is_persisted = persisted
         self._filter = Filter(subscription, server_id, persisted)
+        self.n_subscriptions = len(subscriptions)
         service.clients.add(self)
         service.stats.clients += 1
         service.fanout.add(self, self._filter)
+        self._account = account
+        account.join(self)
         self._wire.use_rights(admitted.rights)
         self._wire.send_accepted(service.core.status)
         mlog.debug("client connected", extra=stream.log_extra)
@@ -232,6 +248,11 @@ class ClientSession(Generic[RequestT]):
             stream.close(CloseReason.REMOVED, detail=detail, level=logging.WARNING)
             return
         self.rights = rights
+        account = service.accounts.of(rights)
+        if account is not self._account:  # the server's clients have names now, or none any more
+            self._account.leave(self)
+            self._account = account
+            account.join(self)
         self._wire.use_rights(rights)
         if subscription != self._filter.subscription:
             service.fanout.remove(self, self._filter)
@@ -282,6 +303,7 @@ class ClientSession(Generic[RequestT]):
         service.fanout.remove(self, self._filter)
         service.clients.discard(self)
         service.stats.clients -= 1
+        self._account.leave(self)
         self._filter = None
         announce = functools.partial(service.core.announce, is_connected=False)
         # not within a notification, which this may be the end of
@@ -307,6 +329,7 @@ class ClientSession(Generic[RequestT]):
         """See ``fanout.Receiver``."""
         self._wire.send_notification(message)
         self._service.stats.events_notified += event_count
+        self._account.n_notified += event_count
 
     def delay_queries(self, commit: asyncio.Future[None]) -> None:
         """See ``fanout.Receiver``."""
@@ -379,11 +402,17 @@ class ClientSession(Generic[RequestT]):
 
     def _refuse(self, request: RequestT, error: EventerBridgeError) -> None:
         self._hand_over_gathered()
-        self._service.stats.rejected[refusal_of(error)] += 1
+        self._count_rejected(error)
         self._unanswered.append((request, error))
+        self._account.spend(self, EVENTS, 1)
         self._answer()
         if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
+
+    def _count_rejected(self, error: EventerBridgeError) -> None:
+        self._service.stats.rejected[refusal_of(error)] += 1
+        if isinstance(error, QuotaError):
+            self._account.hit(error.name)
 
     def take_in(self, work: Coroutine[None, None, None]) -> None:
         """Deal with a large message, in its turn among those of all clients.
@@ -426,7 +455,7 @@ class ClientSession(Generic[RequestT]):
         for (request, _), outcome in zip(gathered, outcomes, strict=True):
             unanswered.append((request, outcome))
             if isinstance(outcome, EventerBridgeError):
-                self._service.stats.rejected[refusal_of(outcome)] += 1
+                self._count_rejected(outcome)
                 is_any_refused = True
             elif outcome.is_large:
                 large.append(outcome)
@@ -435,6 +464,8 @@ class ClientSession(Generic[RequestT]):
                 self._awaited_commit = outcome.committed
                 outcome.committed.add_done_callback(self._answer)
         stream = self.stream
+        if self._account.throttle is not None:
+            self._account.spend(self, EVENTS, sum(len(events) or 1 for events in asked))
         if is_any_refused:
             self._answer()
         if len(unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
@@ -492,6 +523,7 @@ class ClientSession(Generic[RequestT]):
             if n_events > limits.ANSWERED_EVENTS or n_bytes > limits.ANSWERED_BYTES:
                 break
         self._service.stats.events_registered += n_events
+        self._account.n_registered += n_events
         for _ in stored:
             self._unanswered.popleft()
         return stored
@@ -509,6 +541,7 @@ class ClientSession(Generic[RequestT]):
             return False
         else:
             self._service.stats.events_registered += outcome.requested
+            self._account.n_registered += outcome.requested
             self._wire.send_registered([(request, outcome)])
         self._unanswered.popleft()
         return True
@@ -539,10 +572,14 @@ class ClientSession(Generic[RequestT]):
         try:
             while self._queries:
                 await stream.drain()
+                if (throttle := self._account.throttle) is not None:
+                    await throttle.until_paid()
                 request, params = self._queries[0]
                 started = loop.time()
-                with contextlib.ExitStack() as holding:
-                    await self._answer_query(request, params, holding)
+                with Reading() as reading:
+                    await self._answer_query(request, params, reading)
+                if throttle is not None:
+                    throttle.spend(QUERIES, reading.seconds * 1_000)
                 if not self._queries:  # the connection was closed meanwhile
                     break
                 self._service.observe_query(params, loop.time() - started)
@@ -558,11 +595,11 @@ class ClientSession(Generic[RequestT]):
             self._querying = None
         stream.close_if_answered()
 
-    async def _answer_query(
-        self, request: RequestT, params: QueryParams, holding: contextlib.ExitStack
-    ) -> None:
+    async def _answer_query(self, request: RequestT, params: QueryParams, holding: Reading) -> None:
         assert self.rights is not None
         subscription = None
+        if (most := self._account.max_query_rows) is not None:
+            params = limit_rows(params, most)
         while subscription is not self.rights.subscription:  # they may change meanwhile
             subscription = self.rights.subscription
             result = await self._service.core.query(
@@ -572,6 +609,8 @@ class ClientSession(Generic[RequestT]):
                 self._commits_to_find(),
                 holding,
             )
+            if most is not None:
+                result = first_rows(result, most)
             steps = self._wire.encode_result(request, result)
             del result  # it may be large
             encoded = await slices.run(steps)

@@ -16,6 +16,7 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import tokens
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.payload_schemas import PayloadSchema, PayloadSchemas
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.schema_worker import Check, SchemaCheckError
 from eventer_bridge.core.tokens import TokenConfig, without_token
 from eventer_bridge.core.validation import check_length, check_type
@@ -35,14 +36,14 @@ class RegisterRule(msgspec.Struct, frozen=True):
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """A client and its rights; ``max_event_types`` is its quota (``type_budget``)."""
+    """A client, its rights and its quota."""
 
     name: str
     token: TokenConfig
     subscriptions: tuple[EventType, ...]
     register_events: tuple[RegisterRule, ...]
     certificate: str | None = None
-    max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
+    quota: ClientQuota = ClientQuota()
 
     def __repr__(self) -> str:
         return without_token(self, "token")
@@ -58,7 +59,8 @@ class Rights:
         name: of the client.
         tokens: of which it must present one; empty: it must present none.
         certificate: name that its certificate must have (``tls.certificate_name``); None: any.
-        type_quota: for new event types.
+        quota: what it may use.
+        type_quota: the part of it that is for new event types.
         subscription: what it may be notified of and query.
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
         inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
@@ -70,7 +72,8 @@ class Rights:
         self.certificate = (
             None if config.certificate is None else certificate_name(config.certificate)
         )
-        self.type_quota = TypeQuota(f"client {config.name}", config.max_event_types)
+        self.quota = config.quota
+        self.type_quota = TypeQuota(f"client {config.name}", config.quota.n_event_types)
         self.subscription = Subscription(config.subscriptions)
         self._rules = [
             (
@@ -175,10 +178,16 @@ def _wrong_payload(index: int, event_type: EventType, reason: str) -> str:
     return cut(f"register_events[{index}]: {quoted_type(event_type)}: {reason}")
 
 
-def everything(quota: TypeQuota, token: TokenConfig = None) -> Rights:
-    """Rights to see and register everything; all holders share one quota."""
+def everything(owner: str, quota: ClientQuota, token: TokenConfig = None) -> Rights:
+    """Rights to see and register everything; all holders share one quota.
+
+    Args:
+        owner: what they are called together.
+        quota: theirs.
+        token: of which they must present one.
+    """
     all_types = (("*",),)
-    config = ClientConfig(quota.owner, token, all_types, (RegisterRule(all_types),))
+    config = ClientConfig(owner, token, all_types, (RegisterRule(all_types),), quota=quota)
     rights = Rights(config, PayloadSchemas())
-    rights.type_quota = quota
+    rights.type_quota = TypeQuota(owner, quota.n_event_types)
     return rights

@@ -25,6 +25,7 @@ from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
 from eventer_bridge.core.client_session import ClientSession
+from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import RemoteProtocolError
@@ -116,6 +117,11 @@ class EventerServer(aio.Resource):
     def stats(self) -> ServerStats:
         """Counts of what was done so far."""
         return self._service.stats
+
+    @property
+    def accounts(self) -> Accounts:
+        """What clients use."""
+        return self._service.accounts
 
     async def reload(self, authenticator: Authenticator, tls: ssl.SSLContext | None) -> None:
         """Go on with another configuration of clients and certificates.

@@ -59,6 +59,7 @@ class Pause(enum.StrEnum):
     LARGE_MESSAGE = "a large message of it is being handled"
     LOGIN = "its token is being checked"
     DECLINED = "it is to be declined after a while"
+    QUOTA = "its client sent more than it may"
     USER = "its user takes no more"
     CLOSING = "it is closing"
 
@@ -75,7 +76,8 @@ _BACK_PRESSURE: Final = frozenset(
     }
 )
 """Reasons that hold a peer back. Messages sent before its end are processed nevertheless: they
-are few, and the connection may be lost any moment."""
+are few, and the connection may be lost any moment. Not after ``QUOTA``, which one could evade by
+ending connections."""
 
 
 class SansIo(Protocol[MessageT_co]):
@@ -118,6 +120,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     Attributes:
         client: the peer's name for logs, if known.
+        bytes_in_cb: called with the number of bytes that arrived, after their messages were taken.
         pauses: reasons for not reading; empty while it is read from.
         has_ended: whether the peer sends no more.
         is_write_blocked: whether senders are to wait, see :meth:`drain`.
@@ -154,6 +157,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         "_unsent_bytes",
         "_was_paused",
         "_written_bytes",
+        "bytes_in_cb",
         "client",
         "close_reason",
         "has_ended",
@@ -187,6 +191,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._loop = asyncio.get_running_loop()
         self._peer = "unknown" if slot is None else slot.peer
         self.client: str | None = None
+        self.bytes_in_cb: Callable[[int], None] | None = None
         self.pauses: frozenset[Pause] = frozenset()  # usually empty
         self._was_paused = False
         self._is_processing = False
@@ -480,6 +485,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         # not on outgoing connections: a server that closes may reset bytes not read at once
         if len(data) >= limits.FULL_READ_BYTES and self._slot is not None:
             self.yield_turn()
+        if self.bytes_in_cb is not None:
+            self.bytes_in_cb(len(data))
         if self._sans_io.buffered_bytes or self._is_buffering:
             self._count_buffered()
 

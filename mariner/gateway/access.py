@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from eventer_bridge import tls
 from eventer_bridge.core import tokens
@@ -103,12 +104,13 @@ def _create(
             contexts[key] = configs.server_context(listener.tls)
         if isinstance(listener, EventerServerConfig) and listener.clients is None:
             authenticators[key] = OneForAll(
-                listener.token, listener.max_event_types, checks, revoked
+                listener.token, listener.quota.over(config.quota), checks, revoked
             )
         else:
             clients = config.clients
             if isinstance(listener, EventerServerConfig):
                 clients = listener.clients or ()
+            clients = tuple(replace(i, quota=i.quota.over(config.quota)) for i in clients)
             authenticators[key] = Authenticator(clients, schemas, checks, revoked)
     connects = {
         key: connect_to(key, remote, _name_at_remotes(config))

@@ -38,6 +38,7 @@ def taken_on(running: GatewayConfig, wanted: GatewayConfig) -> GatewayConfig:
         clients=wanted.clients,
         schemas=wanted.schemas,
         log=wanted.log,
+        quota=wanted.quota,
         mariner=_listener(running.mariner, wanted.mariner),
         eventer=eventer,
         event_core=core,
@@ -101,7 +102,7 @@ def _core(running: CoreConfig, wanted: CoreConfig) -> CoreConfig:
             _listener(server, wanted.eventer_server),
             token=token,
             clients=wanted.eventer_server.clients,
-            max_event_types=wanted.eventer_server.max_event_types,
+            quota=wanted.eventer_server.quota,
         )
     if [_address(i) for i in replication] == [_address(i) for i in wanted.replication]:
         pairs = zip(replication, wanted.replication, strict=True)

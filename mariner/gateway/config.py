@@ -29,6 +29,7 @@ from eventer_bridge import tls
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
 from eventer_bridge.control.sockets import SOCKET
 from eventer_bridge.core import tokens
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.tokens import TokenConfig, TokenSource, without_token
 from eventer_bridge.errors import (
@@ -123,7 +124,7 @@ class ReplicationConfig(RemoteConfig, frozen=True, kw_only=True):
 class EventerServerConfig(msgspec.Struct, frozen=True):
     """Where Eventer clients connect; ``clients`` has the rights of each, by its name.
 
-    Without ``clients``, ``max_event_types`` is the quota of all of them together.
+    Without ``clients``, ``quota`` is that of all of them together.
     """
 
     host: str
@@ -131,7 +132,7 @@ class EventerServerConfig(msgspec.Struct, frozen=True):
     token: TokenConfig = None
     tls: TlsConfig | None = None
     clients: tuple[ClientConfig, ...] | None = None
-    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
+    quota: ClientQuota = ClientQuota()
 
     def __repr__(self) -> str:
         return without_token(self, "token")
@@ -180,7 +181,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     """A whole configuration; it has either ``event_core`` or ``eventer``.
 
     ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
-    besides the one that a store has.
+    besides the one that a store has. ``quota`` is for what clients' own quotas do not say.
     """
 
     name: str
@@ -191,6 +192,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     schemas: tuple[dict[str, Any], ...] = ()
     http: HttpConfig | None = None
     control: Path | None = None
+    quota: ClientQuota = ClientQuota()
     log: dict[str, Any] | None = None
 
 
@@ -425,8 +427,8 @@ def _core_problems(core: Mapping[str, Any], known: Container[Any]) -> Iterator[s
     yield from _client_problems(f"{key}.clients", server.get("clients", []), key, server, known)
     if "clients" in server and server.get("token") is not None:
         yield f"{key}.token: expected either one token for all clients, or clients with their own"
-    if "clients" in server and "max_event_types" in server:
-        yield f"{key}.max_event_types: expected in each client instead, if there are clients"
+    if "clients" in server and "quota" in server:
+        yield f"{key}.quota: expected in each client instead, if there are clients"
     ids = {core["server_id"]}
     for index, remote in enumerate(core.get("replication", [])):
         if remote["server_id"] in ids:

@@ -21,6 +21,7 @@ from eventer_bridge.core import engine, tokens
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import SteadyClock
 from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.errors import ControlError
 from eventer_bridge.eventer import server as eventer_server
@@ -33,6 +34,7 @@ from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
 from mariner.gateway import access, changes, loop_lag, remotes
+from mariner.gateway.client_metrics import ClientsCollector
 from mariner.gateway.config import (
     BackendConfig,
     CoreConfig,
@@ -156,6 +158,14 @@ class Gateway(aio.Resource):
         return self._config
 
     @property
+    def accounts(self) -> dict[str, Accounts]:
+        """What clients use, by wire."""
+        found = {"mariner": self.mariner.accounts}
+        if self.eventer_server is not None:
+            found["eventer"] = self.eventer_server.accounts
+        return found
+
+    @property
     def controls(self) -> list[ControlServer]:
         """Where requests of operators are answered."""
         of_store = self._backend.control if isinstance(self._backend, RocksDbBackend) else None
@@ -243,6 +253,7 @@ class Gateway(aio.Resource):
         http_stats = ServerStats()
         metrics.registry.register(GatewayCollector(core, self._backend))
         metrics.registry.register(WiresCollector(self._wires(http_stats)))
+        metrics.registry.register(ClientsCollector(lambda: self.accounts))
         metrics.registry.register(RemotesCollector(self._remote_servers))
         metrics.registry.register(
             ConfigurationCollector(lambda: self._access.expiries, lambda: self.is_reloaded)

@@ -12,6 +12,7 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
+from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.net import Admission
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
@@ -88,6 +89,11 @@ class MarinerServer(aio.Resource):
     def stats(self) -> ServerStats:
         """Counters."""
         return self._service.stats
+
+    @property
+    def accounts(self) -> Accounts:
+        """What clients use."""
+        return self._service.accounts
 
     async def reload(self, authenticator: Authenticator, tls: ssl.SSLContext | None) -> None:
         """Go on with another configuration of clients and certificates.

@@ -16,6 +16,7 @@ from eventer_bridge.core.authentication import (
     OneForAll,
 )
 from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import ClientConfig
 from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.core.tokens import TokenConfig, TokenHash, TokenSource
@@ -224,7 +225,7 @@ def test_a_guesser_learns_nothing_from_the_time() -> None:
 
 
 def test_who_made_up_a_name_shares_the_rights_of_all() -> None:
-    authenticator = OneForAll(("old", tokens.sha256_text("new")), 7)
+    authenticator = OneForAll(("old", tokens.sha256_text("new")), ClientQuota(max_event_types=7))
     admitted = authenticator.authenticate(Login("gui/1", "new"))
     assert isinstance(admitted, Admitted)
     assert (admitted.name, admitted.rights.name) == ("gui/1", "Eventer clients")

@@ -9,6 +9,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.core.rights import (
     ClientConfig,
     RegisterRule,
@@ -142,16 +143,17 @@ def test_large_registrations_are_those_that_take_long_to_check() -> None:
 
 
 def test_rights_to_everything() -> None:
-    quota = TypeQuota("all", 7)
-    rights = everything(quota)
+    quota = ClientQuota(max_event_types=7)
+    rights = everything("all", quota)
     assert (rights.name, rights.tokens, rights.certificate) == ("all", (), None)
-    assert rights.type_quota is quota
+    assert rights.quota is quota
+    assert rights.type_quota == TypeQuota("all", 7)
     assert rights.subscription.is_everything
     assert rights.refusal([event("a")]) is None
 
 
 def test_a_client_has_a_quota_of_types() -> None:
-    config = ClientConfig("app", None, (), (), max_event_types=3)
+    config = ClientConfig("app", None, (), (), quota=ClientQuota(max_event_types=3))
     quota = Rights(config, PayloadSchemas()).type_quota
     assert (quota.owner, quota.max_types) == ("client app", 3)
 

@@ -15,7 +15,7 @@ from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import EventerBridgeError, LimitError
+from eventer_bridge.errors import EventerBridgeError, LimitError, QuotaError
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -162,7 +162,7 @@ async def test_whoever_cannot_be_stored_does_not_fail_the_others(tmp_path: Path)
         sessions = [event(2, "a"), event(3, "new"), event(4, "a")]
         futures = backend.register_all(sessions, TypeQuota("client a", 0))
         await asyncio.wait(futures)
-        assert [type(i.exception()) for i in futures] == [type(None), LimitError, type(None)]
+        assert [type(i.exception()) for i in futures] == [type(None), QuotaError, type(None)]
         stored = (await backend.query(QueryServerParams(7))).events
         assert [i.id.session for i in stored] == [1, 2, 4]
 

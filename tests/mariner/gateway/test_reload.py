@@ -272,7 +272,7 @@ async def test_schemas_and_quotas(tmp_path: Path) -> None:
         assert (await it.reload(schemas=[texts]))["changed"] == ["schemas"]
         assert await registered(peer, "a", value=["x"]) is None
         assert "not of type" in (await registered(peer, "a", value=LARGE) or "")
-        await it.reload(clients=[client(max_event_types=0)])
+        await it.reload(clients=[client(quota={"max_event_types": 0})])
         assert await registered(peer, "a") is None
         assert "max_event_types: 0" in (await registered(peer, "another") or "")
 

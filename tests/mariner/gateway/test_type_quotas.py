@@ -43,7 +43,7 @@ def eventer_address(gateway: Gateway) -> chatter.Address:
 
 
 async def test_quota_of_a_mariner_client_holds_after_a_restart(tmp_path: Path) -> None:
-    clients: list[dict[str, Any]] = [{**APP, "max_event_types": 3}, OTHER]
+    clients: list[dict[str, Any]] = [{**APP, "quota": {"max_event_types": 3}}, OTHER]
     core = core_of(tmp_path)
     async with running_gateway(clients, event_core=core) as gateway:
         port = gateway.mariner.port
@@ -70,7 +70,7 @@ async def test_quota_of_a_mariner_client_holds_after_a_restart(tmp_path: Path) -
 
 
 async def test_clients_of_a_token_share_a_quota_whatever_they_are_called(tmp_path: Path) -> None:
-    server = {"host": "127.0.0.1", "port": 0, "max_event_types": 3}
+    server = {"host": "127.0.0.1", "port": 0, "quota": {"max_event_types": 3}}
     for is_first in True, False:
         async with running_gateway(event_core=core_of(tmp_path, eventer_server=server)) as gateway:
             address = eventer_address(gateway)
@@ -88,7 +88,8 @@ async def test_clients_of_a_token_share_a_quota_whatever_they_are_called(tmp_pat
 
 
 async def test_eventer_clients_of_the_configuration_have_quotas(tmp_path: Path) -> None:
-    clients = [{**APP, "name": name, "max_event_types": n} for name, n in (("a", 2), ("b", 0))]
+    quotas = {"a": 2, "b": 0}
+    clients = [{**APP, "name": name, "quota": {"max_event_types": n}} for name, n in quotas.items()]
     server = {"host": "127.0.0.1", "port": 0, "clients": clients}
     async with running_gateway(event_core=core_of(tmp_path, eventer_server=server)) as gateway:
         address = eventer_address(gateway)
@@ -132,7 +133,7 @@ async def test_types_of_modules_are_not_the_clients(tmp_path: Path) -> None:
         "module": "eventer_bridge.modules.threshold",
         "thresholds": [{"subscriptions": [["*"]], "limit": 0}],
     }
-    clients = [{**APP, "max_event_types": 3}]
+    clients = [{**APP, "quota": {"max_event_types": 3}}]
     core = core_of(tmp_path, modules=[module])
     async with (
         running_gateway(clients, event_core=core) as gateway,

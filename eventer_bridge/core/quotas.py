@@ -1,0 +1,213 @@
+"""Quotas: how much a client may use, with all its connections.
+
+A quota is configured for each client (``quota`` of the client), and for those that have none of
+their own (``quota`` of the gateway). What is exceeded
+
+* of connections and subscriptions: the connection is declined;
+* of a rate (events, bytes, time of queries): the client is not read from, and its queries do not
+  begin, until it is paid for (``net.throttle``);
+* of event types: the registration is refused (``backends.type_budget``);
+* of rows: an answer ends early, and says that more follows.
+
+An :class:`Account` is what one client uses. There is one for each configured client that was there,
+by its name in the configuration, so that peers cannot make more of them.
+
+Runs on the event loop's thread.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Container, Iterator
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from eventer_bridge import limits
+from eventer_bridge.model import QueryLatestParams, QueryParams, QueryResult
+from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
+
+Bound: TypeAlias = int | UnsetType | None
+
+_RATES: Final = (EVENTS, BYTES, QUERIES)
+
+
+class ClientQuota(msgspec.Struct, frozen=True):
+    """How much a client may use; see ``schemas/gateway.yaml``. None: no bound of its own.
+
+    What is not set is that of all clients, see :meth:`over`.
+    """
+
+    max_connections: Bound = UNSET
+    max_subscriptions: Bound = UNSET
+    max_event_types: Bound = UNSET
+    max_query_rows: Bound = UNSET
+    events_per_s: Bound = UNSET
+    bytes_per_s: Bound = UNSET
+    query_ms_per_s: Bound = UNSET
+
+    def over(self, others: "ClientQuota") -> "ClientQuota":
+        """This quota, with what is not set taken from another one."""
+        unset = [i for i in self.__struct_fields__ if getattr(self, i) is UNSET]
+        return replace(self, **{name: getattr(others, name) for name in unset})
+
+    def get(self, name: str) -> int | None:
+        """A bound by its name; None: there is none."""
+        value = getattr(self, name)
+        return None if value is UNSET else value
+
+    @property
+    def n_event_types(self) -> int:
+        """Price of the event types that it may add (``backends.type_budget``)."""
+        value = self.get("max_event_types")
+        return limits.MAX_CLIENT_EVENT_TYPES if value is None else value
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """All bounds that there are, by name."""
+        return {i: value for i in self.__struct_fields__ if (value := self.get(i)) is not None}
+
+
+class QuotaHolder(Protocol):
+    """A configured client, ``Rights``.
+
+    Attributes:
+        name: of the client.
+        quota: of the client.
+    """
+
+    name: str
+    quota: ClientQuota
+
+
+class AccountMember(Protocol):
+    """A connection of a client, ``ClientSession``.
+
+    Attributes:
+        n_subscriptions: query types that it subscribed to.
+    """
+
+    n_subscriptions: int
+
+    @property
+    def stream(self) -> Stream[Any]:
+        """Its connection."""
+
+
+class Account:
+    """What one client uses; see the module. Created by :class:`Accounts`.
+
+    Attributes:
+        name: of the client, as it is configured.
+        quota: what it may use; see :meth:`use`.
+        max_query_rows: of the quota.
+        members: its connections.
+        throttle: its rates; None: it has none.
+        n_registered: events that it registered so far.
+        n_notified: events that it was notified of so far, counted on each connection.
+        n_subscriptions: query types that its connections subscribe to.
+        hits: how often it met its quota, by the names of the bounds.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.quota = ClientQuota()
+        self.max_query_rows: int | None = None
+        self.members: set[AccountMember] = set()
+        self.throttle: Throttle | None = None
+        self.hits: Counter[str] = Counter()
+        self.n_registered = self.n_notified = self.n_subscriptions = 0
+
+    def use(self, quota: ClientQuota) -> None:
+        """Replace the quota. Connections that are there already stay."""
+        if quota == self.quota:
+            return
+        self.quota = quota
+        self.max_query_rows = quota.get("max_query_rows")
+        rates = {name: value for name, value in quota.bounds.items() if name in _RATES}
+        if self.throttle is not None:
+            self.throttle.set_rates(rates)
+        elif rates:
+            self.throttle = Throttle(rates, self.hit)
+            for member in self.members:
+                self._count_bytes(member)
+
+    def refusal(self, n_subscriptions: int) -> str | None:
+        """Why it may not have one more connection with so many subscriptions; None: it may."""
+        bounds = self.quota.bounds
+        for name, n_used, what in (
+            ("max_connections", len(self.members) + 1, "connections"),
+            ("max_subscriptions", self.n_subscriptions + n_subscriptions, "subscriptions"),
+        ):
+            if name in bounds and n_used > bounds[name]:
+                self.hit(name)
+                return f"too many {what} of this client ({name}: {bounds[name]})"
+        return None
+
+    def hit(self, name: str) -> None:
+        """It met a bound of its quota."""
+        self.hits[name] += 1
+
+    def join(self, member: AccountMember) -> None:
+        """A connection is the client's."""
+        self.members.add(member)
+        self.n_subscriptions += member.n_subscriptions
+        if self.throttle is not None:
+            self._count_bytes(member)
+            self.throttle.check(member.stream)  # others of it may have sent too much
+
+    def leave(self, member: AccountMember) -> None:
+        """A connection is gone, or another client's."""
+        self.members.discard(member)
+        self.n_subscriptions -= member.n_subscriptions
+        member.stream.bytes_in_cb = None
+        if self.throttle is not None:
+            self.throttle.forget(member.stream)
+
+    def _count_bytes(self, member: AccountMember) -> None:
+        member.stream.bytes_in_cb = functools.partial(self.spend, member, BYTES)
+
+    def spend(self, member: AccountMember, name: str, amount: float) -> None:
+        """A connection used so much of a rate: hold it back if that was too much."""
+        if self.throttle is not None:
+            self.throttle.spend(name, amount)
+            self.throttle.check(member.stream)
+
+
+class Accounts:
+    """The accounts of a server's clients."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Account] = {}
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(tuple(self._by_name.values()))
+
+    def keep(self, names: Container[str]) -> None:
+        """Forget clients that have no connection and are none of these."""
+        self._by_name = {name: i for name, i in self._by_name.items() if i.members or name in names}
+
+    def of(self, client: QuotaHolder) -> Account:
+        """The account of a client, with its quota from now on."""
+        account = self._by_name.get(client.name)
+        if account is None:
+            account = self._by_name[client.name] = Account(client.name)
+        account.use(client.quota)
+        return account
+
+
+def limit_rows(params: QueryParams, most: int) -> QueryParams:
+    """A query for so many rows at most; :func:`first_rows` is for those that cannot say so."""
+    if isinstance(params, QueryLatestParams):
+        return params
+    asked = params.max_results
+    return params if asked is not None and asked <= most else replace(params, max_results=most)
+
+
+def first_rows(result: QueryResult, most: int) -> QueryResult:
+    """So many rows of an answer at most."""
+    if len(result.events) <= most:
+        return result
+    return QueryResult(result.events[:most], more_follows=True)
