@@ -25,6 +25,9 @@ class Commit:
 
     Attributes:
         batch: the rows, or the last part of them.
+        events: rows in ``event``, by key, that the batch gets, sorted, when it is written.
+        sources: keys of their rows in ``source``.
+        n_bytes: size of all rows of events so far.
         before: the parts of a large session that are written before, one after the other.
         is_written: whether the last part was handed to the database, too: it may be on the
             disk then, even if that failed.
@@ -38,16 +41,22 @@ class Commit:
     __slots__ = (
         "batch",
         "before",
+        "events",
         "is_closed",
         "is_written",
         "latest",
+        "n_bytes",
         "n_events",
         "sessions",
+        "sources",
         "tally",
     )
 
     def __init__(self, n_events: int = 0) -> None:
         self.batch = WriteBatch(raw_mode=True)
+        self.events: dict[bytes, bytes] = {}
+        self.sources: list[bytes] = []
+        self.n_bytes = 0
         self.before: deque[WriteBatch] = deque()
         self.is_written = False
         self.is_closed = False
@@ -67,7 +76,7 @@ class Commit:
             not self.n_events
             or (
                 self.n_events + n_events <= limits.MAX_GROUP_EVENTS
-                and self.batch.size_in_bytes() < limits.MAX_GROUP_BYTES
+                and self.n_bytes < limits.MAX_GROUP_BYTES
             )
         )
 

@@ -162,6 +162,7 @@ class Store(Database):
             staged = self._stage_events(
                 commit, repeat(session_key, len(some)), some, type_ids[begin:end], values
             )
+            self._put_events(commit)
             entries.append(b"".join(staged))
             begin = end
             yield
@@ -194,11 +195,11 @@ class Store(Database):
         values: Iterable[tuple[bytes, bytes]],
     ) -> list[bytes]:
         """Returns for each its instance and type, as ``session`` has them."""
-        put = commit.batch.put
-        event_cf, source_cf, _, _, _ = self._handles
+        rows, add_source = commit.events, commit.sources.append
         encode_int, small, n_small = keys.encode_int, keys.SMALL_INTS, len(keys.SMALL_INTS)
         latest, counted = commit.latest, self.counted
         entries: list[bytes] = []
+        n_bytes = 0
         for session_key, event, type_id, (source, value) in zip(
             session_keys, events, type_ids, values, strict=True
         ):
@@ -206,16 +207,28 @@ class Store(Database):
             instance = small[number] if 0 <= number < n_small else encode_int(number)
             position = session_key + instance
             key = type_id + position
-            put(key, value, event_cf)
-            put(type_id + source + position, b"", source_cf)
+            rows[key] = value
+            add_source(type_id + source + position)
+            n_bytes += len(value)
             entries.append(instance + type_id)
             known = latest.get(type_id)
             if known is None or known[0] < key:
                 latest[type_id] = key, value
             if counted and (share := counted.get(type_id)) is not None:
-                n_events, n_bytes = commit.tally.get(share, (0, 0))
-                commit.tally[share] = n_events + 1, n_bytes + len(key) + len(value)
+                n_counted, n_counted_bytes = commit.tally.get(share, (0, 0))
+                commit.tally[share] = n_counted + 1, n_counted_bytes + len(key) + len(value)
+        commit.n_bytes += n_bytes + len(entries) * (keys.EVENT_KEY_BYTES + keys.SOURCE_KEY_BYTES)
         return entries
+
+    def _put_events(self, commit: Commit) -> None:
+        """Put the rows of events in the batch, sorted: RocksDB writes neighbors at half the cost."""
+        event_cf, source_cf, _, _, _ = self._handles
+        put, events = commit.batch.put, commit.events
+        for key in sorted(events):
+            put(key, events[key], event_cf)
+        for key in sorted(commit.sources):
+            put(key, b"", source_cf)
+        commit.events, commit.sources = {}, []
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
         """Add to a commit that sessions of a server are reserved up to this one."""
@@ -251,6 +264,7 @@ class Store(Database):
                 if commit.before:
                     self._db.write(commit.before.popleft())
                 else:
+                    self._put_events(commit)
                     commit.is_written = True
                     self.undecided = commit.sessions
                     self._db.write(commit.batch)
@@ -264,6 +278,7 @@ class Store(Database):
             StorageError: as :meth:`write`.
         """
         with self.errors(COMMIT):
+            self._put_events(commit)
             self._db.write(commit.batch, synced())
 
     def ext_sync(self) -> None:
