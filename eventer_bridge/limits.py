@@ -180,6 +180,12 @@ READER_TURN_S: Final = 0.005
 READER_STRETCH_S: Final = 0.001
 """Time a reader works before it yields to the event loop, which costs 50 us."""
 
+SHORT_QUERY_EVENTS: Final = 128
+"""Queries of one type for so many events are answered on the event loop's thread: 0.1 ms."""
+
+SHORT_QUERIES_S: Final = 0.001
+"""Time that they may take of an iteration of the loop, all together; others go to the readers."""
+
 MAX_QUERIES_BEGUN: Final = 64
 """Unfinished queries that have had a turn, each of which holds a thread and a snapshot. One client
 may have as many as are left to others, so 32 at most; further ones wait."""

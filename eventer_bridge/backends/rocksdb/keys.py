@@ -30,7 +30,7 @@ payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the
 """
 
 import bisect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -282,33 +282,51 @@ def encode_value(event: Event) -> tuple[bytes, bytes]:
 
 
 def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:
-    """An event, from its key in ``event`` and its value.
+    """An event, from its key in ``event`` and its value; see :func:`decode_events`."""
+    [event] = decode_events([(key, value)], names)
+    return event
+
+
+def decode_events(
+    rows: Iterable[tuple[bytes, bytes]], names: Mapping[TypeId, EventType]
+) -> list[Event]:
+    """Events, from their keys in ``event`` and their values.
 
     Args:
-        key: key of the event.
-        value: value by :func:`encode_value`.
+        rows: keys, with values by :func:`encode_value`.
         names: types by id.
+
+    Raises:
+        KeyError: there is no such type.
     """
-    type_id, s, us, server, session, instance = _EVENT.unpack(key)
-    source_timestamp = None
-    begin = VALUE_HEAD_BYTES
-    kind = value[0]
-    if kind & SOURCE_FLAG:
-        source_timestamp = decode_timestamp(value, VALUE_HEAD_BYTES)
-        begin = SOURCED_HEAD_BYTES
-        kind &= ~SOURCE_FLAG
+    events: list[Event] = []
+    add, unpack_key, unpack_timestamp = events.append, _EVENT.unpack, _TIMESTAMP.unpack_from
+    raw = msgspec.Raw
     payload: Payload | None
-    if kind == JSON_FLAG:  # most of them
-        payload = JsonPayload(msgspec.Raw(value[begin:]))
-    else:
-        payload = _decode_payload(value, begin)
-    return Event(
-        EventId(server - SIGN_BIT, session - SIGN_BIT, instance - SIGN_BIT),
-        names[type_id],
-        Timestamp(s - SIGN_BIT, us),
-        source_timestamp,
-        payload,
-    )
+    for key, value in rows:
+        type_id, s, us, server, session, instance = unpack_key(key)
+        kind = value[0]
+        source_timestamp = None
+        begin = VALUE_HEAD_BYTES
+        if kind & SOURCE_FLAG:
+            source_s, source_us = unpack_timestamp(value, VALUE_HEAD_BYTES)
+            source_timestamp = Timestamp(source_s - SIGN_BIT, source_us)
+            begin = SOURCED_HEAD_BYTES
+            kind &= ~SOURCE_FLAG
+        if kind == JSON_FLAG:  # most of them
+            payload = JsonPayload(raw(value[begin:]))
+        else:
+            payload = _decode_payload(value, begin)
+        add(
+            Event(
+                EventId(server - SIGN_BIT, session - SIGN_BIT, instance - SIGN_BIT),
+                names[type_id],
+                Timestamp(s - SIGN_BIT, us),
+                source_timestamp,
+                payload,
+            )
+        )
+    return events
 
 
 def check_value(value: bytes) -> None:

@@ -1,9 +1,13 @@
 """Answering queries from the store (001, "Queries").
 
-The latest events of a few types come from the cache, on the event loop. Every other query has its
-turns on a reader thread and is answered from one snapshot of the store, in two steps: find the keys
-of the answer and of one more event, then read the values of the answer. What a query sees is up to
-the backend, which waits for commits before it or after it.
+The latest events of a few types come from the cache, on the event loop. A few events of one type
+are read there, too: handing such a query to another thread and back takes as long as answering it,
+and rocksdict keeps the interpreter's lock while it reads, so that it would hold up the loop all the
+same. If that takes too long, and for every other query, a reader thread answers, in turns.
+
+Each is answered from one snapshot of the store, in two steps: find the keys of the answer and of
+one more event, then read the values of the answer. What a query sees is up to the backend, which
+waits for commits before it or after it.
 
 What a query costs, besides what it returns:
 
@@ -21,12 +25,14 @@ What a query costs, besides what it returns:
 - server: nothing; with rights to some types only, as timeseries.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
@@ -41,7 +47,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
-from eventer_bridge.errors import ClosedError, StoreDamagedError
+from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
 from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
@@ -58,11 +64,8 @@ from eventer_bridge.subscription import EVERYTHING, Subscription
 QUICK_TYPES: Final = 64
 """Types that are looked up on the loop; more would hold up others."""
 
-ValueCb: TypeAlias = Callable[[bytes], bytes]
-"""Gives the value of a row of ``event``, by its key."""
-
-ROWS_AT_A_TIME: Final = 16
-"""Rows that are read before it pauses: some 0.1 ms."""
+SEEKS_AT_A_TIME: Final = 16
+"""Types that are sought before it pauses: some 0.1 ms."""
 
 
 class QueryRunner:
@@ -78,6 +81,7 @@ class QueryRunner:
         self._store = store
         self._types, self._latest = types, latest
         self._readers = Readers(store.check_usable)
+        self._short_end_s: float | None = None  # of short ones, in this iteration of the loop
 
     @property
     def load(self) -> QueryLoad:
@@ -115,9 +119,14 @@ class QueryRunner:
                 return QueryResult([], False)
             is_latest = isinstance(params, QueryLatestParams)
             if is_latest and (rows := self._quick_latest(asked, rights)):
-                return take(self._decode(rows), limits.MAX_LATEST_RESULTS)
+                events = keys.decode_events(rows, self._types.names)
+                return take(events, limits.MAX_LATEST_RESULTS)
         if self._store.is_closing:
             raise ClosedError(f"{self._store.path}: the event store is closed")
+        if len(asked) == 1 and _is_short(params):
+            result = self._answer_short(params, asked, rights)
+            if result is not None:
+                return result
         return await self._readers.run(
             client, partial(self._ext_run, params, asked, rights), holding
         )
@@ -138,9 +147,27 @@ class QueryRunner:
                 rows.append(row)
         return rows
 
-    def _decode(self, rows: Iterable[Row]) -> Iterator[Event]:
-        for key, value in rows:
-            yield keys.decode_event(key, value, self._types.names)
+    def _answer_short(
+        self, params: QueryParams, asked: AbstractSet[EventType], rights: Subscription
+    ) -> QueryResult | None:
+        """Answer on the loop's thread; None: it takes too long, or a reader will say what fails."""
+        if self._short_end_s is None:
+            self._short_end_s = time.perf_counter() + limits.SHORT_QUERIES_S
+            asyncio.get_running_loop().call_soon(self._end_short)
+        try:
+            with self._store.errors():  # all of them
+                self._check_short()
+                return self._ext_run(params, asked, rights, self._check_short, _give_up)
+        except StorageError:
+            return None
+
+    def _end_short(self) -> None:
+        self._short_end_s = None
+
+    def _check_short(self) -> None:
+        assert self._short_end_s is not None
+        if time.perf_counter() >= self._short_end_s:
+            _give_up()
 
     def _ext_run(
         self,
@@ -189,8 +216,23 @@ def _few_types(params: QueryParams) -> AbstractSet[EventType]:
     return frozenset() if any("?" in i or "*" in i for i in asked) else asked.keys()
 
 
+def _is_short(params: QueryParams) -> bool:
+    """Whether few events answer it, without looking at others, if it asks for one type."""
+    return (
+        isinstance(params, QueryTimeseriesParams)
+        and params.max_results is not None
+        and params.max_results <= limits.SHORT_QUERY_EVENTS
+        and params.payload is None
+        and params.ids is None
+    )
+
+
+def _give_up() -> None:
+    raise StorageError("not a short query")
+
+
 class StoreReader:
-    """Answers one query, on a reader thread.
+    """Answers one query, on the thread that it is made on.
 
     Args:
         snapshot: the moment that is asked about.
@@ -228,7 +270,8 @@ class StoreReader:
         each = (seek_last(iterator, type_id) for type_id in self._pausing(wanted.since(first)))
         found = (key for key in each if key is not None)
         # it stands at the key that was found last
-        return self._take(found, lambda _: iterator.value(), None, limits.MAX_LATEST_RESULTS)
+        rows = self._snapshot.rows_of(found, lambda _: iterator.value())
+        return self._take(rows, None, limits.MAX_LATEST_RESULTS)
 
     def ext_timeseries(
         self, params: QueryTimeseriesParams, wanted: Collection[TypeId]
@@ -240,16 +283,12 @@ class StoreReader:
             wanted: types of interest.
         """
         timeseries = Timeseries(self._snapshot, params, wanted)
-        if not timeseries.is_contiguous:
-            found = timeseries.find(result_limit(params.max_results) + 1)
-            return self._take(found, self._snapshot.value, params.max_results, limits.MAX_RESULTS)
-        iterator = self._snapshot.iterator("event")
-        return self._take(
-            timeseries.contiguous_keys(),
-            lambda _: iterator.value(),
-            params.max_results,
-            limits.MAX_RESULTS,
-        )
+        if timeseries.is_contiguous:
+            found = timeseries.contiguous_rows()
+        else:
+            some = timeseries.find(result_limit(params.max_results) + 1)
+            found = self._snapshot.rows_of(some)
+        return self._take(found, params.max_results, limits.MAX_RESULTS)
 
     def ext_server(self, params: QueryServerParams, wanted: Collection[TypeId]) -> QueryResult:
         """Events of a server, by id.
@@ -275,50 +314,44 @@ class StoreReader:
             limit=result_limit(params.max_results) + 1,
             accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
         )
-        return self._take(found, self._snapshot.value, params.max_results, limits.MAX_RESULTS)
+        rows = self._snapshot.rows_of(found)
+        return self._take(rows, params.max_results, limits.MAX_RESULTS)
 
     def _pausing(self, type_ids: Iterable[TypeId]) -> Iterator[TypeId]:
         for n_types, type_id in enumerate(type_ids):
-            if n_types % ROWS_AT_A_TIME == 0:
+            if n_types % SEEKS_AT_A_TIME == 0:
                 self._snapshot.pause()
             yield type_id
 
-    def _take(
-        self, found: Iterable[bytes], value: ValueCb, max_results: int | None, most: int
-    ) -> QueryResult:
+    def _take(self, found: Iterable[list[Row]], max_results: int | None, most: int) -> QueryResult:
         """The first events, cut as ``common.take`` does; waits until there may be so many bytes.
 
-        One function for all of it: what it does for each event is most of a query's time.
-
         Args:
-            found: their keys, in order.
-            value: gives the value of one of them.
+            found: their rows, in order, a few at a time; they are taken out of the lists.
             max_results: of the query.
             most: events in any answer.
         """
-        max_events = most if max_results is None else min(max_results, most)
-        pause, names, decode = self._snapshot.pause, self._names, keys.decode_event
+        n_left = most if max_results is None else min(max_results, most)
         taken: list[Event] = []
         n_bytes, n_free_bytes = 0, limits.LARGE_ANSWER_BYTES
         try:
-            for n_rows, key in enumerate(found):
-                if n_rows >= max_events:
-                    return QueryResult(taken, True)
-                if n_rows % ROWS_AT_A_TIME == 0:
-                    pause()
-                data = value(key)
+            for rows in found:
                 if n_free_bytes >= 0:
-                    n_free_bytes -= limits.ANSWER_EVENT_BYTES + len(data)
+                    n_free_bytes -= sum(limits.ANSWER_EVENT_BYTES + len(value) for _, value in rows)
                     if n_free_bytes < 0:
-                        del data  # it may be large itself
+                        last, _ = rows.pop()  # it may be large itself
                         self._become_large()
-                        data = value(key)
-                event = decode(key, data, names)
-                if event.payload is not None:
-                    n_bytes += len(event.payload.data)
-                    if n_bytes > limits.MAX_RESULT_BYTES and taken:
-                        return QueryResult(taken, True)
-                taken.append(event)
+                        rows.append((last, self._snapshot.value(last)))
+                has_more = len(rows) > n_left
+                for event in keys.decode_events(rows[:n_left], self._names):
+                    if event.payload is not None:
+                        n_bytes += len(event.payload.data)
+                        if n_bytes > limits.MAX_RESULT_BYTES and taken:
+                            return QueryResult(taken, True)
+                    taken.append(event)
+                if has_more:
+                    return QueryResult(taken, True)
+                n_left -= len(rows)
         except KeyError as e:
             raise StoreDamagedError(
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"

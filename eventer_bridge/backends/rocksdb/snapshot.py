@@ -20,13 +20,17 @@ from rocksdict import Rdict, RdictIter
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import explain
+from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.turns import Pacer
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
 
-STEP_KEYS: Final = 128
-"""Keys that :meth:`Snapshot.event_keys` passes before it pauses."""
+STEP_ROWS: Final = 16
+"""Rows that are read before a pause, some 20 us."""
+
+STEP_BYTES: Final = 64 << 10
+"""Values of so many bytes end a step before, as a large one takes long to read."""
 
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
@@ -96,17 +100,31 @@ class Snapshot:
         """Whether a row of ``event`` or ``source`` is not to be seen, by its key."""
         return bool(self.hidden) and keys.session_of(key) in self.hidden
 
-    def event_keys(self, start: bytes, stop: bytes, *, descending: bool) -> Iterator[bytes]:
-        """Keys in ``event`` from ``start`` up to, but without ``stop``, in order.
+    def event_rows(
+        self,
+        start: bytes,
+        stop: bytes,
+        *,
+        descending: bool,
+        accept: Callable[[bytes], bool] | None = None,
+    ) -> Iterator[list[Row]]:
+        """Rows of ``event``, a few at a time, from ``start`` up to, but without ``stop``, in order.
 
-        The iterator of ``event`` stands at the one that was given last, which spares a seek for
-        each value. Nobody else may move it meanwhile.
+        Key and value are read in one pass, which spares a seek for each value. Nobody else may move
+        the iterator of ``event`` meanwhile.
+
+        Args:
+            start: key, or beginning of one.
+            stop: as ``start``.
+            descending: in which direction they are read.
+            accept: filter of their keys.
 
         Raises:
             StorageError: they could not be read.
             ClosedError: the store is about to close.
         """
         iterator = self._iterators["event"]
+        valid, get_key, get_value = iterator.valid, iterator.key, iterator.value
         hides = self.hides if self.hidden else None
         if descending:
             move = iterator.prev
@@ -118,17 +136,54 @@ class Snapshot:
             iterator.seek(start)
         while True:
             self.pause()
-            for _ in range(STEP_KEYS):
-                if not iterator.valid():
+            rows: list[Row] = []
+            n_bytes = 0
+            for _ in range(STEP_ROWS):
+                if not valid():
                     with self.errors():
                         iterator.status()  # raises if it is not the end, but a failure
+                    yield rows
                     return
-                key: bytes = iterator.key()
+                key: bytes = get_key()
                 if not start <= key < stop:
+                    yield rows
                     return
-                if hides is None or not hides(key):
-                    yield key
+                if (hides is None or not hides(key)) and (accept is None or accept(key)):
+                    value: bytes = get_value()
+                    rows.append((key, value))
+                    n_bytes += len(value)
+                    del value  # who gets the rows may drop it
                 move()
+                if n_bytes > STEP_BYTES:
+                    break
+            yield rows
+
+    def rows_of(
+        self, event_keys: Iterable[bytes], value_of: Callable[[bytes], bytes] | None = None
+    ) -> Iterator[list[Row]]:
+        """Rows of ``event`` with these keys, a few at a time.
+
+        Args:
+            event_keys: their keys.
+            value_of: gives the value of the one that was taken last; None: :meth:`value`.
+
+        Raises:
+            StorageError, ClosedError: as :meth:`value` and :attr:`pause`.
+        """
+        value_of = value_of or self.value
+        rows: list[Row] = []
+        n_bytes = 0
+        self.pause()
+        for key in event_keys:
+            value = value_of(key)
+            rows.append((key, value))
+            n_bytes += len(value)
+            del value
+            if len(rows) == STEP_ROWS or n_bytes > STEP_BYTES:
+                yield rows
+                self.pause()
+                rows, n_bytes = [], 0
+        yield rows
 
     def value(self, key: bytes) -> bytes:
         """Value of an event that exists.

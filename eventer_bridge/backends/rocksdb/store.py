@@ -221,7 +221,7 @@ class Store(Database):
         return entries
 
     def _put_events(self, commit: Commit) -> None:
-        """Put the rows of events in the batch, sorted: RocksDB writes neighbors at half the cost."""
+        """Put the rows of events in the batch, sorted: neighbors are written at half the cost."""
         event_cf, source_cf, _, _, _ = self._handles
         put, events = commit.batch.put, commit.events
         for key in sorted(events):

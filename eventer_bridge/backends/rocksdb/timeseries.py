@@ -17,6 +17,7 @@ import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.scan import (
     NOWHERE,
     Filter,
@@ -67,17 +68,16 @@ class Timeseries:
             len(some) == 1 and not (self._is_by_source or params.unique_type) and params.ids is None
         )
 
-    def contiguous_keys(self) -> Iterator[bytes]:
-        """As :meth:`find`, key by key, where :attr:`is_contiguous`.
-
-        The iterator of ``event`` stands at the key that was given last.
-        """
+    def contiguous_rows(self) -> Iterator[list[Row]]:
+        """Rows of all events in order, a few at a time, where :attr:`is_contiguous`."""
         type_id = self._only_type
         [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
-        found = self._snapshot.event_keys(
-            type_id + sought.start, type_id + sought.stop, descending=sought.descending
+        return self._snapshot.event_rows(
+            type_id + sought.start,
+            type_id + sought.stop,
+            descending=sought.descending,
+            accept=self._filter,
         )
-        return found if self._filter is None else filter(self._filter, found)
 
     def find(self, limit: int) -> list[bytes]:
         """Keys in ``event`` of the first events, in order.

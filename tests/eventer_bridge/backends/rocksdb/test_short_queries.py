@@ -1,0 +1,102 @@
+"""Queries for few events of one type: answered on the event loop's thread if they are short."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb.query import StoreReader
+from eventer_bridge.errors import StorageError
+from eventer_bridge.model import BinaryPayload, QueryResult, QueryTimeseriesParams
+from tests.eventer_bridge.backends.oracle import Writer, draft
+
+NEWEST: Final = QueryTimeseriesParams(event_types=[("a",)], max_results=100)
+
+LOOP: Final = threading.main_thread().name
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads on which queries begin."""
+    found: list[str] = []
+    ext_timeseries = StoreReader.ext_timeseries
+
+    def noting(*args: object) -> QueryResult:
+        found.append(threading.current_thread().name)
+        return ext_timeseries(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StoreReader, "ext_timeseries", noting)
+    return found
+
+
+async def test_a_short_one_needs_no_other_thread(tmp_path: Path, threads: list[str]) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(*(draft("ab"[i % 2]) for i in range(300)))
+        result = await backend.query(NEWEST)
+        assert list(result.events) == writer.events[-2::-2][:100]
+        assert result.more_follows
+        assert threads == [LOOP]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        QueryTimeseriesParams(event_types=[("a",)]),
+        QueryTimeseriesParams(event_types=[("a",)], max_results=limits.SHORT_QUERY_EVENTS + 1),
+        QueryTimeseriesParams(event_types=[("a",), ("b",)], max_results=1),
+        QueryTimeseriesParams(max_results=1),
+        QueryTimeseriesParams(event_types=[("a",)], max_results=1, payload=BinaryPayload("t", b"")),
+    ],
+)
+async def test_others_are_answered_by_a_reader(
+    tmp_path: Path, threads: list[str], params: QueryTimeseriesParams
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft("a"), draft("b"))
+        await backend.query(params)
+        assert threads == ["store-reader-1"]
+
+
+async def test_those_of_one_iteration_share_its_time(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SHORT_QUERIES_S", 0.0)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(*(draft("a") for _ in range(20)))
+        results = await asyncio.gather(backend.query(NEWEST), backend.query(NEWEST))
+        assert [list(i.events) for i in results] == [writer.events[::-1]] * 2
+        assert len(threads) == 2
+        assert LOOP not in threads
+        threads.clear()
+        monkeypatch.setattr(limits, "SHORT_QUERIES_S", 60.0)
+        await asyncio.sleep(0)
+        await backend.query(NEWEST)
+        assert threads == [LOOP]
+
+
+async def test_a_large_answer_waits_for_its_place_on_a_reader(
+    tmp_path: Path, threads: list[str]
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        large = BinaryPayload("t", bytes(limits.LARGE_ANSWER_BYTES))
+        await writer.session(draft("a", payload=large))
+        assert list((await backend.query(NEWEST)).events) == writer.events
+        assert threads == [LOOP, "store-reader-1"]
+
+
+async def test_what_fails_is_told_by_a_reader(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft("a"))
+        backend._types.names.clear()
+        with pytest.raises(StorageError, match=r"is damaged: there is no type b'\\x00"):
+            await backend.query(NEWEST)
+        assert threads == [LOOP, "store-reader-1"]
