@@ -141,6 +141,10 @@ class QuotaError(LimitError):
         self.name = name
 
 
+class RequestKeyError(CoreError):
+    """A request key cannot be used; nothing is stored. The message says why."""
+
+
 class ModuleError(CoreError):
     """A module failed the registration; the message names it, the log says why."""
 
@@ -187,6 +191,7 @@ class Refusal(enum.StrEnum):
     INVALID_EVENT = "invalid event"
     CONDITION = "condition"
     LIMIT = "limit"
+    REQUEST_KEY = "request key"
     NOT_OPERATIONAL = "not operational"
     MODULE = "module"
     STORAGE = "storage"
@@ -201,6 +206,7 @@ _REFUSALS: Final[dict[type[BaseException], Refusal]] = {
     ConditionError: Refusal.CONDITION,
     InvalidEventError: Refusal.INVALID_EVENT,
     LimitError: Refusal.LIMIT,
+    RequestKeyError: Refusal.REQUEST_KEY,
     NotOperationalError: Refusal.NOT_OPERATIONAL,
     ModuleError: Refusal.MODULE,
     StorageError: Refusal.STORAGE,

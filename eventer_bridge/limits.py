@@ -259,6 +259,21 @@ ANSWERED_BYTES: Final = 512 << 10
 """Registered events and bytes of their payloads that are answered at one go. With the last session,
 which exceeds them, that is 2 MB at most."""
 
+MAX_REQUEST_KEY_CHARACTERS: Final = 64
+"""Length of a request key: a UUID has 36 characters, a SHA-256 in hexadecimal 64."""
+
+REQUEST_KEYS: Final = 100_000
+"""Default number of request keys that are kept of each client, at about 100 bytes on disk."""
+
+REQUEST_KEYS_S: Final = 24 * 3600.0
+"""Default time for which they are kept: a day without a network."""
+
+COUNTED_REQUEST_KEYS: Final = 1_024
+"""Request keys of a client between two notes of how many there are."""
+
+MAX_KEY_OWNERS: Final = 10_000
+"""Clients whose number of request keys is kept in memory; it is read anew for others."""
+
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one client in progress; above it, the client is not read from."""
 

@@ -15,11 +15,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from eventer_bridge import limits
-from eventer_bridge.model import Event
+from eventer_bridge.model import Event, RegisterEvent
 
 mlog = logging.getLogger(__name__)
 
 T = TypeVar("T")
+EventT = TypeVar("EventT", Event, RegisterEvent)
 
 Steps: TypeAlias = Generator[None, None, T]
 """Work that yields after each step, and returns its result."""
@@ -121,7 +122,7 @@ def at_once(steps: Steps[T]) -> T:
             return result
 
 
-def event_parts(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+def event_parts(events: Sequence[EventT]) -> Iterator[Sequence[EventT]]:
     """Cut events into parts of ``limits.STEP_EVENTS`` or ``STEP_BYTES`` of payload."""
     begin = n_bytes = 0
     for end, event in enumerate(events):

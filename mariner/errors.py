@@ -1,4 +1,4 @@
-"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and two of its own.
+"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and three of its own.
 
 ::
 
@@ -13,6 +13,7 @@
     ├── InitError                    the server declined: name, token, …
     ├── RegisterError                the server refused a registration: nothing of it is stored
     ├── OutcomeUnknownError          whether a registration is stored is not known
+    ├── UnsupportedError             the server does not know an extension of ours
     └── ClosedError
         └── ConnectionLostError      closed, or was while a request was under way (also a
                                      ConnectionError)
@@ -46,6 +47,7 @@ __all__ = [
     "ProtocolError",
     "RegisterError",
     "RemoteProtocolError",
+    "UnsupportedError",
 ]
 
 MarinerError = EventerBridgeError
@@ -81,6 +83,10 @@ class ContractError(InvalidMessageError):
         return ContractError(
             self.reason, pointer=self.pointer, msg_type="register_req", register_id=register_id
         )
+
+
+class UnsupportedError(EventerBridgeError):
+    """The server does not know an extension of the protocol; nothing was sent."""
 
 
 class ConnectionLostError(ClosedError, ConnectionError):

@@ -13,10 +13,12 @@ import abc
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from itertools import zip_longest
 from typing import NamedTuple
 
 from hat import aio, util
 
+from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.slices import Steps
@@ -135,9 +137,31 @@ class Backend(aio.Resource, abc.ABC):
             LimitError: new types cost too much (see ``TypeBudget.check``).
         """
 
+    @property
+    def keeps_requests(self) -> bool:
+        """Whether it keeps request keys (``request_keys``)."""
+        return False
+
+    def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
+        """Requests that are stored; what is under way may be found or not.
+
+        Args:
+            owner: name of the client.
+            names: what it calls the requests.
+
+        Raises:
+            StorageError: it cannot be read, or nothing can be stored now (:attr:`failure`).
+            ClosedError: the backend is closed.
+        """
+        return [None] * len(names)
+
     @abc.abstractmethod
     def register(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> asyncio.Future[None]:
         """Store the events of one session atomically.
 
@@ -151,6 +175,7 @@ class Backend(aio.Resource, abc.ABC):
             quota: quota of the client that requested it; None: no client. The same commit charges
                 the client for its new types.
             n_asked: number of events, the first ones, that the client requested.
+            request: what the client calls the request, to be kept in the same commit.
 
         Returns:
             A future, which sessions that are committed together share: callers must not cancel it
@@ -161,17 +186,32 @@ class Backend(aio.Resource, abc.ABC):
         """
 
     def register_all(
-        self, sessions: Sequence[Sequence[Event]], quota: TypeQuota | None = None
+        self,
+        sessions: Sequence[Sequence[Event]],
+        quota: TypeQuota | None = None,
+        requests: Sequence[RequestKey | None] = (),
     ) -> list[asyncio.Future[None]]:
         """As :meth:`register` of one or more sessions, all of whose events were asked for.
+
+        Args:
+            sessions: events of each session.
+            quota: quota of the client.
+            requests: what the client calls each of them; empty, or None: nothing.
 
         Returns:
             A future for each of them.
         """
-        return [self.register(events, quota, len(events)) for events in sessions]
+        return [
+            self.register(events, quota, len(events), request)
+            for events, request in zip_longest(sessions, requests)
+        ]
 
     def register_in_steps(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
         """As :meth:`register`, for a large session (``slices``).
 
@@ -179,7 +219,7 @@ class Backend(aio.Resource, abc.ABC):
         that are not stored yet.
         """
         yield
-        return self.register(events, quota, n_asked)
+        return self.register(events, quota, n_asked, request)
 
     @abc.abstractmethod
     async def query(

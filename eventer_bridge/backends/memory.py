@@ -18,6 +18,7 @@ from eventer_bridge.backends.common import check_ids, visible_types
 from eventer_bridge.backends.event_blocks import EventBlocks
 from eventer_bridge.backends.memory_query import MemoryReader
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
+from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -44,21 +45,26 @@ from eventer_bridge.subscription import Subscription
 
 
 def create(
-    retention: Sequence[RetentionRule] = (), clock: Clock = Timestamp.now
+    retention: Sequence[RetentionRule] = (),
+    clock: Clock = Timestamp.now,
+    key_retention: KeyRetention | None = None,
 ) -> "MemoryBackend":
     """Create an empty backend.
 
     Args:
         retention: rules of how long events are kept (see ``backends.retention``).
         clock: clock for their age.
+        key_retention: how long request keys are kept; None: the defaults.
     """
-    return MemoryBackend(retention, clock)
+    return MemoryBackend(retention, clock, key_retention or KeyRetention())
 
 
 class MemoryBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
-    def __init__(self, retention: Sequence[RetentionRule], clock: Clock) -> None:
+    def __init__(
+        self, retention: Sequence[RetentionRule], clock: Clock, key_retention: KeyRetention
+    ) -> None:
         super().__init__()
         self._lock = threading.Lock()  # guards the next two, which queries read
         self._events = EventBlocks()
@@ -67,6 +73,8 @@ class MemoryBackend(VolatileBackend):
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self._budget = TypeBudget()
         self._clock = clock
+        self._key_retention = key_retention
+        self._requests: dict[str, dict[str, KeptRequest]] = {}  # by client, the oldest first
         self._shares = Shares(retention)
         self._share_of: dict[EventType, Share | None] = {}
         self._retention_due = asyncio.Event()
@@ -125,6 +133,30 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         self._check_open()
         return StoreStats(len(self._events), len(self._latest), 0)
+
+    @property
+    def keeps_requests(self) -> bool:
+        """See :class:`Backend`."""
+        return True
+
+    def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
+        """See :class:`Backend`."""
+        self._check_open()
+        now, retention = self._clock(), self._key_retention
+        found = map(self._requests.get(owner, {}).get, names)
+        return [None if i is None or retention.is_expired(i.timestamp, now) else i for i in found]
+
+    def _keep_request(self, request: RequestKey, event: Event) -> None:
+        kept = self._requests.setdefault(request.owner, {})
+        kept.pop(request.key, None)  # it expired
+        kept[request.key] = KeptRequest(
+            request.digest, event.timestamp, event.id.server, event.id.session
+        )
+        oldest = next(iter(kept))
+        if len(kept) > self._key_retention.max_entries or self._key_retention.is_expired(
+            kept[oldest].timestamp, event.timestamp
+        ):
+            del kept[oldest]
 
     def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
         with self._lock:

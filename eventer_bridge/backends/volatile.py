@@ -12,6 +12,7 @@ from hat import aio, util
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark, QueryLoad
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import Event
@@ -30,6 +31,9 @@ class VolatileBackend(Backend):
     @abc.abstractmethod
     def _keep(self, events: Sequence[Event], quota: TypeQuota | None, n_asked: int) -> None:
         """Store the events of a session, if at all; see :meth:`register`."""
+
+    def _keep_request(self, request: RequestKey, event: Event) -> None:
+        """Keep a request, if at all; ``event`` is one of its events."""
 
     @property
     def async_group(self) -> aio.Group:
@@ -67,13 +71,19 @@ class VolatileBackend(Backend):
         return self._done()
 
     def register(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> asyncio.Future[None]:
         """See :class:`Backend`."""
         if self.is_open:
             last = events[-1]
             self._marks[last.id.server] = HighWaterMark(last.id.session, last.timestamp)
             self._keep(events, quota, n_asked)
+            if request is not None:
+                self._keep_request(request, last)
         return self._done()
 
     @property

@@ -17,10 +17,11 @@ from typing import Protocol, runtime_checkable
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.session import Session
+from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
-from eventer_bridge.errors import EventerBridgeError, NotOperationalError
+from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
 from eventer_bridge.model import (
     QueryParams,
     QueryResult,
@@ -100,6 +101,11 @@ class EventCore(aio.Resource, abc.ABC):
     @abc.abstractmethod
     def status(self) -> Status:
         """Current status; registrations succeed only while it is OPERATIONAL."""
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """Names of what it can do for clients beyond the specification."""
+        return ()
 
     async def check_ready(self) -> None:
         """Look whether it could serve now. Nothing is registered or queried for that.
@@ -196,6 +202,29 @@ class EventCore(aio.Resource, abc.ABC):
                 outcomes.append(self.register(source, register_events, quota))
             except EventerBridgeError as e:
                 outcomes.append(e.with_traceback(None))  # which would hold this list
+        return outcomes
+
+    def register_keyed(
+        self,
+        source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
+        quota: TypeQuota | None,
+        keys: Sequence[RequestKey | None],
+    ) -> "list[Session | Repeated | EventerBridgeError]":
+        """As :meth:`register_all`, of requests that may have been sent before.
+
+        Args:
+            source: who asks.
+            requests: the events of each request.
+            quota: of the client.
+            keys: what the client calls each request; None: nothing.
+        """
+        outcomes: list[Session | Repeated | EventerBridgeError] = []
+        for register_events, key in zip(requests, keys, strict=True):
+            if key is None:
+                outcomes += self.register_all(source, [register_events], quota)
+            else:
+                outcomes.append(RequestKeyError("this server does not keep a request_key"))
         return outcomes
 
     @abc.abstractmethod

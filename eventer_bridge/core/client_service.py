@@ -48,14 +48,17 @@ class ClientWire(Protocol[RequestT_contra]):
     def use_rights(self, rights: Rights, /) -> None:
         """The rights of the client, before it is accepted and whenever they change."""
 
-    def send_accepted(self, status: Status, /) -> None:
-        """The client is accepted."""
+    def send_accepted(self, status: Status, extensions: Sequence[str], /) -> None:
+        """The client is accepted; ``extensions`` are those of the core."""
 
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
 
     def send_registered(self, answers: "Sequence[tuple[RequestT_contra, Session]]", /) -> None:
         """Registrations are stored: each request with its session. A large one comes alone."""
+
+    def send_repeated(self, request: RequestT_contra, session: Session, /) -> None:
+        """A registration was stored before; of wires with request keys."""
 
     def send_refused(
         self, request: RequestT_contra, reason: str, *, is_outcome_unknown: bool

@@ -27,16 +27,17 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
+from eventer_bridge.backends.request_keys import RequestKey, digest, digest_in_steps
 from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.quotas import Account, first_rows, limit_rows
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Session
+from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.tokens import TokenHash
 from eventer_bridge.errors import (
     ClosedError,
@@ -66,6 +67,8 @@ mlog = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT")
 
+_Gathered: TypeAlias = tuple[RequestT, Sequence[RegisterEvent], RequestKey | None]
+
 
 class ClientSession(Generic[RequestT]):
     """One client, from its connection on. See the module.
@@ -92,6 +95,7 @@ class ClientSession(Generic[RequestT]):
         "_delayed",
         "_filter",
         "_gathered",
+        "_has_keys",
         "_heard",
         "_n_gathered",
         "_proof",
@@ -123,9 +127,10 @@ class ClientSession(Generic[RequestT]):
         self._filter: Filter | None = None  # what it wanted, within its rights
         self._wanted: Subscription
         # registrations of this turn that the core does not know of yet
-        self._gathered: list[tuple[RequestT, Sequence[RegisterEvent]]] = []
+        self._gathered: list[_Gathered[RequestT]] = []
+        self._has_keys = False  # one of them
         self._n_gathered = 0  # their events
-        self._unanswered: deque[tuple[RequestT, Session | EventerBridgeError]] = deque()
+        self._unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._queries: list[tuple[RequestT, QueryParams]] = []  # an empty deque takes 0.7 kB
@@ -224,7 +229,7 @@ class ClientSession(Generic[RequestT]):
         self._account = account
         account.join(self)
         self._wire.use_rights(admitted.rights)
-        self._wire.send_accepted(service.core.status)
+        self._wire.send_accepted(service.core.status, service.core.extensions)
         mlog.debug("client connected", extra=stream.log_extra)
         service.core.announce(self._source, name, is_connected=True)
 
@@ -318,6 +323,8 @@ class ClientSession(Generic[RequestT]):
                     await asyncio.wait([self._answering])
                 while self._unanswered and self.stream.close_reason is None:
                     _, head = self._unanswered[0]
+                    if isinstance(head, Repeated):
+                        head = head.session
                     if not isinstance(head, Session) or head.committed.done():
                         await asyncio.sleep(0)
                     else:
@@ -348,11 +355,18 @@ class ClientSession(Generic[RequestT]):
 
     # --- registrations ------------------------------------------------------------------
 
-    def register(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
+    def register(
+        self, request: RequestT, events: Sequence[RegisterEvent], key: str | None = None
+    ) -> None:
         """Register events, all or none, with what else comes in this turn of the stream.
 
         Rights are checked at once: schemas take time, which the turn is to notice. Where nothing
         is gained, or the core is full, nothing is gathered.
+
+        Args:
+            request: to be answered.
+            events: its events.
+            key: what the client calls the request, so that it can be repeated.
         """
         rights, core = self.rights, self._service.core
         assert rights is not None
@@ -360,7 +374,12 @@ class ClientSession(Generic[RequestT]):
             self._refuse(request, RightsError(refusal))
             return
         gathered = self._gathered
-        gathered.append((request, events))
+        if key is None:
+            gathered.append((request, events, None))
+        else:
+            self._has_keys = True
+            named = RequestKey(self.stream.client or "", key, digest(events))
+            gathered.append((request, events, named))
         self._n_gathered += len(events) or 1
         if self._n_gathered >= limits.MAX_GATHERED_EVENTS:
             self._hand_over_gathered()
@@ -375,10 +394,12 @@ class ClientSession(Generic[RequestT]):
         if not self._gathered:
             return
         gathered, self._gathered, self._n_gathered = self._gathered, [], 0
-        for session in self._hand_over(gathered):  # many, but short events
-            self._answering = self._service.spawn(self._answer_large(session))
+        for outcome in self._hand_over(gathered):  # many, but short events
+            self._answering = self._service.spawn(self._answer_large(outcome))
 
-    async def register_large(self, request: RequestT, events: Sequence[RegisterEvent]) -> None:
+    async def register_large(
+        self, request: RequestT, events: Sequence[RegisterEvent], key: str | None = None
+    ) -> None:
         """As :meth:`register`, within what :meth:`take_in` does."""
         assert self.rights is not None
         rights = None
@@ -390,11 +411,16 @@ class ClientSession(Generic[RequestT]):
         if refusal is not None:
             self._refuse(request, RightsError(refusal))
             return
-        gathered = [(request, events)]
+        named = None
+        if key is not None:
+            digested = await slices.run(digest_in_steps(events))
+            named = RequestKey(self.stream.client or "", key, digested)
+            self._has_keys = True
+        gathered: list[_Gathered[RequestT]] = [(request, events, named)]
         del events  # which take long to be freed
-        for session in self._hand_over(gathered):
+        for outcome in self._hand_over(gathered):
             gathered.clear()
-            await self._answer_large(session)
+            await self._answer_large(outcome)
 
     def refuse(self, request: RequestT, reason: str) -> None:
         """Refuse an invalid registration, after those that came before it were answered."""
@@ -438,25 +464,27 @@ class ClientSession(Generic[RequestT]):
             work.close()
         self.stream.resume_reading(Pause.LARGE_MESSAGE)
 
-    def _hand_over(
-        self, gathered: Sequence[tuple[RequestT, Sequence[RegisterEvent]]]
-    ) -> list[Session]:
+    def _hand_over(self, gathered: Sequence[_Gathered[RequestT]]) -> "list[Session | Repeated]":
         """Hand requests to the core, in their order.
 
         Returns:
-            Large sessions among them, which are answered when they are encoded.
+            Those with a large session, which are answered when they are encoded.
         """
         assert self.rights is not None
-        core, unanswered = self._service.core, self._unanswered
-        asked = [events for _, events in gathered]
-        outcomes = core.register_all(self._source, asked, self.rights.type_quota)
-        large: list[Session] = []
-        is_any_refused = False
-        for (request, _), outcome in zip(gathered, outcomes, strict=True):
+        core, unanswered, quota = self._service.core, self._unanswered, self.rights.type_quota
+        asked = [events for _, events, _ in gathered]
+        outcomes: Sequence[Session | Repeated | EventerBridgeError]
+        if self._has_keys:
+            outcomes = self._hand_over_keyed(asked, [key for _, _, key in gathered])
+        else:
+            outcomes = core.register_all(self._source, asked, quota)
+        large: list[Session | Repeated] = []
+        is_any_ended = False
+        for (request, _, _), outcome in zip(gathered, outcomes, strict=True):
             unanswered.append((request, outcome))
             if isinstance(outcome, EventerBridgeError):
                 self._count_rejected(outcome)
-                is_any_refused = True
+                is_any_ended = True
             elif outcome.is_large:
                 large.append(outcome)
             elif outcome.committed is not self._awaited_commit:
@@ -466,7 +494,7 @@ class ClientSession(Generic[RequestT]):
         stream = self.stream
         if self._account.throttle is not None:
             self._account.spend(self, EVENTS, sum(len(events) or 1 for events in asked))
-        if is_any_refused:
+        if is_any_ended:
             self._answer()
         if len(unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             stream.pause_reading(Pause.REGISTRATIONS_FULL)
@@ -475,9 +503,20 @@ class ClientSession(Generic[RequestT]):
             core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
         return large
 
-    async def _answer_large(self, session: Session) -> None:
+    def _hand_over_keyed(
+        self, asked: Sequence[Sequence[RegisterEvent]], keys: Sequence[RequestKey | None]
+    ) -> "Sequence[Session | Repeated | EventerBridgeError]":
+        assert self.rights is not None
+        self._has_keys = False
+        quota = self.rights.type_quota
+        return self._service.core.register_keyed(self._source, asked, quota, keys)
+
+    async def _answer_large(self, outcome: Session | Repeated) -> None:
+        session = outcome.session if isinstance(outcome, Repeated) else outcome
         await asyncio.wait([session.committed])
         try:
+            if isinstance(outcome, Repeated):
+                await slices.run(outcome.make_events())
             if session.committed.exception() is None:
                 await slices.run(self._service.encoding.prepare(session))
         except Exception as e:
@@ -511,7 +550,7 @@ class ClientSession(Generic[RequestT]):
         n_events = n_bytes = 0
         commit = None
         for request, outcome in self._unanswered:
-            if isinstance(outcome, EventerBridgeError) or outcome.is_large:
+            if type(outcome) is not Session or outcome.is_large:
                 break
             if outcome.committed is not commit:
                 commit = outcome.committed
@@ -533,11 +572,13 @@ class ClientSession(Generic[RequestT]):
         request, outcome = self._unanswered[0]
         if isinstance(outcome, EventerBridgeError):
             self._wire.send_refused(request, cut(str(outcome)), is_outcome_unknown=False)
+        elif isinstance(outcome, Repeated):
+            return self._answer_repeated(request, outcome.session)
         elif not outcome.committed.done():
             return False
         elif error := outcome.committed.exception():
             self._answer_failed(request, error)
-        elif not self._service.encoding.is_answerable(outcome):
+        elif not self._is_answerable(outcome):
             return False
         else:
             self._service.stats.events_registered += outcome.requested
@@ -545,6 +586,21 @@ class ClientSession(Generic[RequestT]):
             self._wire.send_registered([(request, outcome)])
         self._unanswered.popleft()
         return True
+
+    def _answer_repeated(self, request: RequestT, session: Session) -> bool:
+        if not session.committed.done():
+            return False
+        if error := session.committed.exception():
+            self._answer_failed(request, error)
+        elif not session.events or not self._is_answerable(session):
+            return False
+        else:
+            self._wire.send_repeated(request, session)
+        self._unanswered.popleft()
+        return True
+
+    def _is_answerable(self, session: Session) -> bool:
+        return not session.is_large or self._service.encoding.is_answerable(session)
 
     def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
@@ -619,6 +675,8 @@ class ClientSession(Generic[RequestT]):
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""
         for _, outcome in reversed(self._unanswered):
+            if isinstance(outcome, Repeated):
+                return [outcome.session.committed, *self._heard]
             if isinstance(outcome, Session):
                 return [outcome.committed, *self._heard]
         return self._heard

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
@@ -46,6 +47,7 @@ class Session:
         is_stepwise: whether storing and notifying happen in slices: for a large one, or one
             with many new event types.
         quota: of the source, for new event types.
+        key: what the source calls the request; None: nothing.
         encodings: encoded events by wire, filled in by the wires, so that an event is encoded
             once per wire and not once per receiver.
     """
@@ -56,6 +58,7 @@ class Session:
         "events",
         "is_large",
         "is_stepwise",
+        "key",
         "payload_bytes",
         "quota",
         "requested",
@@ -71,9 +74,11 @@ class Session:
         events: Sequence[Event] = (),
         *,
         quota: TypeQuota | None = None,
+        key: RequestKey | None = None,
     ) -> None:
         self.source = source
         self.quota = quota
+        self.key = key
         self.requested = requested
         self.is_large = self.is_stepwise = is_large(requested, payload_bytes)
         self.events = events
@@ -88,6 +93,32 @@ class Session:
         else:
             self.committed.set_exception(error)
             self.committed.exception()  # marks it as retrieved: no caller has to await it
+
+
+class Repeated:
+    """The outcome of a request that was registered before, with the same request key.
+
+    Args:
+        session: of the first request, or one with the same events that is stored already.
+        making: makes the events of such a one, if it is large.
+
+    Attributes:
+        session: as given.
+        committed, is_large: of the session.
+    """
+
+    __slots__ = ("_making", "committed", "is_large", "session")
+
+    def __init__(self, session: Session, making: Steps[list[Event]] | None = None) -> None:
+        self.session = session
+        self.committed = session.committed
+        self.is_large = session.is_large
+        self._making = making
+
+    def make_events(self) -> Steps[None]:
+        """Make the events of a large session, before it is answered."""
+        if self._making is not None:
+            self.session.events = yield from self._making
 
 
 def is_large(n_events: int, n_bytes: int) -> bool:

@@ -29,20 +29,23 @@ import contextlib
 import functools
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Final
 
 from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.keyed_requests import KeyedRequests
 from eventer_bridge.core.session import (
     REMOTE_SOURCE,
+    Repeated,
     Session,
     SessionIdAllocator,
     is_large,
@@ -111,6 +114,7 @@ class SessionCore(EventCore):
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
+        self._keyed = KeyedRequests(backend, self.register_all)
 
     @property
     def status(self) -> Status:
@@ -125,6 +129,7 @@ class SessionCore(EventCore):
         source: Source,
         register_events: Sequence[RegisterEvent | ProcessEvent],
         quota: TypeQuota | None = None,
+        key: RequestKey | None = None,
     ) -> Session:
         """Register events as one session, all or none.
 
@@ -146,13 +151,32 @@ class SessionCore(EventCore):
         if self._phase is not Status.OPERATIONAL or self._clock.fault is not None:
             is_last_of_module = self._is_before_stop and source.type is SourceType.MODULE
             self._check_ready(self._phase is Status.OPERATIONAL or is_last_of_module)
-        return self._register(source, register_events, quota)
+        return self._register(source, register_events, quota, key)
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """See :class:`EventCore`."""
+        keyed = ("request_key",) if self._backend.keeps_requests else ()
+        return ("latest_paging", *keyed)
+
+    def register_keyed(
+        self,
+        source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
+        quota: TypeQuota | None,
+        keys: Sequence[RequestKey | None],
+    ) -> "list[Session | Repeated | EventerBridgeError]":
+        """See :class:`EventCore`."""
+        if not self._backend.keeps_requests:
+            return super().register_keyed(source, requests, quota, keys)
+        return self._keyed.register(source, requests, quota, keys)
 
     def register_all(
         self,
         source: Source,
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None = None,
+        keys: Sequence[RequestKey | None] = (),
     ) -> "list[Session | EventerBridgeError]":
         """See :class:`EventCore`. Most of what clients send is checked and counted at one go."""
         sizes = [*map(payload_bytes, requests)]
@@ -166,15 +190,15 @@ class SessionCore(EventCore):
             or not (requests and all(requests))
             or self._unchecked_types(chain.from_iterable(requests))
         ):
-            return super().register_all(source, requests, quota)
+            return self._register_each(source, requests, quota, keys)
         ids = self._session_ids
         try:
             first_id = ids.next_sessions(len(requests))
         except LimitError:  # it may be of the last ones only
-            return super().register_all(source, requests, quota)
+            return self._register_each(source, requests, quota, keys)
         timestamp = ids.now()
         created = [ids.create_events(i, j, timestamp) for i, j in enumerate(requests, first_id)]
-        commits = self._backend.register_all(created, quota)
+        commits = self._backend.register_all(created, quota, keys)
         commit = commits[0]
         if commit.done() or commits.count(commit) < len(commits):
             return self._track_each(source, created, commits)
@@ -185,6 +209,21 @@ class SessionCore(EventCore):
         self._begin_own(len(sessions), n_events, n_bytes)
         self._track(sessions, commit)
         return [*sessions]
+
+    def _register_each(
+        self,
+        source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
+        quota: TypeQuota | None,
+        keys: Sequence[RequestKey | None],
+    ) -> "list[Session | EventerBridgeError]":
+        outcomes: list[Session | EventerBridgeError] = []
+        for register_events, key in zip_longest(requests, keys):
+            try:
+                outcomes.append(self.register(source, register_events, quota, key))
+            except EventerBridgeError as e:
+                outcomes.append(e.with_traceback(None))  # which would hold this list
+        return outcomes
 
     def _track_each(
         self,
@@ -299,6 +338,7 @@ class SessionCore(EventCore):
         source: Source,
         events: Sequence[RegisterEvent | ProcessEvent],
         quota: TypeQuota | None = None,
+        key: RequestKey | None = None,
     ) -> Session:
         n_events = len(events)
         if n_events > limits.MAX_SESSION_EVENTS:
@@ -315,12 +355,13 @@ class SessionCore(EventCore):
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         if not has_modules and not is_stepwise and not self._handing_over.is_busy:
-            created, commit = self._hand_over(events, quota, n_events)
+            created, commit = self._hand_over(events, quota, n_events, key=key)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(1, n_events, n_bytes)
             self._track([session], commit)
             return session
-        session = Session(source, n_events, n_bytes, self._loop.create_future(), quota=quota)
+        committed = self._loop.create_future()
+        session = Session(source, n_events, n_bytes, committed, quota=quota, key=key)
         session.is_stepwise = is_stepwise
         self._begin_own(1, n_events, n_bytes)
         if session.is_large:
@@ -345,6 +386,7 @@ class SessionCore(EventCore):
         quota: TypeQuota | None,
         n_asked: int,
         session_id: int | None = None,
+        key: RequestKey | None = None,
     ) -> tuple[list[Event], asyncio.Future[None]]:
         """Hand a session's events to the backend."""
         if self._conditions is not None:
@@ -352,7 +394,7 @@ class SessionCore(EventCore):
         if session_id is None:
             session_id = self._session_ids.next_sessions()
         created = self._session_ids.create_events(session_id, events, self._session_ids.now())
-        commit = self._backend.register(created, quota, n_asked)
+        commit = self._backend.register(created, quota, n_asked, key)
         if commit.done() and (error := commit.exception()):
             raise error
         return created, commit
@@ -376,7 +418,7 @@ class SessionCore(EventCore):
             )
             return
         session.events, commit = self._hand_over(
-            events, session.quota, session.requested, session_id
+            events, session.quota, session.requested, session_id, session.key
         )
         self._on_handed_over(session, commit, added_bytes)
 
@@ -401,7 +443,7 @@ class SessionCore(EventCore):
                 created, commit = yield from self._hand_over_in_steps(session, events, session_id)
             else:
                 created, commit = self._hand_over(
-                    events, session.quota, session.requested, session_id
+                    events, session.quota, session.requested, session_id, session.key
                 )
         except EventerBridgeError as e:
             self._on_failed(session, e)
@@ -456,7 +498,7 @@ class SessionCore(EventCore):
             session_id = self._session_ids.next_sessions()
         created = yield from self._session_ids.create_events_in_steps(session_id, events)
         commit = yield from self._backend.register_in_steps(
-            created, session.quota, session.requested
+            created, session.quota, session.requested, session.key
         )
         if commit.done() and (error := commit.exception()):
             raise error

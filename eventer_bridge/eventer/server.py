@@ -252,7 +252,7 @@ class _Client(chatter.Handler):
         """See ``ClientWire``."""
         self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, rights.inline_bytes)
 
-    def send_accepted(self, status: Status) -> None:
+    def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         """See ``ClientWire``."""
         self._send(*codec.encode(MsgInitRes(status)), conversation=self._init)
 
@@ -269,6 +269,10 @@ class _Client(chatter.Handler):
             if request is not None:
                 response = codec.encode_register_success(encoded_requested(session))
                 self._send(_REGISTER_RES, response, conversation=request)
+
+    def send_repeated(self, request: chatter.Conversation | None, session: Session) -> None:
+        """See ``ClientWire``; the protocol has no request keys."""
+        self.send_registered([(request, session)])
 
     def send_refused(
         self, request: chatter.Conversation | None, reason: str, *, is_outcome_unknown: bool

@@ -47,6 +47,7 @@ from mariner.errors import (
     OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
+    UnsupportedError,
 )
 from mariner.wire.messages import (
     UNKNOWN,
@@ -151,6 +152,7 @@ class Client(aio.Resource):
         self._connection = ServerConnection(self._on_message, self._on_lost)
         self._is_tls = False
         self._status = Status.STANDBY
+        self._extensions: frozenset[str] = frozenset()
         self._status_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
@@ -180,6 +182,11 @@ class Client(aio.Resource):
         return self._status
 
     @property
+    def extensions(self) -> frozenset[str]:
+        """What the server can do beyond 002, such as ``request_key``."""
+        return self._extensions
+
+    @property
     def close_reason(self) -> str | None:
         """Why the client is closed, in plain words; None while it is open."""
         return self._connection.close_text
@@ -194,26 +201,34 @@ class Client(aio.Resource):
             self._check_open()
             await self._status_changed.wait()
 
-    async def register(self, events: Sequence[RegisterEvent]) -> Sequence[Event]:
+    async def register(
+        self, events: Sequence[RegisterEvent], request_key: str | None = None
+    ) -> Sequence[Event]:
         """Register events, in one session.
 
         Args:
             events: events; all of them are registered, or none.
+            request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
+                answer, registering the same events again with the same key stores them once, and
+                returns the same events.
 
         Returns:
             The registered events, in the same order.
 
         Raises:
+            UnsupportedError: the server does not keep request keys.
             RegisterError: the server refused them, and none of them is stored; the text is
                 its reason.
             OutcomeUnknownError: they may or may not be stored: the server said so, or the
-                connection was lost before it answered. Registering them again may store
-                them twice.
+                connection was lost before it answered. Registering them again without a
+                ``request_key`` may store them twice.
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
         """
+        if request_key is not None:
+            self._check_supported("request_key")
         register_id = next(self._ids)
-        request = RegisterReq(register_id, tuple(events))
+        request = RegisterReq(register_id, tuple(events), request_key)
         sent = await self._send(register_id, request)
         try:
             response = await self._answer(register_id, sent, RegisterRes)
@@ -322,6 +337,7 @@ class Client(aio.Resource):
         if not response.success or response.status is None:
             raise InitError(response.error or "declined; the server gave no reason")
         self._status = response.status
+        self._extensions = frozenset(response.extensions)
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
@@ -352,6 +368,10 @@ class Client(aio.Resource):
     def _check_open(self) -> None:
         if self.close_reason is not None or not self.is_open:
             raise self._not_sent()
+
+    def _check_supported(self, extension: str) -> None:
+        if extension not in self._extensions:
+            raise UnsupportedError(f"{self._address}: the server does not know {extension!r}")
 
     def _not_sent(self) -> ConnectionLostError:
         reason = self.close_reason

@@ -26,6 +26,7 @@ from referencing import Registry, Resource
 
 from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import LIMITS, RetentionRule
 from eventer_bridge.control.sockets import SOCKET
 from eventer_bridge.core import tokens
@@ -82,6 +83,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, tag_field="type", tag="memory"):
 
     conditions: tuple[dict[str, Any], ...] = ()
     retention: tuple[RetentionRule, ...] = ()
+    request_keys: KeyRetention = KeyRetention()
 
 
 class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"):
@@ -90,6 +92,7 @@ class RocksDbConfig(msgspec.Struct, frozen=True, tag_field="type", tag="rocksdb"
     path: Path
     conditions: tuple[dict[str, Any], ...] = ()
     retention: tuple[RetentionRule, ...] = ()
+    request_keys: KeyRetention = KeyRetention()
 
 
 BackendConfig: TypeAlias = DummyConfig | MemoryConfig | RocksDbConfig

@@ -416,12 +416,13 @@ async def _create_backend(
         case DummyConfig():
             return dummy.create()
         case MemoryConfig():
-            return memory.create(backend.retention, SteadyClock())
+            return memory.create(backend.retention, SteadyClock(), backend.request_keys)
         case RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
                 on_commit=metrics.on_commit,
                 retention=backend.retention,
                 clock=SteadyClock(),
+                key_retention=backend.request_keys,
                 accept_loss_of=accept_loss_of,
             )

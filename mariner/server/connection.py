@@ -79,7 +79,9 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
         """See ``Stream``."""
         if type(message) is RegisterReq:  # most of them
-            self._session.register(message.register_id, message.register_events)
+            self._session.register(
+                message.register_id, message.register_events, message.request_key
+            )
         else:
             self._handlers[type(message)](self, message)
 
@@ -149,8 +151,9 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             return
         if isinstance(message, RegisterReq):
             register_id, events = message.register_id, message.register_events
+            key = message.request_key
             del message
-            await self._session.register_large(register_id, events)
+            await self._session.register_large(register_id, events, key)
         else:
             self.on_message(message)
 
@@ -169,10 +172,11 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``ClientWire``."""
         self._protocol.large_bytes = min(limits.LARGE_FRAME_BYTES, rights.inline_bytes)
 
-    def send_accepted(self, status: Status) -> None:
+    def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         """See ``ClientWire``."""
         self._is_operational = status is Status.OPERATIONAL
-        self.write(self._protocol.send(InitRes(True, status=status)))
+        response = InitRes(True, status=status, extensions=tuple(extensions))
+        self.write(self._protocol.send(response))
 
     def send_declined(self, reason: str) -> None:
         """See ``ClientWire``."""
@@ -192,6 +196,13 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
                 for request, session in answers
             ]
             self.write(self._protocol.send_all(RegisterRes, messages), len(messages))
+
+    def send_repeated(self, request: int, session: Session) -> None:
+        """See ``ClientWire``."""
+        if self.close_reason is None:
+            requested = encoded_requested(session)
+            parts = codec.register_success_parts(request, requested, is_repeated=True)
+            self.write_parts(self._protocol.send_parts(RegisterRes, parts))
 
     def send_refused(self, request: int, reason: str, *, is_outcome_unknown: bool) -> None:
         """See ``ClientWire``."""

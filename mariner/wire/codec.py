@@ -62,6 +62,8 @@ _decode_query: Final = msgspec.json.Decoder(wire.WireQuery).decode
 _decode_events: Final = msgspec.json.Decoder(list[Event]).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
 _decode_str: Final = msgspec.json.Decoder(str).decode
+_decode_strs: Final = msgspec.json.Decoder(tuple[str, ...]).decode
+_decode_bool: Final = msgspec.json.Decoder(bool).decode
 
 _decode_any: Final = msgspec.json.Decoder(float_hook=lenient.number).decode
 _decode_head: Final = msgspec.json.Decoder(wire.Head).decode
@@ -290,10 +292,12 @@ def events_message_parts(parts: Sequence[bytes]) -> list[bytes]:
     return [b'{"msg_type":"events","events":[', *parts, b"]}"]
 
 
-def register_success_parts(register_id: int, parts: Sequence[bytes]) -> list[bytes]:
+def register_success_parts(
+    register_id: int, parts: Sequence[bytes], *, is_repeated: bool = False
+) -> list[bytes]:
     """As :func:`encode_register_success`, of a large session; the parts include commas."""
     head = b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[' % register_id
-    return [head, *parts, b"]}"]
+    return [head, *parts, b'],"repeated":true}' if is_repeated else b"]}"]
 
 
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
@@ -371,16 +375,20 @@ def _check_unused(*raws: msgspec.Raw | msgspec.UnsetType) -> None:
 
 
 def _init_res(res: wire.WireInitRes) -> InitRes:
-    _check_unused(res.status, res.error)
-    if res.success:
-        return InitRes(True, status=_decode_status(_required(res.status)))
-    return InitRes(False, error=_decode_str(_required(res.error)))
+    _check_unused(res.status, res.error, res.extensions)
+    if not res.success:
+        return InitRes(False, error=_decode_str(_required(res.error)))
+    status = _decode_status(_required(res.status))
+    if isinstance(res.extensions, msgspec.UnsetType):
+        return InitRes(True, status=status)
+    return InitRes(True, status=status, extensions=_decode_strs(res.extensions))
 
 
 def _wire_init_res(message: InitRes) -> dict[str, Any]:
     res: dict[str, Any] = {"msg_type": "init_res", "success": message.success}
     if message.success:
-        return res | {"status": _as_client_sees(message.status or Status.STANDBY)}
+        res["status"] = _as_client_sees(message.status or Status.STANDBY)
+        return res | ({"extensions": message.extensions} if message.extensions else {})
     return res | {"error": message.error or ""}
 
 
@@ -389,8 +397,9 @@ def _register_res(res: wire.WireRegisterRes) -> RegisterRes:
         _check_unused(res.error, res.outcome)
         events = _decode_events(_required(res.events))
         _check_received(events)
-        return RegisterRes(res.register_id, True, events=events)
-    _check_unused(res.events)
+        is_repeated = isinstance(res.repeated, msgspec.Raw) and _decode_bool(res.repeated)
+        return RegisterRes(res.register_id, True, events=events, repeated=is_repeated)
+    _check_unused(res.events, res.repeated)
     error, outcome = (
         None if isinstance(i, msgspec.UnsetType) else _decode_str(i)
         for i in (res.error, res.outcome)
@@ -399,13 +408,14 @@ def _register_res(res: wire.WireRegisterRes) -> RegisterRes:
 
 
 def _wire_register_res(message: RegisterRes) -> dict[str, Any]:
-    res = {
+    res: dict[str, Any] = {
         "msg_type": "register_res",
         "register_id": message.register_id,
         "success": message.success,
     }
     if message.success:
-        return res | {"events": message.events or ()}
+        res["events"] = message.events or ()
+        return res | ({"repeated": True} if message.repeated else {})
     details = {"error": message.error, "outcome": message.outcome}
     return res | {key: i for key, i in details.items() if i is not None}
 

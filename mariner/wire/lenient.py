@@ -45,16 +45,21 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
         **dict.fromkeys(("client_name", "client_token", "subscriptions", "persisted"), _AS_IT_IS),
         "server_id": _INTEGER,
     },
-    "init_res": dict.fromkeys(("success", "status", "error"), _AS_IT_IS),
+    "init_res": dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
     "status": {"status": _AS_IT_IS},
     "events": {"events": _EVENT},
-    "register_req": {"register_id": _INTEGER, "register_events": _REGISTER_EVENT},
+    "register_req": {
+        "register_id": _INTEGER,
+        "register_events": _REGISTER_EVENT,
+        "request_key": _AS_IT_IS,
+    },
     "register_res": {
         "register_id": _INTEGER,
         "success": _AS_IT_IS,
         "events": _EVENT,
         "error": _AS_IT_IS,
         "outcome": _AS_IT_IS,
+        "repeated": _AS_IT_IS,
     },
     "query_req": {
         **dict.fromkeys(("query_id", "server_id", "max_results")),

@@ -6,14 +6,19 @@ register events and query parameters are those of ``eventer_bridge.model``.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from eventer_bridge import limits
 from eventer_bridge.model import Event, EventType, Int64, QueryParams, RegisterEvent, Status
 
 UNKNOWN: Final = "unknown"
 """An outcome of a registration."""
+
+RequestKey: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=limits.MAX_REQUEST_KEY_CHARACTERS)
+]
 
 
 class Tagged(
@@ -33,11 +38,16 @@ class InitReq(Tagged, frozen=True, tag="init_req"):
 
 
 class InitRes(Tagged, frozen=True, tag="init_res"):
-    """Server → client: ``status`` on success, else ``error``."""
+    """Server → client: ``status`` on success, else ``error``.
+
+    Attributes:
+        extensions: what the server can do beyond 002.
+    """
 
     success: bool
     status: Status | None = None
     error: str | None = None
+    extensions: tuple[str, ...] = ()
 
 
 class StatusMsg(Tagged, frozen=True, tag="status"):
@@ -52,11 +62,17 @@ class EventsMsg(Tagged, frozen=True, tag="events"):
     events: Sequence[Event]
 
 
-class RegisterReq(Tagged, frozen=True, tag="register_req"):
-    """Client → server: register these events in one session."""
+class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
+    """Client → server: register these events in one session.
+
+    Attributes:
+        request_key: what the client calls this request, so that it can be repeated; None: it
+            cannot.
+    """
 
     register_id: Int64
     register_events: tuple[RegisterEvent, ...]
+    request_key: RequestKey | None = None
 
 
 class RegisterRes(Tagged, frozen=True, tag="register_res"):
@@ -65,6 +81,7 @@ class RegisterRes(Tagged, frozen=True, tag="register_res"):
     Attributes:
         outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless;
             None: they are not.
+        repeated: the events were stored before, with the same ``request_key``.
     """
 
     register_id: Int64
@@ -72,6 +89,7 @@ class RegisterRes(Tagged, frozen=True, tag="register_res"):
     events: Sequence[Event] | None = None
     error: str | None = None
     outcome: str | None = None
+    repeated: bool = False
 
 
 class QueryReq(Tagged, frozen=True, tag="query_req"):

@@ -35,21 +35,23 @@ EventIds: TypeAlias = Annotated[tuple[EventId, ...], msgspec.Meta(max_length=lim
 
 
 class WireInitRes(Tagged, frozen=True, tag="init_res"):
-    """``status`` has a defined type on success, ``error`` on failure."""
+    """``error`` has a defined type on failure, the others on success."""
 
     success: bool
     status: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+    extensions: Raw | UnsetType = UNSET
 
 
 class WireRegisterRes(Tagged, frozen=True, tag="register_res"):
-    """``events`` have a defined type on success, the others on failure."""
+    """``events`` and ``repeated`` have a defined type on success, the others on failure."""
 
     register_id: Int64
     success: bool
     events: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
     outcome: Raw | UnsetType = UNSET
+    repeated: Raw | UnsetType = UNSET
 
 
 class WireQueryReq(Tagged, frozen=True, tag="query_req", forbid_unknown_fields=False):

@@ -15,6 +15,7 @@ from pathlib import Path
 from hat import aio
 
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, Group, GroupCommit, Job
@@ -44,6 +45,7 @@ async def create(
     retention: Sequence[RetentionRule] = (),
     clock: Clock = Timestamp.now,
     *,
+    key_retention: KeyRetention | None = None,
     accept_loss_of: int | None = None,
 ) -> "RocksDbBackend":
     """Open a store, and create it where there is none.
@@ -53,6 +55,7 @@ async def create(
         on_commit: see :class:`CommitObserver`.
         retention: how long events are kept (see ``backends.retention``).
         clock: what their age is measured with.
+        key_retention: how long request keys are kept; None: the defaults.
         accept_loss_of: go on without acknowledged events of this server, if the store lost
             some (``loss``).
 
@@ -65,7 +68,7 @@ async def create(
     """
     opened = await asyncio.to_thread(ext_open, path, accept_loss_of)
     mlog.info("event store opened", extra={"path": str(path), "types": len(opened.types)})
-    backend = RocksDbBackend(opened, on_commit, retention, clock)
+    backend = RocksDbBackend(opened, on_commit, retention, clock, key_retention or KeyRetention())
     try:
         backend._control = await control.listen(opened.store)
     except BaseException:
@@ -83,8 +86,9 @@ class RocksDbBackend(GroupCommit):
         on_commit: CommitObserver | None,
         rules: Sequence[RetentionRule],
         clock: Clock,
+        key_retention: KeyRetention,
     ) -> None:
-        super().__init__(opened, on_commit, rules, clock)
+        super().__init__(opened, on_commit, rules, clock, key_retention)
         self._history_id = self._store.history_id() or ""
         self._stats = StoreStats(0, 0, 0)
         self._control: control.StoreControl | None = None

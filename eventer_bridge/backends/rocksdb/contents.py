@@ -26,6 +26,11 @@ IMPORTING: Final = b"import"
 FAMILIES: Final = ("event", "source", "session", "server", "type")
 """Column families besides ``default``."""
 
+LATER_FAMILIES: Final = ("request",)
+"""Those that stores of earlier versions lack until they are opened to be written."""
+
+ALL_FAMILIES: Final = (*FAMILIES, *LATER_FAMILIES)
+
 
 def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
     """Refuse a database that is not an event store, or cannot be used.

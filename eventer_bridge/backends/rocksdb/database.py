@@ -34,7 +34,12 @@ from rocksdict import (
 
 from eventer_bridge.backends.rocksdb import acknowledged, contents, directories
 from eventer_bridge.backends.rocksdb.clean_shutdown import check_marker, remove_marker
-from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT, is_known_format
+from eventer_bridge.backends.rocksdb.contents import (
+    ALL_FAMILIES,
+    FORMAT,
+    LATER_FAMILIES,
+    is_known_format,
+)
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, LOG_KEY
 from eventer_bridge.backends.rocksdb.log_files import TornWrite, check_log, truncate
 from eventer_bridge.backends.rocksdb.unfinished import undo
@@ -157,11 +162,11 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     cache = Cache(BLOCK_CACHE_BYTES)
     db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
     try:
-        if not is_known_format(path, db, names):
-            _create_families(db, set(FAMILIES).difference(names), cache)
+        wanted = LATER_FAMILIES if is_known_format(path, db, names) else ALL_FAMILIES
+        _create_families(db, set(wanted).difference(names), cache)
         _begin_log(db)
         undo(db)
-        for family in (db, *(db.get_column_family(name) for name in FAMILIES)):
+        for family in (db, *(db.get_column_family(name) for name in ALL_FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
     except StorageError:
         _close_quietly(db)
@@ -347,7 +352,7 @@ def _family_names(path: Path) -> list[str]:
         return Rdict.list_cf(str(path))
     except Exception:
         # opening it raises the reason, and first of all whether it is locked
-        return ["default", *FAMILIES]
+        return ["default", *ALL_FAMILIES]
 
 
 def _create_families(db: Rdict, names: Iterable[str], cache: Cache) -> None:
@@ -403,6 +408,8 @@ def _family_options(name: str, cache: Cache) -> Options:
     table.set_partition_filters(True)
     table.set_pin_top_level_index_and_filter(True)
     options = Options(raw_mode=True)
+    if name == "request":  # most keys that are looked up are new
+        table.set_bloom_filter(10, False)
     if name == "event":
         # Values are looked up by keys that exist, in ranges that several files overlap.
         # Other families are scanned, or have ranges by time that do not overlap.

@@ -38,6 +38,7 @@ from hat import aio, util
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.deletion import Deletion
@@ -49,6 +50,7 @@ from eventer_bridge.backends.rocksdb.opening import (
     unexpected,
 )
 from eventer_bridge.backends.rocksdb.query import QueryRunner
+from eventer_bridge.backends.rocksdb.request_rows import RequestRows
 from eventer_bridge.backends.rocksdb.retention import Retention
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import (
@@ -119,6 +121,7 @@ class GroupCommit(Backend):
         on_commit: see :class:`CommitObserver`.
         rules: how long events are kept.
         clock: what their age is measured with.
+        key_retention: how long request keys are kept.
     """
 
     def __init__(
@@ -127,12 +130,15 @@ class GroupCommit(Backend):
         on_commit: CommitObserver | None,
         rules: Sequence[RetentionRule],
         clock: Clock,
+        key_retention: KeyRetention,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._store, self._types, self._latest = opened
         self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
         self._rules, self._clock = rules, clock
+        self._key_retention = key_retention
+        self._requests = RequestRows(self._store, key_retention, clock)
         self._groups: deque[Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
@@ -179,8 +185,23 @@ class GroupCommit(Backend):
         """See :class:`Backend`."""
         self._types.check(event_types, quota)
 
+    @property
+    def keeps_requests(self) -> bool:
+        """See :class:`Backend`."""
+        return True
+
+    def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
+        """See :class:`Backend`. Two short reads each on the loop's thread at most."""
+        self._check_writable()
+        with self._store.in_use(), self._store.errors():
+            return self._requests.find(owner, names)
+
     def register(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> asyncio.Future[None]:
         """See :class:`Backend`. Types that were not checked before may fail it, too."""
         new_types: list[tuple[TypeId, bytes]] = []
@@ -190,10 +211,14 @@ class GroupCommit(Backend):
             type_ids = self._types.intern(events, new_types, quota, n_asked)
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        return self._stage([events], type_ids, new_types, quota)
+        requests = () if request is None else (request,)
+        return self._stage([events], type_ids, new_types, quota, requests)
 
     def register_all(
-        self, sessions: Sequence[Sequence[Event]], quota: TypeQuota | None = None
+        self,
+        sessions: Sequence[Sequence[Event]],
+        quota: TypeQuota | None = None,
+        requests: Sequence[RequestKey | None] = (),
     ) -> list[asyncio.Future[None]]:
         """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
@@ -205,8 +230,8 @@ class GroupCommit(Backend):
                 self._check_writable()
             type_ids = self._types.intern(events, new_types, quota, len(events))
         except EventerBridgeError:  # it may be of one of them only
-            return super().register_all(sessions, quota)
-        return [self._stage(sessions, type_ids, new_types, quota)] * len(sessions)
+            return super().register_all(sessions, quota, requests)
+        return [self._stage(sessions, type_ids, new_types, quota, requests)] * len(sessions)
 
     def _stage(
         self,
@@ -214,6 +239,7 @@ class GroupCommit(Backend):
         type_ids: Sequence[TypeId],
         new_types: Sequence[tuple[TypeId, bytes]],
         quota: TypeQuota | None,
+        requests: Sequence[RequestKey | None],
     ) -> asyncio.Future[None]:
         """Have sessions be committed together; the future of all of them."""
         if new_types:
@@ -221,6 +247,8 @@ class GroupCommit(Backend):
         group = self._gather(len(type_ids))
         try:
             self._store.stage(group.commit, sessions, type_ids, new_types)
+            if requests:
+                self._requests.stage(group.commit.batch, requests, sessions)
         except BaseException as e:
             self._abandon(group, e)
             raise
@@ -229,7 +257,11 @@ class GroupCommit(Backend):
         return group.future
 
     def register_in_steps(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
         """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
@@ -254,6 +286,8 @@ class GroupCommit(Backend):
                 if future.done():  # a commit before it failed, and everything with it
                     return future
                 yield
+            if request is not None:
+                self._requests.stage(group.commit.batch, [request], [events])
         except GeneratorExit:  # the loop ends
             raise
         except BaseException as e:
@@ -523,6 +557,7 @@ class GroupCommit(Backend):
         is_stored = self._store.decide()
         _, self._types, self._latest = opened
         self._queries.use(self._types, self._latest)
+        self._requests = RequestRows(self._store, self._key_retention, self._clock)
         if self._decided is not None:
             mlog.info("commit that failed is decided", extra={"is_stored": is_stored})
             self._decided.set_result(is_stored)

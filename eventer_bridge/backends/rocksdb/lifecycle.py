@@ -16,7 +16,7 @@ from pathlib import Path
 from rocksdict import ColumnFamily, Rdict
 
 from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
-from eventer_bridge.backends.rocksdb.contents import FAMILIES
+from eventer_bridge.backends.rocksdb.contents import FAMILIES, LATER_FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
     explain,
     lock_directory,
@@ -59,6 +59,7 @@ class Database:
         self._db: Rdict
         self._families: dict[str, Rdict]
         self._handles: list[ColumnFamily]
+        self._later: dict[str, ColumnFamily]
         if read_only:
             self._take(open_for_reading(path))
             return
@@ -173,12 +174,15 @@ class Database:
 
     def _take(self, db: Rdict) -> None:
         self._db = db
-        self._families = {name: db.get_column_family(name) for name in FAMILIES}
+        names = FAMILIES if self._lock is None else (*FAMILIES, *LATER_FAMILIES)
+        self._families = {name: db.get_column_family(name) for name in names}
         self._handles = [db.get_column_family_handle(name) for name in FAMILIES]
+        self._later = {name: db.get_column_family_handle(name) for name in names[len(FAMILIES) :]}
 
     def _close(self) -> None:
         # RocksDB's lock is held until the last of these references is gone
         self._handles.clear()
+        self._later.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.errors("closing failed"))
             for db in (self._db, *self._families.values()):

@@ -11,6 +11,7 @@ from pathlib import Path
 from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.request_rows import ext_forget_later
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Timestamp
@@ -40,6 +41,8 @@ def _rewind(store: Store, until: Timestamp) -> int:
     snapshot = store.snapshot()
     commit = Commit()
     _rewind_marks(store, commit, keys.encode_timestamp(until))
+    with store.errors():
+        ext_forget_later(store, commit.batch, until)
     n_deleted = n_staged = 0
     sessions = snapshot.iterator("session")
     sessions.seek(keys.encode_timestamp(until) + keys.KEY_MAX)

@@ -407,6 +407,10 @@ class Store(Database):
         """What names a column family in a ``WriteBatch``."""
         return self._handles[FAMILIES.index(family)]
 
+    def later(self, family: str) -> tuple[Rdict, ColumnFamily]:
+        """One of ``contents.LATER_FAMILIES``, to read and to write; not to be kept."""
+        return self._families[family], self._later[family]
+
     def deleted_position(self, server: bytes) -> bytes:
         """How far a server had come in what was deleted of it, or empty (see ``keys``)."""
         with self.errors():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.rocksdb import RocksDbBackend, keys, lifecycle
 from eventer_bridge.backends.rocksdb.database import make_durable
 from eventer_bridge.backends.rocksdb.store import Store
@@ -82,9 +83,12 @@ def failing_from(core: Engine, event_type: EventType) -> Iterator[None]:
     is_failing = False
 
     def register_doomed(
-        source: Source, events: Sequence[RegisterEvent], quota: TypeQuota | None = None
+        source: Source,
+        events: Sequence[RegisterEvent],
+        quota: TypeQuota | None = None,
+        key: RequestKey | None = None,
     ) -> Session:
-        session = register(source, events, quota)
+        session = register(source, events, quota, key)
         if events[0].type == event_type:
             first = session.events[0]
             doomed.add(keys.session_key(first.timestamp, first.id.server, first.id.session))

@@ -85,7 +85,7 @@ class Client(Stream[str]):
 
     def use_rights(self, rights: object) -> None: ...
 
-    def send_accepted(self, status: Status) -> None:
+    def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         self.send("welcome", status.name)
 
     def send_declined(self, reason: str) -> None:
@@ -94,6 +94,9 @@ class Client(Stream[str]):
     def send_registered(self, answers: Sequence[tuple[None, Session]]) -> None:
         for _, session in answers:
             self.send("registered", session.events[0].id.session)
+
+    def send_repeated(self, request: None, session: Session) -> None:
+        self.send("repeated", session.events[0].id.session)
 
     def send_refused(self, request: None, reason: str, *, is_outcome_unknown: bool) -> None:
         self.send("unknown" if is_outcome_unknown else "refused", reason)

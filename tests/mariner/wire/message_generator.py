@@ -107,7 +107,8 @@ class MessageGenerator:
 
     def _init_res(self) -> Json:
         if self._boolean():
-            return {"success": True, **self._status()}
+            message = {"success": True, **self._status()}
+            return message | self._some({"extensions": lambda: self._list(self._text)})
         return {"success": False, "error": self._text()}
 
     def _status(self) -> Json:
@@ -120,12 +121,13 @@ class MessageGenerator:
         return {
             "register_id": self._integer(),
             "register_events": self._list(self._register_event),
+            **self._some({"request_key": lambda: self._optional(lambda: self._text() or "key")}),
         }
 
     def _register_res(self) -> Json:
         message = {"register_id": self._integer(), "success": self._boolean()}
         if message["success"]:
-            return message | self._events()
+            return message | self._events() | self._some({"repeated": self._boolean})
         said = {i: self._text() for i in ("error", "outcome") if self._boolean()}
         return message | said
 
@@ -148,7 +150,7 @@ class MessageGenerator:
         if kind != "latest":
             makers["max_results"] = lambda: abs(self._integer() >> 1)
         makers["last_event_id"] = self._event_id
-        return message | {key: make() for key, make in makers.items() if self._boolean()}
+        return message | self._some(makers)
 
     def _query_res(self) -> Json:
         return {"query_id": self._integer(), **self._events(), "more_follows": self._boolean()}
@@ -209,6 +211,9 @@ class MessageGenerator:
 
     def _optional(self, make: Callable[[], Json]) -> Json:
         return make() if self._boolean() else None
+
+    def _some(self, makers: dict[str, Callable[[], Json]]) -> dict[str, Json]:
+        return {key: make() for key, make in makers.items() if self._boolean()}
 
     def _list(self, make: Callable[[], Json]) -> list[Json]:
         return [make() for _ in range(self._choose((0, 1, 1, 2)))]

@@ -102,6 +102,13 @@ EXTENDED_QUERIES: Final = (
 )
 """What only we say: 002 has not all conditions of 000, and no pages of the latest."""
 
+EXTENDED_MESSAGES: Final = (
+    InitRes(True, status=Status.STANDBY, extensions=("replay", "é")),
+    RegisterReq(1, _REGISTER_EVENTS, "k" * 64),
+    RegisterRes(1, True, events=_EVENTS, repeated=True),
+)
+"""What only we say beyond 002: extensions."""
+
 FAILED_REGISTRATIONS: Final = (
     RegisterRes(3, False, error="not allowed: a/b"),
     RegisterRes(3, False, error="outcome unknown: a sync failed", outcome=UNKNOWN),

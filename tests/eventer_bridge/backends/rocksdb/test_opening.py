@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
-from eventer_bridge.backends.rocksdb.contents import FAMILIES, IMPORTING
+from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, IMPORTING
 from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, encode_owner, encode_type_id
 from eventer_bridge.errors import (
     StorageError,
@@ -124,7 +124,7 @@ async def test_what_is_refused_stays_as_it_was(
     family, key, value = row
     path = tmp_path / "store"
     await make_store(path)
-    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
+    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
     db = Rdict(str(path), Options(raw_mode=True), families)
     rows = db if family == "default" else db.get_column_family(family)
     if value is None:

@@ -8,6 +8,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.model import (
     Event,
@@ -97,3 +98,16 @@ async def test_what_was_deleted_does_not_keep_the_clock_ahead(tmp_path: Path) ->
     async with await rocksdb.create(path) as backend:
         assert backend.high_water_mark(2) == (3, Timestamp(55, 0))
         assert backend.high_water_mark(1) == (0, None)
+
+
+async def test_later_requests_are_forgotten(tmp_path: Path) -> None:
+    keys = [RequestKey("app", str(time), digest([])) for time in range(4)]
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for time, key in enumerate(keys):
+            await backend.register(writer.make(draft("a"), time=time), None, 1, key)
+    ext_rewind(tmp_path, Timestamp(1, 0))
+    clock = TestClock(10)
+    async with await rocksdb.create(tmp_path, clock=clock) as backend:
+        found = backend.find_requests("app", [key.key for key in keys])
+        assert [i and i.timestamp.s for i in found] == [0, 1, None, None]

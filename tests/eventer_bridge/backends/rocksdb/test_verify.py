@@ -11,7 +11,7 @@ from rocksdict import Options, Rdict
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, keys, verify
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
-from eventer_bridge.backends.rocksdb.contents import FAMILIES
+from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, FAMILIES
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
 from eventer_bridge.backends.rocksdb.verify import Counts, Finding, ext_verify
 from eventer_bridge.model import BinaryPayload, JsonPayload, Timestamp
@@ -49,7 +49,7 @@ async def make_store(path: Path) -> None:
 @contextlib.contextmanager
 def raw_rows(path: Path) -> Iterator[Rows]:
     (path / MARKER).unlink(missing_ok=True)
-    families = {name: Options(raw_mode=True) for name in ("default", *FAMILIES)}
+    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
     db = Rdict(str(path), Options(raw_mode=True), families)
     rows: Rows = {name: db.get_column_family(name) for name in families}
     yield rows

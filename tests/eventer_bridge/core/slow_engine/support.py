@@ -10,6 +10,7 @@ from hat import util
 
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.memory import MemoryBackend
+from eventer_bridge.backends.request_keys import KeyRetention, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
@@ -40,7 +41,7 @@ class SlowBackend(MemoryBackend):
     """Commits when the test says so, and fails when it says so."""
 
     def __init__(self) -> None:
-        super().__init__((), Timestamp.now)
+        super().__init__((), Timestamp.now, KeyRetention())
         self.is_slow = False
         self.commits: list[asyncio.Future[None]] = []
         self.asked: list[tuple[int, TypeQuota | None, int]] = []
@@ -69,13 +70,17 @@ class SlowBackend(MemoryBackend):
         return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
 
     def register(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> asyncio.Future[None]:
         self.on_register()
         self.asked.append((len(events), quota, n_asked))
         if self.why is not None:
             return failed(asyncio.get_running_loop().create_future(), StorageError(self.why))
-        commit = super().register(events, quota, n_asked)
+        commit = super().register(events, quota, n_asked, request)
         if not self.is_slow:
             return commit
         if not self.commits or self.commits[-1].done():
@@ -83,10 +88,14 @@ class SlowBackend(MemoryBackend):
         return self.commits[-1]  # those that are committed together share it
 
     def register_in_steps(
-        self, events: Sequence[Event], quota: TypeQuota | None = None, n_asked: int = 0
+        self,
+        events: Sequence[Event],
+        quota: TypeQuota | None = None,
+        n_asked: int = 0,
+        request: RequestKey | None = None,
     ) -> Steps[asyncio.Future[None]]:
         self.in_steps.append(len(events))
-        return super().register_in_steps(events, quota, n_asked)
+        return super().register_in_steps(events, quota, n_asked, request)
 
     async def query(
         self,

@@ -1,0 +1,104 @@
+"""Request keys: how a registration is stored once, however often it is sent.
+
+A client gives a registration a key of its own. The backend keeps it in the same commit as the
+events, with a digest of their content and where they are. The same key again is answered from that
+and from the request itself: same content, so same events, of which only id and timestamp are to be
+known.
+
+Pure; any thread.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
+from eventer_bridge.slices import Many, Steps, event_parts, parts
+
+DIGEST_BYTES: Final = 16
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RequestKey(msgspec.Struct, frozen=True, gc=False):
+    """What a client calls a registration.
+
+    Attributes:
+        owner: name of the client.
+        key: what it calls the request.
+        digest: of the content of the request (:func:`digest`).
+    """
+
+    owner: str
+    key: str
+    digest: bytes
+
+
+class KeptRequest(NamedTuple):
+    """A registration that is stored.
+
+    Attributes:
+        digest: of its content.
+        timestamp, server, session: of its events.
+    """
+
+    digest: bytes
+    timestamp: Timestamp
+    server: int
+    session: int
+
+
+class KeyRetention(msgspec.Struct, frozen=True):
+    """How long request keys are kept.
+
+    Attributes:
+        duration_s: no longer than this.
+        max_entries: of a client, at least the newest so many, if they are not older than that; at
+            most twice as many.
+    """
+
+    duration_s: float = msgspec.field(default=limits.REQUEST_KEYS_S, name="duration")
+    max_entries: int = limits.REQUEST_KEYS
+
+    def is_expired(self, timestamp: Timestamp, now: Timestamp) -> bool:
+        """Whether a request of that time is no longer known."""
+        return now.s - timestamp.s + (now.us - timestamp.us) / 1e6 >= self.duration_s
+
+
+def digest(events: Sequence[RegisterEvent]) -> bytes:
+    """Digest of the content of a request, the same in all versions."""
+    return hashlib.blake2b(_encode(events)[1:-1], digest_size=DIGEST_BYTES).digest()
+
+
+def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:
+    """As :func:`digest`, of a large request."""
+    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    comma = b""
+    for some in event_parts(events):
+        hashed.update(comma + _encode(some)[1:-1])
+        comma = b","
+        yield
+    return hashed.digest()
+
+
+def events_of(kept: KeptRequest, requested: Sequence[RegisterEvent]) -> Steps[list[Event]]:
+    """The events of a request that was stored before, in steps.
+
+    Args:
+        kept: what is known of it.
+        requested: the same content again.
+    """
+    _, timestamp, server, session = kept
+    events: list[Event] = Many() if len(requested) > limits.STEP_EVENTS else []
+    for part in parts(len(requested)):
+        events += [
+            Event(
+                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
+            )
+            for instance, i in enumerate(requested[part], part.start + 1)
+        ]
+        yield
+    return events

@@ -1,0 +1,137 @@
+"""Registrations with a request key: stored once, however often they are sent (``request_keys``).
+
+What is under way is known here, what is stored the backend knows. So a request that is sent again
+while the first one waits for its commit, over the same connection or another one, shares its
+outcome.
+
+Belongs to the event loop's thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events_of
+from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.session import Repeated, Session, payload_bytes
+from eventer_bridge.errors import EventerBridgeError, RequestKeyError
+from eventer_bridge.model import RegisterEvent, Source
+from eventer_bridge.slices import at_once
+
+Requests: TypeAlias = Sequence[Sequence[RegisterEvent]]
+Outcome: TypeAlias = Session | Repeated | EventerBridgeError
+
+RegisterAllCb: TypeAlias = Callable[
+    [Source, Requests, TypeQuota | None, Sequence[RequestKey | None]],
+    "list[Session | EventerBridgeError]",
+]
+"""Registers requests that were not registered before."""
+
+
+class KeyedRequests:
+    """See the module.
+
+    Args:
+        backend: knows what is stored.
+        register_all: see :data:`RegisterAllCb`.
+    """
+
+    def __init__(self, backend: Backend, register_all: RegisterAllCb) -> None:
+        self._backend = backend
+        self._register_all = register_all
+        self._under_way: dict[str, dict[str, tuple[bytes, Session]]] = {}  # by client and key
+
+    def register(
+        self,
+        source: Source,
+        requests: Requests,
+        quota: TypeQuota | None,
+        keys: Sequence[RequestKey | None],
+    ) -> list[Outcome]:
+        """See ``EventCore.register_keyed``; the keys are of one client."""
+        named = [key for key in keys if key is not None]
+        if len(named) == len(keys) and all(requests) and self._are_new(named):
+            found = self._register_all(source, requests, quota, named)
+            self._note(named, found)
+            return [*found]
+        outcomes: list[Outcome] = []
+        for events, key in zip(requests, keys, strict=True):
+            if key is None or not events:  # of no events, nothing is stored
+                outcomes += self._register_all(source, [events], quota, ())
+            else:
+                outcomes.append(self._register_one(source, events, quota, key))
+        return outcomes
+
+    def _are_new(self, keys: Sequence[RequestKey]) -> bool:
+        """Whether none of them was used before; most are."""
+        owner, names = keys[0].owner, [key.key for key in keys]
+        under_way = self._under_way.get(owner)
+        if len(set(names)) < len(names) or (under_way and not under_way.keys().isdisjoint(names)):
+            return False
+        try:
+            return not any(self._backend.find_requests(owner, names))
+        except EventerBridgeError:
+            return False
+
+    def _register_one(
+        self,
+        source: Source,
+        events: Sequence[RegisterEvent],
+        quota: TypeQuota | None,
+        key: RequestKey,
+    ) -> Outcome:
+        owner, name, digest = key.owner, key.key, key.digest
+        under_way = self._under_way.get(owner, {}).get(name)
+        if under_way is not None:
+            first_digest, first = under_way
+            return Repeated(first) if first_digest == digest else _other_content(name)
+        try:
+            (kept,) = self._backend.find_requests(owner, [name])
+        except EventerBridgeError as e:
+            return e.with_traceback(None)
+        if kept is not None:
+            return (
+                _repeated(source, events, kept) if kept.digest == digest else _other_content(name)
+            )
+        found = self._register_all(source, [events], quota, [key])
+        self._note([key], found)
+        return found[0]
+
+    def _note(
+        self, keys: Sequence[RequestKey], outcomes: Sequence[Session | EventerBridgeError]
+    ) -> None:
+        """Note what is under way, until its outcome is known."""
+        under_way = self._under_way.setdefault(keys[0].owner, {})
+        by_commit: dict[asyncio.Future[None], list[str]] = {}
+        for key, outcome in zip(keys, outcomes, strict=True):
+            if isinstance(outcome, Session):
+                under_way[key.key] = key.digest, outcome
+                names = by_commit.get(outcome.committed)
+                if names is None:
+                    names = by_commit[outcome.committed] = []
+                names.append(key.key)
+        for commit, names in by_commit.items():
+            commit.add_done_callback(partial(self._forget, keys[0].owner, names))
+
+    def _forget(self, owner: str, names: Sequence[str], _: object) -> None:
+        under_way = self._under_way[owner]
+        for name in names:
+            del under_way[name]
+
+
+def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest) -> Repeated:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    n_bytes = payload_bytes(events)
+    session = Session(source, len(events), n_bytes, done)
+    making = events_of(kept, events)
+    if session.is_large:
+        return Repeated(session, making)
+    session.events = at_once(making)
+    return Repeated(session)
+
+
+def _other_content(key: str) -> RequestKeyError:
+    return RequestKeyError(f"request_key {key!r} was used before, with other events")

@@ -1,0 +1,249 @@
+"""Registrations with a request key: stored once, whatever becomes of the first answer."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.model import (
+    Event,
+    JsonPayload,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+)
+from mariner import client
+from mariner.errors import OutcomeUnknownError, RegisterError, UnsupportedError
+from mariner.gateway.gateway import Gateway
+from tests.eventer_bridge.backends.faults import failing_from, held_sync, recovered
+from tests.support.inprocess import APP, running_gateway
+from tests.support.peer import RawPeer, event, register_req
+
+LISTEN: Final = {"host": "127.0.0.1", "port": 0}
+OTHER: Final = {**APP, "name": "other"}
+
+
+@contextlib.asynccontextmanager
+async def serving(path: Path | None, **keys: Any) -> AsyncIterator[Gateway]:
+    backend: dict[str, Any] = {"type": "memory"}
+    if path is not None:
+        backend = {"type": "rocksdb", "path": str(path / "store")}
+    core = {"server_id": 1, "backend": {**backend, **keys}}
+    async with running_gateway([APP, OTHER], event_core=core) as gateway:
+        yield gateway
+
+
+async def connect(gateway: Gateway, name: str = "app") -> client.Client:
+    return await client.connect(
+        "127.0.0.1", gateway.mariner.port, client_name=name, client_token="secret"
+    )
+
+
+def keyed(register_id: int, key: str, *events: dict[str, Any]) -> dict[str, Any]:
+    return {**register_req(register_id, *events), "request_key": key}
+
+
+def of(*segments: str, value: Any = 1) -> RegisterEvent:
+    return RegisterEvent(segments, None, JsonPayload.of(value))
+
+
+async def stored(connection: client.Client, *segments: str) -> list[Event]:
+    params = QueryTimeseriesParams([segments])
+    return [i async for i in connection.query_all(params)]
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path if request.param == "rocksdb" else None
+
+
+async def test_the_same_key_again_is_answered_as_the_first_time(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        events = [of("a"), of("b", value={"x": None}), of("a")]
+        first = await connection.register(events, "key")
+        assert await connection.register(events, "key") == first
+        assert len(await stored(connection, "*")) == 3 + len(await stored(connection, "event", "*"))
+        assert await connection.register(events, "other key") != first
+        assert await connection.register(events) != first
+
+
+async def test_what_a_raw_peer_sees(path: Path | None) -> None:
+    async with serving(path) as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+        first = await peer.request(keyed(1, "key", event("a")))
+        assert first["success"]
+        assert "repeated" not in first
+        again = await peer.request(keyed(2, "key", event("a")))
+        assert again == {**first, "register_id": 2, "repeated": True}
+        other = await peer.request(keyed(3, "key", event("a", value=2)))
+        assert other == {
+            "msg_type": "register_res",
+            "register_id": 3,
+            "success": False,
+            "error": "request_key 'key' was used before, with other events",
+        }
+        for wrong in ("", "k" * 65):
+            response = await peer.request(keyed(4, wrong, event("a")))
+            assert not response["success"]
+            assert "/request_key" in response["error"]
+
+
+async def test_keys_of_other_clients_are_others(path: Path | None) -> None:
+    async with (
+        serving(path) as gateway,
+        await connect(gateway) as one,
+        await connect(gateway, "other") as two,
+    ):
+        assert await one.register([of("a")], "key") != await two.register([of("a")], "key")
+
+
+async def test_many_at_once_store_one(path: Path | None) -> None:
+    async with serving(path) as gateway, contextlib.AsyncExitStack() as stack:
+        peers = [
+            await stack.enter_async_context(await RawPeer.init(gateway.mariner.port))
+            for _ in range(3)
+        ]
+        for peer in peers:
+            for number in range(50):
+                peer.send(keyed(number, f"key {number % 5}", event("a", value=number % 5)))
+                peer.send(register_req(100 + number, event("b")))
+        ids: dict[int, set[tuple[int, ...]]] = {}
+        n_repeated = 0
+        for peer in peers:
+            for number in range(50):
+                response = await peer.receive()
+                assert response["register_id"] == number  # in the order of the requests
+                n_repeated += response.get("repeated", False)
+                (found,) = response["events"]
+                ids.setdefault(number % 5, set()).add(tuple(found["id"].values()))
+                assert (await peer.receive())["register_id"] == 100 + number
+        assert {len(i) for i in ids.values()} == {1}
+        assert n_repeated == 145
+        async with await connect(gateway) as connection:
+            assert len(await stored(connection, "a")) == 5
+
+
+@pytest.mark.parametrize("n_events", [100, 3_000])
+async def test_a_repeated_registration_of_many_events(path: Path | None, n_events: int) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        events = [of("a", value=i) for i in range(n_events)]
+        both = await asyncio.gather(*(connection.register(events, "key") for _ in range(2)))
+        assert both[0] == both[1]
+        assert await connection.register(events, "key") == both[0]
+        with pytest.raises(RegisterError, match="with other events"):
+            await connection.register(events[1:], "key")
+        assert await stored(connection, "a") == [*reversed(both[0])]
+
+
+async def test_modules_do_not_disturb(path: Path | None) -> None:
+    backend: dict[str, Any] = {"type": "memory"}
+    if path is not None:
+        backend = {"type": "rocksdb", "path": str(path / "store")}
+    audit = {"module": "eventer_bridge.modules.audit", "subscriptions": [["a"]]}
+    core = {"server_id": 1, "backend": backend, "modules": [audit]}
+    async with running_gateway(event_core=core) as gateway, await connect(gateway) as connection:
+        both = await asyncio.gather(*(connection.register([of("a")], "key") for _ in range(2)))
+        assert both[0] == both[1] == await connection.register([of("a")], "key")
+        assert len(await stored(connection, "a")) == 1
+
+
+async def test_keys_outlive_the_gateway(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        first = await connection.register([of("a")], "key")
+        large = await connection.register([of("b")] * 3_000, "large")
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        assert await connection.register([of("a")], "key") == first
+        assert await connection.register([of("b")] * 3_000, "large") == large
+        assert len(await stored(connection, "a")) == 1
+
+
+async def test_a_retry_settles_an_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        assert isinstance(gateway.core, Engine)
+        backend = gateway._backend
+        assert isinstance(backend, RocksDbBackend)
+        with failing_from(gateway.core, ("a",)):
+            with pytest.raises(OutcomeUnknownError):
+                await connection.register([of("a")], "key")
+            with pytest.raises(RegisterError):
+                await connection.register([of("a")], "key")
+        await recovered(backend)
+        await connection.wait_status(Status.OPERATIONAL)
+        events = await connection.register([of("a")], "key")
+        assert await stored(connection, "a") == events
+
+
+async def test_a_retry_while_the_first_is_synced(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as gateway,
+        await connect(gateway) as connection,
+        await connect(gateway) as other,
+    ):
+        assert isinstance(gateway._backend, RocksDbBackend)
+        with held_sync():
+            first = asyncio.ensure_future(connection.register([of("a")], "key"))
+            while not gateway._backend._store.undecided:  # written, and being synced
+                await asyncio.sleep(0)
+            again = asyncio.ensure_future(other.register([of("a")], "key"))
+            await asyncio.sleep(0)
+            await other.ping()
+            assert not again.done()
+        assert await first == await again
+        assert len(await stored(other, "a")) == 1
+
+
+async def test_keys_are_forgotten_after_their_time(path: Path | None) -> None:
+    async with (
+        serving(path, request_keys={"duration": 1e-6}) as gateway,
+        await connect(gateway) as connection,
+    ):
+        first = await connection.register([of("a")], "key")
+        second = await connection.register([of("a", value=2)], "key")
+        assert first[0].id != second[0].id
+
+
+async def test_the_newest_keys_are_kept(path: Path | None) -> None:
+    async with (
+        serving(path, request_keys={"max_entries": 10}) as gateway,
+        await connect(gateway) as connection,
+    ):
+        firsts = [await connection.register([of("a")], f"key {i}") for i in range(35)]
+        for i in range(25, 35):
+            assert await connection.register([of("a")], f"key {i}") == firsts[i]
+        for i in range(15):
+            assert await connection.register([of("a")], f"key {i}") != firsts[i]
+
+
+async def test_what_keeps_no_keys_says_so() -> None:
+    core = {"server_id": 1, "backend": {"type": "dummy"}}
+    async with (
+        running_gateway(event_core=core) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await connect(gateway) as connection,
+    ):
+        response = await peer.request(keyed(1, "key", event("a")))
+        assert response["error"] == "this server does not keep a request_key"
+        assert connection.extensions == {"latest_paging"}
+        with pytest.raises(UnsupportedError, match=r"the server does not know 'request_key'$"):
+            await connection.register([of("a")], "key")
+
+
+async def test_a_relay_says_that_it_keeps_no_keys() -> None:
+    core = {"server_id": 1, "backend": {"type": "memory"}, "eventer_server": LISTEN}
+    async with running_gateway(event_core=core) as remote:
+        assert remote.eventer_server is not None
+        address = {"host": "127.0.0.1", "port": remote.eventer_server.address.port}
+        async with (
+            running_gateway(eventer=address) as gateway,
+            await RawPeer.init(gateway.mariner.port) as peer,
+        ):
+            response = await peer.request(keyed(1, "key", event("a")))
+            assert response["error"] == "this server does not keep a request_key"
