@@ -381,7 +381,7 @@ class ClientSession(Generic[RequestT]):
             named = RequestKey(self.stream.client or "", key, digest(events))
             gathered.append((request, events, named))
         self._n_gathered += len(events) or 1
-        if self._n_gathered >= limits.MAX_GATHERED_EVENTS:
+        if self._n_gathered >= self._account.max_gathered:
             self._hand_over_gathered()
         elif len(gathered) == 1:
             if core.is_full or core.registers_one_by_one:

@@ -16,6 +16,7 @@ Runs on the event loop's thread.
 """
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any, Final, Protocol, TypeAlias
@@ -103,6 +104,8 @@ class Account:
         name: of the client, as it is configured.
         quota: what it may use; see :meth:`use`.
         max_query_rows: of the quota.
+        max_gathered: events of it that the core gets together: fewer if they are limited, so that
+            others notice nothing when it goes on.
         members: its connections.
         throttle: its rates; None: it has none.
         n_registered: events that it registered so far.
@@ -115,6 +118,7 @@ class Account:
         self.name = name
         self.quota = ClientQuota()
         self.max_query_rows: int | None = None
+        self.max_gathered = limits.MAX_GATHERED_EVENTS
         self.members: set[AccountMember] = set()
         self.throttle: Throttle | None = None
         self.hits: Counter[str] = Counter()
@@ -126,6 +130,11 @@ class Account:
             return
         self.quota = quota
         self.max_query_rows = quota.get("max_query_rows")
+        if (events_per_s := quota.get(EVENTS)) is None:
+            self.max_gathered = limits.MAX_GATHERED_EVENTS
+        else:
+            soon = math.ceil(events_per_s * limits.MIN_HELD_S)
+            self.max_gathered = min(soon, limits.MAX_GATHERED_EVENTS)
         rates = {name: value for name, value in quota.bounds.items() if name in _RATES}
         if self.throttle is not None:
             self.throttle.set_rates(rates)
