@@ -53,6 +53,10 @@ assert STOP_TIMEOUT_S < MAX_STOP_S
 RELOAD_TIMEOUT_S: Final = 60.0
 """Time for a gateway to answer ``mariner reload``; checking 10,000 clients takes seconds."""
 
+WATCH_PERIOD_S: Final = 2.0
+"""Between two looks at the files of the configuration (``serve --watch``), each of which reads
+them: Kubernetes itself takes up to a minute."""
+
 MAX_READS_OF_FILES: Final = 5
 """Times that files are read anew when they were replaced while they were read."""
 

@@ -1,6 +1,7 @@
 """``mariner serve`` and ``mariner check``."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -20,6 +21,8 @@ from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.gateway import config, config_audit, gateway, logs, memory
 from mariner.gateway.reloading import Reloader
 from mariner.gateway.stopping import Stopper, block_signals
+from mariner.gateway.supervisor import Supervisor
+from mariner.gateway.watching import watch
 
 mlog = logging.getLogger(__name__)
 
@@ -66,8 +69,17 @@ def check(path: Path) -> None:
     " log stays beside it as *.lost. For one start: it says what is lost, and ids continue far"
     " above.",
 )
-def serve(*, path: Path, accept_loss: bool) -> None:
+@click.option(
+    "--watch",
+    "is_watching",
+    is_flag=True,
+    help="Reload whenever the configuration file changes, or a certificate, key, revocation list or"
+    " token that it names: for Kubernetes, which replaces them by itself.",
+)
+def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
     """Run the gateway until SIGTERM or SIGINT. SIGHUP reloads, as `mariner reload` does.
+
+    It tells systemd when it is ready and that it is alive, if the unit asks for that.
 
     Exit code 0: stopped by a signal, with everything it accepted on disk; 1: it could not
     start, or failed and stopped in order (the log says why); 2: the configuration cannot be
@@ -85,18 +97,23 @@ def serve(*, path: Path, accept_loss: bool) -> None:
     if conf.http is not None:
         import_module("mariner.gateway.http")  # imported now, so that it is frozen, too
     memory.freeze()
-    failure, code = _run(path, conf, accept_loss=accept_loss)
+    faulthandler.enable()  # a watchdog ends a process that hangs by SIGABRT
+    failure, code = _run(path, conf, accept_loss=accept_loss, is_watching=is_watching)
     if not logs.close():
         os._exit(code)  # standard error is stuck: there is nothing to wait for
     if failure is not None:
         _fail(failure, code)
 
 
-def _run(path: Path, conf: config.GatewayConfig, *, accept_loss: bool) -> tuple[str | None, int]:
+def _run(
+    path: Path, conf: config.GatewayConfig, *, accept_loss: bool, is_watching: bool
+) -> tuple[str | None, int]:
     """Run the gateway; returns the error, if any, and the exit code."""
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failed = _Process(path, conf, runner.get_loop(), accept_loss=accept_loss).run()
+            failed = _Process(
+                path, conf, runner.get_loop(), accept_loss=accept_loss, is_watching=is_watching
+            ).run()
     except ConfigurationError as e:
         return str(e), 2
     except StoreLossError as e:
@@ -116,8 +133,11 @@ class _Process:
         loop: asyncio.AbstractEventLoop,
         *,
         accept_loss: bool,
+        is_watching: bool,
     ) -> None:
         self._path = path
+        self._is_watching = is_watching
+        self._supervisor = Supervisor()
         self._conf = conf
         self._accept_loss = accept_loss
         self._loop = loop
@@ -146,14 +166,20 @@ class _Process:
         try:
             reloader = Reloader(self._path, running)
             _print_check(self._conf, running)
-            reloading = asyncio.ensure_future(self._reload_when_asked(reloader))
+            self._supervisor.ready()
+            background = [
+                asyncio.ensure_future(self._supervisor.stay_alive()),
+                asyncio.ensure_future(self._reload_when_asked(reloader)),
+            ]
+            if self._is_watching:
+                background.append(asyncio.ensure_future(watch(self._path, reloader)))
             stopping = asyncio.ensure_future(self._asked_to_stop.wait())
             closing = asyncio.ensure_future(running.wait_closing())
             await asyncio.wait([stopping, closing], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            closing.cancel()
-            reloading.cancel()
+            for task in (stopping, closing, *background):
+                task.cancel()
         finally:
+            self._supervisor.stopping()
             self._stopper.stop()  # starts the deadline
             await aio.uncancellable(running.async_close())
         return running.failed or self._stopper.failure
@@ -162,12 +188,7 @@ class _Process:
         while True:
             await self._asked_to_reload.wait()
             self._asked_to_reload.clear()
-            try:
-                await reloader.reload()
-            except EventerBridgeError:
-                pass  # the log says why
-            except Exception:
-                mlog.exception("configuration not reloaded")
+            await reloader.try_reload()
 
     def _ask_to_reload(self) -> None:
         self._loop.call_soon_threadsafe(self._asked_to_reload.set)

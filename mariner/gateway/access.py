@@ -68,16 +68,16 @@ def ext_create(
         ConfigurationError: a certificate, key, token or schema is missing or wrong.
     """
     for _ in range(limits.MAX_READS_OF_FILES):
-        contents = _contents(config)
+        contents = ext_contents(config)
         try:
             if wanted is not None:
                 configs.check(wanted)
             access = _create(config, checks, before, contents)
         except ConfigurationError:
-            if _contents(config) == contents:
+            if ext_contents(config) == contents:
                 raise
         else:
-            if _contents(config) == contents:
+            if ext_contents(config) == contents:
                 return access
     raise ConfigurationError("certificates or tokens were replaced again while they were read")
 
@@ -124,7 +124,8 @@ def _name_at_remotes(config: GatewayConfig) -> str:
     return f"mariner/{config.name}" if core is None else f"event/{core.server_id}"
 
 
-def _contents(config: GatewayConfig) -> dict[str, object]:
+def ext_contents(config: GatewayConfig) -> dict[str, object]:
+    """What tells whether a file or token has changed, by its key. Any thread; blocks."""
     found: dict[str, object] = {}
     places = {**configs.listeners(config), **configs.remotes(config)}
     for key, place in places.items():

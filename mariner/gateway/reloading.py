@@ -23,11 +23,15 @@ class Reloader:
     Args:
         path: the configuration file.
         gateway: what runs.
+
+    Attributes:
+        wanted: what was last read from the file, whether it could be used or not.
     """
 
     def __init__(self, path: Path, gateway: Gateway) -> None:
         self._path = path
         self._gateway = gateway
+        self.wanted = gateway.config
         self._lock = asyncio.Lock()
         for control in gateway.controls:
             control.handle("reload", self._on_request)
@@ -54,9 +58,18 @@ class Reloader:
                     mlog.error("configuration not reloaded", extra={"reasons": reasons})
                 raise
 
+    async def try_reload(self) -> None:
+        """As :meth:`reload`, but only the log says why it failed."""
+        try:
+            await self.reload()
+        except EventerBridgeError:
+            pass  # it is logged
+        except Exception:
+            mlog.exception("configuration not reloaded")
+
     async def _reload(self) -> dict[str, list[str]]:
         gateway = self._gateway
-        wanted = await asyncio.to_thread(config.load, self._path)
+        wanted = self.wanted = await asyncio.to_thread(config.load, self._path)
         prepared = await gateway.prepare(wanted)
         if wanted.log != gateway.config.log:
             await asyncio.to_thread(_configure_log, wanted.log, gateway.config.log, self._path)

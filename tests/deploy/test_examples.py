@@ -81,6 +81,7 @@ def test_the_unit_is_hardened_and_calls_what_exists() -> None:
     unit.read(DEPLOY / "mariner.service")
     service = unit["Service"]
     for key, value in (
+        ("Type", "notify"),
         ("NoNewPrivileges", "yes"),
         ("ProtectSystem", "strict"),
         ("PrivateTmp", "yes"),
@@ -106,6 +107,20 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
     )
     assert "Unknown" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("unit", ["mariner.service"])
+def test_systemd_finds_little_to_attack(unit: str) -> None:
+    most = 20  # tenths of a point, of 100
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--threshold={most}", DEPLOY / unit],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-200:] + done.stderr
+    assert "Overall exposure level" in done.stdout
 
 
 def test_the_image_runs_as_a_user_and_has_a_health_check() -> None:

