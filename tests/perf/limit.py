@@ -99,7 +99,7 @@ class LimitServer(asyncio.Protocol):
         while position < size:
             begin = position + 1 + data[position]
             end = begin + int.from_bytes(data[position + 1 : begin], "big")
-            if begin >= size or end > size:
+            if end > size:
                 break
             answer = encode(self._answer(decode(data[begin:end])))
             answers += (b"\x04", len(answer).to_bytes(4, "big"), answer)

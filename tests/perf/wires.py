@@ -55,7 +55,7 @@ def cut_frames(data: bytes) -> Bounds:
     while end < size:
         begin = end + 1 + data[end]
         end = begin + int.from_bytes(data[end + 1 : begin], "big")
-        if begin >= size or end > size:
+        if end > size:
             break
         bounds.append((begin, end))
     return bounds
