@@ -45,18 +45,10 @@ class FanOut(NamedTuple):
 
 FAN_OUTS: Final = (
     FanOut(
-        "fan-out-single",
-        "Eventer: 1 event to {} subscribers",
-        {"ours": 4_000, "hat": 300},
-        50,
-        1,
+        "fan-out-single", "Eventer: 1 event to {} subscribers", {"ours": 4_000, "hat": 300}, 50, 1
     ),
     FanOut(
-        "fan-out-100",
-        "Eventer: 100 events to {} subscribers",
-        {"ours": 200, "hat": 20},
-        5,
-        100,
+        "fan-out-100", "Eventer: 100 events to {} subscribers", {"ours": 200, "hat": 20}, 5, 100
     ),
 )
 

@@ -140,15 +140,7 @@ ON_FILLED: Final = (
         {"ours": 5_000, "hat": 1},
         3,
     ),
-    Scenario(
-        "latest",
-        "latest of one type",
-        "ms",
-        3,
-        "latest",
-        {"ours": 5_000, "hat": 1_000},
-        20,
-    ),
+    Scenario("latest", "latest of one type", "ms", 3, "latest", {"ours": 5_000, "hat": 1_000}, 20),
     Scenario(
         "eventer-timeseries-newest",
         "Eventer: newest 100 of one type",
