@@ -37,7 +37,7 @@ from typing import Final
 from eventer_bridge import limits
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
-from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers
+from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
@@ -124,7 +124,10 @@ class QueryRunner:
         if self._store.is_closing:
             raise ClosedError(f"{self._store.path}: the event store is closed")
         if len(asked) == 1 and _is_short(params):
+            begun_s = time.perf_counter()
             result = self._answer_short(params, asked, rights)
+            if isinstance(holding, Reading):
+                holding.seconds += time.perf_counter() - begun_s
             if result is not None:
                 return result
         return await self._readers.run(

@@ -9,6 +9,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import BinaryPayload, QueryResult, QueryTimeseriesParams
@@ -89,6 +90,15 @@ async def test_a_large_answer_waits_for_its_place_on_a_reader(
         await writer.session(draft("a", payload=large))
         assert list((await backend.query(NEWEST)).events) == writer.events
         assert threads == [LOOP, "store-reader-1"]
+
+
+async def test_its_time_is_counted(tmp_path: Path, threads: list[str]) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(draft("a"))
+        with Reading() as reading:
+            await backend.query(NEWEST, holding=reading)
+        assert threads == [LOOP]
+        assert 0 < reading.seconds < 60
 
 
 async def test_what_fails_is_told_by_a_reader(
