@@ -31,6 +31,7 @@ LAYERS: Final = {
         "cli",
         "reports",
         "reader",
+        "lake_reader",
         "lake",
         "conditions",
         "source",

@@ -97,6 +97,10 @@ MERGED_BYTES: Final = 64 << 20
 """Maximum size of the files that a compaction merges into one: in memory they are several times
 larger."""
 
+PART_ROWS: Final = FILE_ROWS // 2
+"""Events of a store that one process writes at a time: enough for two full row groups, and few
+enough that all processes end at about the same time."""
+
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""
 

@@ -1,7 +1,7 @@
 """Batch reads with Python arguments: :func:`read`.
 
 The arguments become options of the data source (``source.options``), which are checked here, before
-Spark is called. A lake is read by Spark's own Parquet source (``lake.read``).
+Spark is called. A lake is read by Spark's own Parquet source (``lake_reader``).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +17,8 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
 from mariner_spark import times
 from mariner_spark.errors import OptionError
-from mariner_spark.lake.read import read_events as read_lake
 from mariner_spark.lake.tables import SCHEMA as SCHEMA_OF_LAKE
+from mariner_spark.lake_reader import read_events as read_lake
 from mariner_spark.schema import SCHEMA
 from mariner_spark.source import options
 
@@ -125,7 +125,7 @@ def _version(version: int | None, as_of: Moment | None) -> int | datetime | None
     if text is None:
         raise OptionError("as_of", f"expected {_A_MOMENT}, not {type(as_of).__name__}")
     try:
-        return times.EPOCH + timedelta(microseconds=times.parse_last(text))
+        return times.to_datetime(times.parse_last(text))
     except InvalidEventError as e:
         raise OptionError("as_of", str(e)) from e
 

@@ -23,6 +23,11 @@ def from_datetime(moment: datetime) -> int:
     return (moment - EPOCH) // _US
 
 
+def to_datetime(us: int) -> datetime:
+    """The opposite of :func:`from_datetime`."""
+    return EPOCH + us * _US
+
+
 MIN_US: Final = from_datetime(datetime.min.replace(tzinfo=UTC))
 MAX_US: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
 

@@ -23,8 +23,8 @@ import mariner_spark
 from mariner_spark.lake import derived
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.files import write
-from mariner_spark.lake.read import list_files, read, read_events
 from mariner_spark.lake.tables import EVENTS, VALUES, Lake, arrow_schema
+from mariner_spark.lake_reader import list_files, read, read_events
 from mariner_spark.values import with_value
 
 TYPES: Final = [("plant", f"area{i // 10}", f"device{i}", "power") for i in range(100)]
@@ -191,7 +191,7 @@ def bytes_of_type(root: str) -> float:
     path = "/".join(TYPES[len(TYPES) // 2])
     chosen = everything = 0
     for file in list_files(lake.open()):
-        metadata = pq.ParquetFile(file.path, filesystem=lake.file_system(EVENTS)).metadata
+        metadata = pq.ParquetFile(file.path, filesystem=lake.files(EVENTS)).metadata
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             columns = [group.column(i) for i in range(group.num_columns)]

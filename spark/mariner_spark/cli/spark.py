@@ -108,7 +108,7 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
     # a session is active per thread, a context per process
     is_ours = SparkContext._active_spark_context is None and SparkSession.getActiveSession() is None
     interrupted, ended = threading.Event(), threading.Event()
-    with _handled(signal.default_int_handler):
+    with interruptible():
         spark = mariner_spark.get_session()
 
     def cancel() -> None:
@@ -138,6 +138,11 @@ def spark_session() -> Iterator[tuple["SparkSession", Callable[[], None]]]:
         ended.set()
         if is_ours:
             _stop(spark)
+
+
+def interruptible() -> contextlib.AbstractContextManager[None]:
+    """Have SIGINT and SIGTERM raise KeyboardInterrupt in the block."""
+    return _handled(signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ Each event once
     writer read it: of two ingestions of the same events, the second changes nothing.
 
 Who commits
-    Tasks write files; a file is no part of the table yet. The driver commits the files of a batch,
-    or of a whole store, at once (:mod:`~mariner_spark.lake.writer`). The derived tables have a
+    Processes write files in parts; a file is no part of the table yet. One commit adds the files of
+    a batch, or of a whole store (:mod:`~mariner_spark.lake.ingest`). The derived tables have a
     transaction of their own: the version of ``events`` that they include. So each includes each
     commit once (:mod:`~mariner_spark.lake.derived`).
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +21,7 @@ from deltalake.transaction import RemoveAction
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
 from mariner_spark.lake.files import read, write
-from mariner_spark.lake.tables import LATEST, TABLES, Lake
+from mariner_spark.lake.tables import LATEST, TABLES, Lake, paths_of
 
 _MANY_ROWS: Final = limits.FILE_ROWS // 2
 _MANY_BYTES: Final = limits.MERGED_BYTES // 2
@@ -65,44 +65,42 @@ def compact(
         if (table := lake.find(name)) is None:
             continue
         for group in _groups(table, is_by_type) if name != LATEST else ():
-            n_new = _merge(lake, name, [i["path"] for i in group], is_by_type)
+            n_new = _merge(lake, name, group, is_by_type)
             replaced += len(group) if n_new else 0
             written += n_new
         deleted += len(lake.vacuum(name, grace_hours))
     return Compacted(replaced, written, deleted)
 
 
-def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[dict[str, Any]]]:
+def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[str]]:
     """Files to be merged into one each: of a day, in order of time, as far as they fit."""
     found = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     # other tools may write files without statistics: they stay as they are
     files = [i for i in found if i["num_records"] and i.get("min.timestamp")]
     order = itemgetter("partition.date", "min.timestamp")
     for _, of_day in groupby(sorted(files, key=order), itemgetter("partition.date")):
-        group: list[dict[str, Any]] = []
+        group: list[str] = []
         rows = n_bytes = 0
         for file in of_day:
-            if not is_by_type and not _is_small(file):
+            n_new, size = file["num_records"], file["size_bytes"]
+            if not is_by_type and (n_new >= _MANY_ROWS or size >= _MANY_BYTES):
                 continue
-            rows += file["num_records"]
-            n_bytes += file["size_bytes"]
-            if group and (rows > limits.FILE_ROWS or n_bytes > limits.MERGED_BYTES):
-                yield from [group] if is_by_type or len(group) > 1 else []
-                group, rows, n_bytes = [], file["num_records"], file["size_bytes"]
-            group.append(file)
-        yield from [group] if group and (is_by_type or len(group) > 1) else []
-
-
-def _is_small(file: dict[str, Any]) -> bool:
-    return bool(file["num_records"] < _MANY_ROWS and file["size_bytes"] < _MANY_BYTES)
+            if group and (rows + n_new > limits.FILE_ROWS or n_bytes + size > limits.MERGED_BYTES):
+                yield group
+                group, rows, n_bytes = [], 0, 0
+            group.append(file["path"])
+            rows, n_bytes = rows + n_new, n_bytes + size
+        yield group
 
 
 def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
     """Replace files of a day by one.
 
     Returns:
-        Number of files that replace them; 0: another compaction was faster.
+        Number of files that replace them; 0: it is one already, or another compaction was faster.
     """
+    if len(paths) < (1 if is_by_type else 2):
+        return 0
     try:
         rows = pa.concat_tables(read(lake, name, i) for i in paths)
     except LakeError as e:
@@ -113,4 +111,11 @@ def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
     values, now_ms = dict(new[0].partition_values), int(time.time() * 1000)
     old = [RemoveAction(i, False, now_ms, None, values) for i in paths]
     added = [dataclasses.replace(i, data_change=False) for i in new]
-    return len(added) if lake.replace(name, old, added) else 0
+    for _ in range(limits.COMMIT_TRIES):
+        table = lake.open(name)
+        if not set(paths_of(table)).issuperset(paths):
+            break
+        # deltalake does not notice that another commit removes the same file
+        if lake.commit(table, name, [*old, *added], is_first=True):
+            return len(added)
+    return 0

@@ -7,7 +7,6 @@ rows together with the new version. Where these files do not tell everything, be
 vacuum no longer has them, or somebody deleted events, it makes the table anew.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -28,7 +27,7 @@ from mariner_spark.lake.tables import (
     VALUES,
     Lake,
     arrow_schema,
-    log_name,
+    log_path,
     paths_of,
 )
 
@@ -50,36 +49,34 @@ class _Action(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Action).decode
 
 
-def update(path: str) -> None:
+def update(path: str, *, is_new: bool = False) -> None:
     """Bring the derived tables of a lake up to date.
+
+    Args:
+        path: the lake.
+        is_new: make them anew from all events.
 
     Raises:
         NoLakeError: there is no lake.
         LakeError: it cannot be read or written.
     """
-    _repeat(Lake(path), is_new=False)
-
-
-def rebuild(path: str) -> None:
-    """Make the derived tables of a lake anew from all events.
-
-    Raises:
-        NoLakeError, LakeError: as :func:`update`.
-    """
-    _repeat(Lake(path), is_new=True)
-
-
-def behind(events: DeltaTable, table: DeltaTable) -> int:
-    """Commits to ``events`` that a derived table does not include yet."""
-    return max(0, events.version() - _included(table))
-
-
-def _repeat(lake: Lake, *, is_new: bool) -> None:
-    """Update tables until no other commit comes between."""
+    lake = Lake(path)
     lake.open()
     for name in (LATEST, VALUES):
+        # until no other commit comes between
         if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
             raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
+
+
+def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
+    """Commits of rows to ``events`` that a derived table does not include yet.
+
+    Raises:
+        LakeError: the log cannot be read.
+    """
+    first = _included(table) + 1
+    changes = _changes(lake, first, events.version())
+    return events.version() + 1 - first if changes is None else sum(map(bool, changes))
 
 
 def _update(lake: Lake, name: str, is_new: bool) -> bool:
@@ -96,54 +93,59 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     paths = None if is_new or first == 0 else _added(lake, first, last)
     if is_new := paths is None:
         paths = paths_of(events)
-    parts: Iterator[pa.Table] = (_numbers(lake, path) for path in paths)
     if name == LATEST and paths:
         old = [] if is_new else [read(lake, LATEST, path) for path in paths_of(table)]
-        parts, is_new = _merged(lake, old, paths), True
+        rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
+        for path in paths:
+            rows = _last(pa.concat_tables([rows, _read_last(lake, path)]))
+        parts, is_new = iter([rows]), True
+    else:
+        parts = (_read_numbers(lake, path) for path in paths)
     files = [file for rows in parts if rows.num_rows for file in write(lake, name, rows)]
     return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
 
 
 def _added(lake: Lake, first: int, last: int) -> list[str] | None:
     """Files with the events of some commits; None: they do not tell all that has changed."""
-    paths = []
-    files = lake.file_system(EVENTS)
+    changes = _changes(lake, first, last)
+    if changes is None or any(i.remove for commit in changes for i in commit):
+        return None
+    paths = [i.add.path for commit in changes for i in commit if i.add]
     with lake.errors():
-        for version in range(first, last + 1):
-            try:
-                with files.open_input_file(f"_delta_log/{log_name(version)}") as commit:
-                    actions = [_decode(line) for line in commit.read().splitlines() if line]
-            except FileNotFoundError:
-                return None
-            if any(i.remove is not None and i.remove.data_change for i in actions):
-                return None
-            paths += [i.add.path for i in actions if i.add is not None and i.add.data_change]
-        found = files.get_file_info(paths)
+        found = lake.files(EVENTS).get_file_info(paths)
     return paths if all(i.type == fs.FileType.File for i in found) else None
 
 
+def _changes(lake: Lake, first: int, last: int) -> list[list[_Action]] | None:
+    """What each of some commits to ``events`` changed, without compactions; None: unknown."""
+    changes = []
+    with lake.errors():
+        for version in range(first, last + 1):
+            try:
+                with lake.files(EVENTS).open_input_file(log_path(version)) as commit:
+                    actions = [_decode(line) for line in commit.read().splitlines() if line]
+            except FileNotFoundError:  # the log is kept for a time
+                return None
+            files = ((i, i.add or i.remove) for i in actions)
+            changes.append([i for i, file in files if file is not None and file.data_change])
+    return changes
+
+
 def _included(table: DeltaTable) -> int:
+    """The version of ``events`` that a derived table includes; -1: none."""
     found = table.transaction_version(_APP)
     return -1 if found is None else found
 
 
-def _numbers(lake: Lake, path: str) -> pa.Table:
+def _read_numbers(lake: Lake, path: str) -> pa.Table:
     """Rows of ``values``, of a file of ``events``."""
     rows = read(lake, EVENTS, path, arrow_schema(VALUES).names)
     return rows.filter(pc.is_valid(rows.column("value")))
 
 
-def _merged(lake: Lake, old: list[pa.Table], paths: list[str]) -> Iterator[pa.Table]:
-    """All rows of ``latest``: of its old ones, and of files of ``events``."""
-    found = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
-    for path in paths:
-        found = _last(pa.concat_tables([found, _read_last(lake, path)]))
-    yield found
-
-
 def _read_last(lake: Lake, path: str) -> pa.Table:
     """Rows of ``latest``, of a file of ``events``; reads payloads only where they are."""
-    with lake.errors(), pq.ParquetFile(path, filesystem=lake.file_system(EVENTS)) as file:
+    with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(EVENTS)) as file:
         keys = conform(EVENTS, file.read(["type_path", *ORDER]))
         groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         numbers = pa.array(np.repeat(np.arange(len(groups)), groups))

@@ -1,17 +1,16 @@
 """Summary of a lake, from the logs of its tables alone."""
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
-from mariner_spark import limits
+from mariner_spark import limits, times
 from mariner_spark.lake import derived, positions
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.read import list_files
 from mariner_spark.lake.tables import EVENTS, TABLES, Lake, value_path_of
 
 
@@ -23,7 +22,7 @@ class TableInfo(msgspec.Struct, frozen=True):
         rows: number of rows.
         files: number of files.
         bytes: size of the files.
-        behind: commits to ``events`` that it does not include yet.
+        behind: commits of rows to ``events`` that it does not include yet.
         unused_files: number of files that a vacuum would delete.
         unused_bytes: their size.
     """
@@ -35,13 +34,6 @@ class TableInfo(msgspec.Struct, frozen=True):
     behind: int
     unused_files: int
     unused_bytes: int
-
-
-class Count(NamedTuple):
-    """Number of events and of their files."""
-
-    rows: int
-    files: int
 
 
 class LakeInfo(msgspec.Struct, frozen=True):
@@ -78,53 +70,50 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
     """
     lake = Lake(path)
     events = lake.open()
-    found = {name: events if name == EVENTS else lake.find(name) for name in TABLES}
+    known, now_s = positions.find_all(events), time.time()
+    tables = {}
     with lake.errors():
-        tables = {
-            name: _describe(lake, name, table, events, grace_hours)
-            for name, table in found.items()
-            if table is not None
-        }
-        spans = [file.time for file in list_files(events)]
-    known = positions.find_all(events)
-    now_s = time.time()
+        for name in TABLES:
+            if (table := lake.find(name)) is None:
+                continue
+            files = pa.table(table.get_add_actions())
+            unused = lake.files(name).get_file_info(lake.vacuum(name, grace_hours, is_dry=True))
+            tables[name] = TableInfo(
+                version=table.version(),
+                rows=_of_column(pc.sum, files, "num_records") or 0,
+                files=files.num_rows,
+                bytes=_of_column(pc.sum, files, "size_bytes") or 0,
+                behind=0 if name == EVENTS else derived.behind(lake, events, table),
+                unused_files=len(unused),
+                unused_bytes=sum(i.size or 0 for i in unused),
+            )
+        files = pa.table(events.get_add_actions(flatten=True))
+        first = _of_column(pc.min, files, "min.timestamp")
+        last = _of_column(pc.max, files, "max.timestamp")
     return LakeInfo(
         tables=tables,
-        first=min((i.first for i in spans if i.first is not None), default=None),
-        last=max((i.last for i in spans if i.last is not None), default=None),
+        first=first and times.from_datetime(first),
+        last=last and times.from_datetime(last),
         value_path=value_path_of(events),
         positions=known,
         lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},
     )
 
 
-def count(path: str) -> Count:
-    """Count the events of a lake; none if there is no lake.
+def count(path: str) -> tuple[int, int]:
+    """Number of events and of their files in a lake; none if there is no lake.
 
     Raises:
         LakeError: it cannot be read.
     """
     lake = Lake(path)
-    events = lake.find()
-    if events is None:
-        return Count(0, 0)
+    if (events := lake.find()) is None:
+        return 0, 0
     with lake.errors():
         files = pa.table(events.get_add_actions())
-    return Count(pc.sum(files.column("num_records")).as_py() or 0, files.num_rows)
+    return _of_column(pc.sum, files, "num_records") or 0, files.num_rows
 
 
-def _describe(
-    lake: Lake, name: str, table: DeltaTable, events: DeltaTable, grace_hours: int
-) -> TableInfo:
-    files = pa.table(table.get_add_actions())
-    unused = lake.vacuum(name, grace_hours, is_dry=True)
-    sizes = [i.size or 0 for i in lake.file_system(name).get_file_info(unused)]
-    return TableInfo(
-        version=table.version(),
-        rows=pc.sum(files.column("num_records")).as_py() or 0,
-        files=files.num_rows,
-        bytes=pc.sum(files.column("size_bytes")).as_py() or 0,
-        behind=0 if name == EVENTS else derived.behind(events, table),
-        unused_files=len(unused),
-        unused_bytes=sum(sizes),
-    )
+def _of_column(find: Callable[[pa.ChunkedArray], pa.Scalar], files: pa.Table, name: str) -> Any:
+    """Of a column of the log; None: it has no values."""
+    return find(files.column(name)).as_py() if name in files.column_names else None

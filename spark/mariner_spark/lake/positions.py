@@ -16,6 +16,7 @@ import msgspec
 from deltalake import DeltaTable, Transaction
 
 _APP: Final = "mariner"
+_FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-low")
 _UUID: Final = struct.Struct(">qq")
 
 
@@ -49,14 +50,10 @@ def find_servers(events: DeltaTable) -> list[int]:
 
 def find(events: DeltaTable, server: int) -> Position | None:
     """Position of a server; None: the lake has no events of it."""
-    session, instance, timestamp = (
-        _get(events, f"{server}/{field}") for field in ("session", "instance", "timestamp")
-    )
+    session, instance, timestamp, *halves = (_get(events, f"{server}/{i}") for i in _FIELDS)
     if session is None or instance is None or timestamp is None:
         return None
-    high, low = (_get(events, f"{server}/history-{half}") for half in ("high", "low"))
-    known = high is not None and low is not None
-    history = str(uuid.UUID(bytes=_UUID.pack(high, low))) if known else None
+    history = None if None in halves else str(uuid.UUID(bytes=_UUID.pack(*halves)))
     return Position(session, instance, timestamp, history)
 
 
@@ -75,22 +72,25 @@ def transactions(events: DeltaTable, reached: Mapping[int, Position]) -> list[Tr
         events: the table; a commit to another version of it conflicts if a position has changed.
         reached: the new positions by server.
     """
-    numbers: dict[str, int] = {}
     known = find_servers(events)
-    new = [i for i in reached if i not in known]
-    for index, server in enumerate(new, len(known)):
-        numbers[f"servers/{index}"] = server
-    if new:
-        numbers["servers"] = len(known) + len(new)
+    servers = [*known, *(i for i in reached if i not in known)]
+    numbers = {f"servers/{i}": servers[i] for i in range(len(known), len(servers))}
+    if numbers:
+        numbers["servers"] = len(servers)
     for server, position in reached.items():
-        numbers[f"{server}/session"] = position.session
-        numbers[f"{server}/instance"] = position.instance
-        numbers[f"{server}/timestamp"] = position.timestamp
-        if position.history is not None:
-            high, low = _UUID.unpack(uuid.UUID(position.history).bytes)
-            numbers[f"{server}/history-high"] = high
-            numbers[f"{server}/history-low"] = low
+        history = position.history
+        halves = () if history is None else _UUID.unpack(uuid.UUID(history).bytes)
+        fields = (*position.offset, position.timestamp, *halves)
+        numbers |= {f"{server}/{i}": j for i, j in zip(_FIELDS, fields, strict=False)}
     return [Transaction(f"{_APP}/{name}", number) for name, number in numbers.items()]
+
+
+def uuid_of(name: str | None) -> str | None:
+    """Name of a history, if it is one of ours: a UUID."""
+    try:
+        return name if name is not None and str(uuid.UUID(name)) == name else None
+    except ValueError:
+        return None
 
 
 def _get(events: DeltaTable, name: str) -> int | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -20,8 +20,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from mariner_spark import limits, schema
-from mariner_spark.errors import LakeError, MarinerSparkError, NoLakeError
+from mariner_spark import schema
+from mariner_spark.errors import LakeError, NoLakeError
 from mariner_spark.local_path import local_path, refuse_within_store
 from mariner_spark.values import DEFAULT_PATH
 
@@ -45,6 +45,9 @@ SCHEMES: Final = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss"))
 VALUE_PATH: Final = "mariner.valuePath"
 """Table property: the path in JSON payloads of the column ``value``."""
 
+STATISTICS: Final = ("timestamp", "server", "session", "type_path")
+"""Columns whose bounds are in the log. Long payloads have no place there."""
+
 _OLD_FORMAT: Final = "_manifest.json"
 _REFUSED: Final = re.compile(r"[][\\^|\x00-\x1f]|%[0-9A-Fa-f]{2}")
 """In a path, deltalake 1.6 fails on these."""
@@ -52,20 +55,14 @@ _REFUSED: Final = re.compile(r"[][\\^|\x00-\x1f]|%[0-9A-Fa-f]{2}")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|↳|\n\s*0: .*", re.DOTALL)
 """In texts of deltalake: colours, and frames of its stack."""
 
-STATISTICS: Final = ("timestamp", "server", "session", "type_path")
-"""Columns whose bounds are in the log. Long payloads have no place there."""
-
 
 def arrow_schema(table: str) -> pa.Schema:
     """Columns of a table, without its partition column ``date``; all may be null for Delta."""
-    columns = schema.arrow_schema(SCHEMA)
-    if table == VALUES:
-        columns = pa.schema([columns.field(i) for i in ("type_path", "timestamp", "value")])
-    nullable = [i.with_nullable(True) for i in columns]
-    names = [i.name for i in nullable]
-    if "type" in names:
-        nullable[names.index("type")] = pa.field("type", pa.list_(pa.string()))
-    return pa.schema(nullable)
+    names = ("type_path", "timestamp", "value") if table == VALUES else SCHEMA.names
+    columns = [schema.arrow_schema(SCHEMA).field(i).with_nullable(True) for i in names]
+    return pa.schema(
+        [pa.field("type", pa.list_(pa.string())) if i.name == "type" else i for i in columns]
+    )
 
 
 def partitions(table: str) -> list[str]:
@@ -97,10 +94,8 @@ class Lake:
         scheme, separator, _ = root.partition("://")
         self.is_local = not separator or scheme == "file"
         if not self.is_local and scheme not in SCHEMES:
-            raise LakeError(
-                f"{root}: a lake is on a local path or in an object store, as"
-                f" {', '.join(sorted(SCHEMES))}"
-            )
+            known = ", ".join(sorted(SCHEMES))
+            raise LakeError(f"{root}: a lake is on a local path or in an object store, as {known}")
         self.root = str(local_path(root)) if self.is_local else root.rstrip("/")
         if found := _REFUSED.search(self.root):
             raise LakeError(f"{self.root}: the path of a lake cannot have {found[0]!r}")
@@ -112,6 +107,12 @@ class Lake:
         """Where a table is."""
         return f"{self.root}/{table}"
 
+    def files(self, table: str) -> fs.FileSystem:
+        """The files of a table, for pyarrow; paths are below it."""
+        if self.is_local:
+            return fs.SubTreeFileSystem(self.uri(table), fs.LocalFileSystem())
+        return fs.PyFileSystem(DeltaStorageHandler(self.uri(table)))
+
     def find(self, table: str = EVENTS) -> DeltaTable | None:
         """A table at its latest version; None: there is none.
 
@@ -122,8 +123,14 @@ class Lake:
             try:
                 found = DeltaTable(self.uri(table))
             except TableNotFoundError:
-                self._refuse_old_format()
-                return None
+                [old] = self.files("").get_file_info([_OLD_FORMAT])
+                if old.type != fs.FileType.File:
+                    return None
+                raise LakeError(
+                    f"{self}: a lake of Parquet files with a manifest ({_OLD_FORMAT}), which is no"
+                    " longer read: delete the folder or choose another one, and ingest the events"
+                    " again"
+                ) from None
         protocol = found.protocol()
         if protocol.min_reader_version > 1:  # rows of its files may be deleted, columns renamed
             features = ", ".join(protocol.reader_features or ["columnMapping"])
@@ -144,9 +151,35 @@ class Lake:
         found = self.find(table)
         if found is None:
             raise NoLakeError(f"{self}: no lake: it has no Delta table {table}")
-        if version is not None:
-            with self.errors():
+        with self.errors():
+            if version is not None:
                 found.load_as_version(version)
+            if isinstance(version, datetime):  # before the first version, deltalake loads that
+                [log] = self.files(table).get_file_info([log_path(found.version())])
+                if log.mtime is not None and version < log.mtime:
+                    there = f"its first version is of {log.mtime.isoformat()}"
+                    raise LakeError(f"{self}: table {table}: {there}, not {version.isoformat()}")
+        return found
+
+    def check(self, value_path: str | None) -> DeltaTable | None:
+        """Check that events can be added.
+
+        Args:
+            value_path: path of the column ``value``; None: that of the lake.
+
+        Returns:
+            The table of events; None: there is none.
+
+        Raises:
+            LakeError: it cannot be read, or its values are from another path.
+            MarinerSparkError: it would be in a store.
+        """
+        found = self.find()
+        if found is None:
+            if self.is_local:
+                refuse_within_store(Path(self.uri(EVENTS)))
+        elif value_path not in {None, known := value_path_of(found)}:
+            raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
         return found
 
     def create(self, table: str, value_path: str | None = None) -> DeltaTable:
@@ -157,7 +190,7 @@ class Lake:
             value_path: path of the column ``value``; None: that of the lake, or the default.
 
         Raises:
-            LakeError: as :meth:`check`, or it cannot be created.
+            MarinerSparkError: as :meth:`check`, or it cannot be created.
         """
         found = self.check(value_path) if table == EVENTS else self.find(table)
         if found is not None:
@@ -177,81 +210,45 @@ class Lake:
                 raise_if_key_not_exists=False,
             )
         self._sync_log(table, 0)
-        if table == EVENTS:
-            self.check(value_path)
-        return self.open(table)
+        return self.create(table, value_path)
 
     def commit(
         self,
         table: DeltaTable,
         name: str,
-        files: Sequence[AddAction],
-        transactions: Sequence[Transaction],
+        actions: Sequence[AddAction | RemoveAction],
+        transactions: Sequence[Transaction] = (),
         *,
         replaces_all: bool = False,
+        is_first: bool = False,
     ) -> bool:
-        """Commit files together with application transactions; durably.
+        """Commit changes of files together with application transactions; durably.
 
         Args:
-            table: the table, at the version that the transactions were read from.
+            table: the table, at the version that the changes were made for.
             name: its name.
-            files: to add.
+            actions: files to add and to remove.
             transactions: their new versions.
             replaces_all: whether the table has no other files then.
+            is_first: whether any other commit meanwhile is a conflict, as it is if it replaces all.
 
         Returns:
-            Whether it was done; false: another commit changed one of the transactions or, if it
-            replaces all, anything.
+            Whether it was done; false: another commit changed one of the transactions, or is a
+            conflict.
 
         Raises:
             LakeError: the table cannot be written.
         """
-        # as for replace: it must not miss files that another commit added
-        tries = 0 if replaces_all else None
+        tries = 0 if is_first or replaces_all else None
         properties = CommitProperties(app_transactions=[*transactions], max_commit_retries=tries)
-        mode: Literal["append", "overwrite"] = "overwrite" if replaces_all else "append"
-        return self._commit(table, name, [*files], mode, properties)
-
-    def replace(self, name: str, old: Sequence[RemoveAction], new: Sequence[AddAction]) -> bool:
-        """Replace files of a table by others with the same rows; durably.
-
-        Args:
-            name: the table.
-            old: files to remove.
-            new: files that replace them.
-
-        Returns:
-            Whether it was done; false: another commit removed some of them.
-
-        Raises:
-            LakeError: the table cannot be written.
-        """
-        # deltalake does not see that another commit removes the same file: so no other commit may
-        # come between the look and the commit
-        properties = CommitProperties(max_commit_retries=0)
-        for _ in range(limits.COMMIT_TRIES):
-            table = self.open(name)
-            with self.errors():
-                paths = paths_of(table)
-            if not set(paths).issuperset(i.path for i in old):
-                return False
-            if self._commit(table, name, [*old, *new], "append", properties):
-                return True
-        return False
-
-    def _commit(
-        self,
-        table: DeltaTable,
-        name: str,
-        actions: list[AddAction | RemoveAction],
-        mode: Literal["append", "overwrite"],
-        properties: CommitProperties,
-    ) -> bool:
-        columns = Schema.from_arrow(delta_schema(name))
         with self.errors():
             try:
                 table.create_write_transaction(
-                    actions, mode, columns, partitions(name), commit_properties=properties
+                    [*actions],
+                    "overwrite" if replaces_all else "append",
+                    Schema.from_arrow(delta_schema(name)),
+                    partitions(name),
+                    commit_properties=properties,
                 )
             except CommitFailedError:
                 return False
@@ -285,43 +282,6 @@ class Lake:
             self._sync_log(name, table.version() + 1)
         return deleted
 
-    def _sync_log(self, name: str, version: int) -> None:
-        """Make commits durable, with the folders that they need."""
-        if not self.is_local:
-            return
-        log = Path(self.uri(name), "_delta_log")
-        with self.errors():
-            for file in log.iterdir():
-                # checkpoints, too, and _last_checkpoint, which is behind all numbers
-                if file.name >= f"{version:020}":
-                    with contextlib.suppress(FileNotFoundError):
-                        _sync(file)
-            for folder in (log, log.parent, log.parent.parent):
-                _sync(folder)
-
-    def check(self, value_path: str | None) -> DeltaTable | None:
-        """Check that events can be added.
-
-        Args:
-            value_path: path of the column ``value``; None: that of the lake.
-
-        Returns:
-            The table of events; None: there is none.
-
-        Raises:
-            LakeError: as :meth:`create`.
-        """
-        found = self.find()
-        if found is None:
-            if self.is_local:
-                try:
-                    refuse_within_store(Path(self.root, EVENTS))
-                except MarinerSparkError as e:
-                    raise LakeError(str(e)) from e
-        elif value_path is not None and value_path != (known := value_path_of(found)):
-            raise LakeError(f"{self}: its values are those of {known}, not of {value_path}")
-        return found
-
     @contextlib.contextmanager
     def new_file(self, table: str, path: str) -> Iterator[pa.NativeFile]:
         """Write a file of a table, durably.
@@ -333,21 +293,23 @@ class Lake:
         Raises:
             LakeError: it cannot be written.
         """
+        target = Path(self.uri(table), path)
         with self.errors():
-            if not self.is_local:
-                with self.file_system(table).open_output_stream(path) as file:
-                    yield file
-                return
-            target = Path(self.uri(table), path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with pa.OSFile(str(target), "wb") as file:
+            if self.is_local:
+                target.parent.mkdir(parents=True, exist_ok=True)
+            with self.files(table).open_output_stream(path) as file:
                 yield file
-            _sync(target)
-            _sync(target.parent)  # its own entry is synced with the commit
+            if self.is_local:
+                _sync(target, target.parent)  # whose own entry is synced with the commit
 
-    def file_system(self, table: str) -> fs.FileSystem:
-        """The files of a table, for pyarrow."""
-        return fs.PyFileSystem(DeltaStorageHandler(self.uri(table)))
+    def _sync_log(self, name: str, version: int) -> None:
+        """Make commits durable, with the folders that they need."""
+        if self.is_local:
+            log = Path(self.uri(name), "_delta_log")
+            with self.errors():
+                # checkpoints, too, and _last_checkpoint, which is behind all numbers
+                new = (i for i in log.iterdir() if i.name >= f"{version:020}")
+                _sync(*new, log, log.parent, log.parent.parent)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -360,18 +322,6 @@ class Lake:
             reason = getattr(e, "strerror", None) or _NOISE.sub("", str(e))
             raise LakeError(f"{self}: {' '.join(reason.split())}") from e
 
-    def _refuse_old_format(self) -> None:
-        if self.is_local:
-            is_old = Path(self.root, _OLD_FORMAT).exists()
-        else:
-            [found] = DeltaStorageHandler(self.root).get_file_info([_OLD_FORMAT])
-            is_old = found.type == fs.FileType.File
-        if is_old:
-            raise LakeError(
-                f"{self}: a lake of Parquet files with a manifest ({_OLD_FORMAT}), which is no"
-                " longer read: delete the folder or choose another one, and ingest the events again"
-            )
-
 
 def paths_of(table: DeltaTable) -> list[str]:
     """The files of a table, below it."""
@@ -379,19 +329,21 @@ def paths_of(table: DeltaTable) -> list[str]:
     return paths
 
 
+def log_path(version: int) -> str:
+    """A commit in the log of a table, below it."""
+    return f"_delta_log/{version:020}.json"
+
+
 def value_path_of(events: DeltaTable) -> str:
     """Path in JSON payloads of the column ``value``."""
     return str(events.metadata().configuration.get(VALUE_PATH, DEFAULT_PATH))
 
 
-def log_name(version: int) -> str:
-    """Name of a commit in the log of a table."""
-    return f"{version:020}.json"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _sync(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # of the log, deltalake deletes what is old
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -4,7 +4,7 @@ A report takes a data frame with the columns of ``schema.SCHEMA``, or of :func:`
 ordered by :data:`ORDER`: by timestamp, then by id. All moments are UTC, in microseconds.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -140,8 +140,3 @@ def bucket_us(width: timedelta) -> Column:
 def to_us(delta: timedelta) -> int:
     """Microseconds of a duration."""
     return delta // timedelta(microseconds=1)
-
-
-def to_datetime(us: int) -> datetime:
-    """An aware datetime from microseconds."""
-    return times.EPOCH + timedelta(microseconds=us)

@@ -21,7 +21,7 @@ from mariner_spark.local_path import refuse_within_store
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, ReportSettings
-from mariner_spark.reports.events import Span, prepare, to_datetime
+from mariner_spark.reports.events import Span, prepare
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.reading import EventSource, ReportFilter
 
@@ -215,7 +215,7 @@ def _without_formulas(table: pa.Table) -> pa.Table:
 
 
 def _about(job: ReportJob, overview: Overview) -> list[Fact]:
-    first, last = (formats.moment(to_datetime(us)) for us in overview.span)
+    first, last = (formats.moment(times.to_datetime(us)) for us in overview.span)
     types = job.selection.types
     shown = "all" if types is None else ", ".join("/".join(i) for i in types)
     asked = (
@@ -232,7 +232,7 @@ def _about(job: ReportJob, overview: Overview) -> list[Fact]:
 def _facts(overview: Overview) -> list[Fact]:
     if not overview.events:
         return []
-    first, last = map(to_datetime, overview.span)
+    first, last = map(times.to_datetime, overview.span)
     seconds = (last - first).total_seconds()
     rate = f"{overview.events / seconds:,.3g} /s" if seconds else formats.NOTHING
     facts = [

@@ -10,8 +10,8 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.model import EventType
 from mariner_spark import reader, times, values
 from mariner_spark.errors import OptionError
-from mariner_spark.lake.read import read_events as read_lake
 from mariner_spark.lake.tables import Lake, value_path_of
+from mariner_spark.lake_reader import read_events as read_lake
 from mariner_spark.reader import to_options
 from mariner_spark.reports.events import span_of
 from mariner_spark.schema import SCHEMA

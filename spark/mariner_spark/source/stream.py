@@ -14,7 +14,7 @@ causes some itself; until then they wait for other events.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -176,6 +176,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connections; Spark calls it at the end of the query."""
         self._gateways.close()
 
+    @property
+    def servers(self) -> Set[int]:
+        """Servers that are read, as far as they are known."""
+        return self._servers
+
+    @property
+    def histories(self) -> dict[int, History]:
+        """Histories of the servers, as the gateways told them last."""
+        return {server: found.history for server, found in self._histories.items()}
+
+    def session_times(self, server: int, session: int) -> list[tuple[str, Timestamp]]:
+        """Names of the gateways that have a session, with its timestamp there.
+
+        Raises:
+            OptionError: a gateway refuses this client.
+        """
+
+        def find(gateway: GatewayClient) -> tuple[str, Timestamp] | None:
+            moment = session_time(gateway, server, session)
+            return None if moment is None else (repr(gateway), moment)
+
+        return list(self._gateways.query_each(find))
+
     def _require_latest(self) -> dict[int, EventId]:
         """Last events of all servers; needs at least one gateway."""
         if self._options.selection.servers is None:
@@ -246,15 +269,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(last_events) <= self._compared.get(server, 1):
             return
         session = min(last_events).session
-
-        def find(gateway: GatewayClient) -> tuple[GatewayClient, Timestamp] | None:
-            moment = session_time(gateway, server, session)
-            return None if moment is None else (gateway, moment)
-
-        found = list(self._gateways.query_each(find))
+        found = self.session_times(server, session)
         for gateway, moment in found[1:]:
             if moment != found[0][1]:
-                names = " and ".join(sorted((repr(found[0][0]), repr(gateway))))
+                names = " and ".join(sorted((found[0][0], gateway)))
                 raise OptionError(
                     "host",
                     f"{names} have different events of server {server} (session {session}): they"

@@ -1,21 +1,21 @@
-"""Streams with given events, without a gateway, and lakes made of them without Spark."""
+"""Lakes of given events, without a gateway or Spark."""
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from hypothesis import given, settings
-from pyspark.sql import DataFrame, SparkSession
 
 from eventer_bridge.model import Event
 from mariner_spark import schema
+from mariner_spark.lake import positions
+from mariner_spark.lake.positions import Position
 from mariner_spark.lake.tables import EVENTS, INPUT, Lake
 from mariner_spark.lake.writer import Written, write_new
-from mariner_spark.lake.writer import append as commit
+from mariner_spark.lake.writer import append as append_files
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
 from tests.spark.support import COLUMNS, Row, in_order, many_events
@@ -35,49 +35,42 @@ def draw_events() -> list[Event]:
     return drawn
 
 
-def table(given_events: Sequence[Event]) -> pa.Table:
-    """Events as the stream gives them."""
-    arrow_schema = schema.arrow_schema(schema.SCHEMA)
-    batches = [make_batch(EventRows(given_events), arrow_schema)] if given_events else []
-    return pa.Table.from_batches(batches, arrow_schema)
-
-
-class Feed:
-    """A stream whose batches are given one by one, in files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._count = 0
-        folder.mkdir(exist_ok=True)
-
-    def give(self, batch: Sequence[Event]) -> None:
-        """Make the next batch."""
-        self._count += 1
-        path = self._folder / f"{self._count:05}.parquet"
-        pq.write_table(table(batch), path)
-        os.utime(path, (1e9 + self._count, 1e9 + self._count))  # Spark goes by it
-
-    def stream(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.schema(schema.SCHEMA).option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(self._folder))
-
-
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until something is so; the time limit of the test bounds it."""
     while not condition():
         time.sleep(0.02)
 
 
-def write(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> Written:
-    """Write events as a task does; creates the lake."""
+class Batch(NamedTuple):
+    """Events in files, and the positions that they were written from."""
+
+    base: dict[int, Position]
+    parts: Sequence[Written]
+
+
+def write(root: Path | str, *parts: Sequence[Event], value_path: str | None = None) -> Batch:
+    """Write events, a task for each part; creates the lake."""
     lake = Lake(str(root))
-    lake.create(EVENTS, value_path)
-    return write_new(lake, table(part).select(INPUT.names).to_batches(max_chunksize=7))
+    base = positions.find_all(lake.create(EVENTS, value_path))
+    return Batch(base, [write_new(lake, base, _batches(part)) for part in parts])
+
+
+def _batches(part: Sequence[Event]) -> list[pa.RecordBatch]:
+    """Events as a source gives them."""
+    arrow_schema = schema.arrow_schema(INPUT)
+    batches = [make_batch(EventRows(part), arrow_schema)] if part else []
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches, arrow_schema).to_batches(7)
+    return found
+
+
+def commit(root: Path | str, batch: Batch, histories: Mapping[int, str] | None = None) -> None:
+    """Commit what was written."""
+    append_files(Lake(str(root)), batch.base, batch.parts, histories or {})
 
 
 def append(root: Path | str, part: Sequence[Event], value_path: str | None = None) -> None:
-    """Add events to a lake as a stream does."""
-    commit(Lake(str(root)), [write(root, part, value_path)])
+    """Add events to a lake."""
+    commit(root, write(root, part, value_path=value_path))
 
 
 def opened(root: Path | str, name: str = EVENTS) -> DeltaTable:

@@ -13,13 +13,12 @@ from deltalake.transaction import AddAction
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import derived, writer
+from mariner_spark.lake import derived
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.files import write
 from mariner_spark.lake.info import info
-from mariner_spark.lake.tables import Lake
 from tests.spark.lake.beside import SIZE, work_beside
-from tests.spark.lake.support import append, draw_events, named, opened, stored
+from tests.spark.lake.support import append, commit, draw_events, named, opened, stored
 from tests.spark.lake.support import write as write_files
 from tests.spark.support import COLUMNS, plain_events, rows_of
 
@@ -123,7 +122,7 @@ def test_the_vacuum_leaves_what_may_be_used(tmp_path: Path) -> None:
     assert (done.replaced, done.written, done.deleted) == (4, 2, 1)
     assert not orphan.exists()
     assert reader.count_rows() == 200
-    writer.append(Lake(str(tmp_path)), [pending])
+    commit(tmp_path, pending)
     assert stored(tmp_path) == rows_of(plain_events(300))
 
 
@@ -133,7 +132,7 @@ def test_a_batch_that_a_vacuum_overtook_is_refused(tmp_path: Path) -> None:
     age(tmp_path, 3)
     assert compact(str(tmp_path)).deleted == 1
     with pytest.raises(LakeError, match="is gone or changed since it was written"):
-        writer.append(Lake(str(tmp_path)), [pending])
+        commit(tmp_path, pending)
     assert stored(tmp_path) == rows_of(plain_events(100))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mariner_spark.errors import LakeError
 from mariner_spark.lake import derived, files
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.info import info
-from mariner_spark.lake.tables import LATEST, VALUES, Lake, log_name
+from mariner_spark.lake.tables import LATEST, VALUES, Lake
 from tests.spark.lake.support import append, opened
 from tests.spark.support import many_events, not_simplest, plain_events, rows_of
 
@@ -63,7 +64,7 @@ def test_each_commit_is_included_once(steps: list[str], odd: list[Event]) -> Non
             elif step == "compact":
                 compact(directory)
             elif step == "rebuild":
-                derived.rebuild(directory)
+                derived.update(directory, is_new=True)
             elif step == "killed":  # between the files and the commit
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(Lake, "commit", lambda *_, **__: False)
@@ -74,7 +75,7 @@ def test_each_commit_is_included_once(steps: list[str], odd: list[Event]) -> Non
         check(root, drawn[:n])
 
 
-@pytest.mark.parametrize("work", [derived.update, derived.rebuild])
+@pytest.mark.parametrize("work", [derived.update, partial(derived.update, is_new=True)])
 def test_of_two_updates_at_once_one_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[str], None]
 ) -> None:
@@ -96,7 +97,7 @@ def test_of_two_updates_at_once_one_counts(
     assert has_updated
 
 
-@pytest.mark.parametrize("work", [derived.update, derived.rebuild])
+@pytest.mark.parametrize("work", [derived.update, partial(derived.update, is_new=True)])
 def test_beside_a_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[str], None]
 ) -> None:
@@ -137,7 +138,7 @@ def remove_from_log(root: Path) -> None:
     """As time does."""
     append(root, plain_events(205))
     opened(root).create_checkpoint()
-    (root / "events" / "_delta_log" / log_name(2)).unlink()
+    (root / "events" / "_delta_log" / f"{2:020}.json").unlink()
 
 
 def merge_and_vacuum(root: Path) -> None:

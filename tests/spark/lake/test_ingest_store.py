@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from eventer_bridge.model import Timestamp
 from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake import ingest_store as module
 from mariner_spark.lake.info import info
-from mariner_spark.lake.ingest_store import ingest_store
+from mariner_spark.lake.ingest import ingest_store
 from tests.spark.lake.support import draw_events, named, opened, stored
 from tests.spark.lake.test_ingest import registering
 from tests.spark.support import fill, plain_events, rows_of
@@ -31,7 +30,7 @@ def test_every_event_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FEW_ROWS", 100)
+    monkeypatch.setattr(limits, "PART_ROWS", 200)
     fill(tmp_path / "store", plain_events(300))
     steps = []
     ingest_store(str(tmp_path / "lake"), tmp_path / "store", on_progress=lambda *i: steps.append(i))
@@ -46,9 +45,8 @@ def test_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_process_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FEW_ROWS", 100)
+    monkeypatch.setattr(limits, "PART_ROWS", 200)
     fill(tmp_path / "store", plain_events(300))
-    monkeypatch.setattr(limits, "FILE_ROWS", 50)
 
     def kill(done: int, _total: int) -> None:
         # this process has done the last part, while the others still start

@@ -22,7 +22,7 @@ from mariner_spark.errors import LakeError
 from mariner_spark.lake import derived
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.info import info
-from mariner_spark.lake.ingest_store import ingest_store
+from mariner_spark.lake.ingest import ingest_store
 from mariner_spark.lake.tables import Lake
 from tests.spark.lake.support import append, opened, stored, write
 from tests.spark.lake.test_ingest import registering, values
@@ -52,7 +52,7 @@ def test_writers_at_once_compaction_and_reports(
     expected = rows_of(everything)
     assert stored(root) == expected
 
-    orphan = write(root, plain_events(210)).files[0].path
+    orphan = write(root, plain_events(210)).parts[0].files[0].path
     done = compact(root)
     assert (done.replaced, done.written, done.deleted) == (14, 2, 0)
     found = info(root)
@@ -68,7 +68,7 @@ def test_writers_at_once_compaction_and_reports(
     assert rows_by_spark(mariner_spark.read(spark, lake=root, servers=7)) == rows_of(
         plain_events(200)
     )
-    derived.rebuild(root)
+    derived.update(root, is_new=True)
     assert DeltaTable(f"{root}/values").count() == 260
 
     result = CliRunner().invoke(main, ["report", "top", "--lake", root, "--out", str(tmp_path)])

@@ -17,8 +17,8 @@ from mariner_spark import type_path
 from mariner_spark.errors import LakeError, OptionError
 from mariner_spark.lake import derived
 from mariner_spark.lake.compact import compact
-from mariner_spark.lake.read import read
-from mariner_spark.lake.tables import EVENTS, VALUES, Lake, log_name
+from mariner_spark.lake.tables import EVENTS, VALUES, Lake
+from mariner_spark.lake_reader import read
 from tests.spark.lake.support import append, draw_events, opened
 from tests.spark.support import COLUMNS, in_order, plain_events, rows_of
 from tests.spark.support import read as rows_by_spark
@@ -128,7 +128,7 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
     found = [mariner_spark.read(spark, lake=lake, version=i).count() for i in versions]
     assert [found[0], *sorted(set(found[1:]))] == [0, 200, 400, 600, 800, 1_000]
     assert found == sorted(counts + [600] * (len(found) - len(counts)))
-    commit = lake / EVENTS / "_delta_log" / log_name(2)  # its time is that of the version
+    commit = lake / EVENTS / "_delta_log" / f"{2:020}.json"  # its time is that of the version
     second = mariner_spark.read(spark, lake=lake, as_of=commit.stat().st_mtime)
     assert second.count() == 400
     with pytest.raises(LakeError, match="negative"):
@@ -142,6 +142,10 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
         ({"version": "1"}, "version: expected a number, not str"),
         ({"as_of": b""}, "as_of: expected a datetime, a date, a string or seconds, not bytes"),
         ({"as_of": "x"}, "as_of: 'x'"),
+        (
+            {"as_of": "1999-12-31"},
+            r"its first version is of 20.*, not 1999-12-31T23:59:59.9",
+        ),
         ({"token": "secret"}, "token: is not for a lake"),
         ({"partitions": 2}, "partitions: is not for a lake"),
         ({"columns": ["x"]}, "columns: no column 'x', expected some of .*value"),

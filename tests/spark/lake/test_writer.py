@@ -1,4 +1,4 @@
-"""A stream into a lake: every event once and equal, whatever happens on the way."""
+"""Events into a lake: every one once, whatever happens on the way."""
 
 import contextlib
 import os
@@ -6,7 +6,6 @@ import resource
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import permutations
 from pathlib import Path
 from uuid import UUID
 
@@ -14,87 +13,34 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
-from eventer_bridge.backends import history
-from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
-from mariner_spark import limits, type_path
+from eventer_bridge.backends.history import History, HistorySpan
+from mariner_spark import limits
 from mariner_spark.errors import LakeError, OptionError
-from mariner_spark.lake import ingest, positions, writer
+from mariner_spark.lake import ingest, positions
 from mariner_spark.lake.compact import compact
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.read import read_events
-from mariner_spark.lake.tables import EVENTS, Lake, log_name
-from mariner_spark.lake.writer import LakeWriter, Written
+from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.processes import processes
 from tests.spark.lake.support import (
-    Feed,
     append,
-    draw_events,
+    commit,
     named,
     opened,
     parquet_files,
     stored,
     write,
 )
-from tests.spark.support import in_order, plain_events, rows_of
+from tests.spark.support import plain_events, rows_of
 
 SESSION = 10  # events of one in plain_events
-
-
-def run(spark: SparkSession, feed: Feed, root: Path, checkpoint: Path) -> None:
-    query = ingest.start(feed.stream(spark), str(root), checkpoint)
-    assert query.awaitTermination(60)
-
-
-def commit(root: Path, *written: Written | None) -> None:
-    LakeWriter(str(root)).commit(list(written), 0)
 
 
 def position(root: Path, server: int) -> Position | None:
     return positions.find(opened(root), server)
 
 
-def test_every_event_once_and_equal(spark: SparkSession, tmp_path: Path) -> None:
-    """Also of a batch that Spark offers again, and to a query that knows nothing."""
-    drawn = draw_events()
-    feed, root, checkpoint = Feed(tmp_path / "feed"), tmp_path / "lake", tmp_path / "checkpoint"
-    third = len(drawn) // 3
-    feed.give(drawn[:third])
-    feed.give(drawn[third : 2 * third])
-    run(spark, feed, root, checkpoint)
-    # as after a kill between the commit and Spark's own note
-    for note in (checkpoint / "commits").glob("*1*"):
-        note.unlink()
-    feed.give(drawn[2 * third :])
-    run(spark, feed, root, checkpoint)
-    expected = rows_of(drawn)
-    assert stored(root) == expected
-    run(spark, feed, root, tmp_path / "other")
-    assert stored(root) == expected
-    assert parquet_files(root) >= named(root)
-    rows = read_events(spark, str(root)).drop("value").toArrow().to_pylist()
-    for row in rows:
-        assert type_path.decode(row.pop("type_path")) == tuple(row["type"])
-    assert in_order(rows) == expected
-
-
-def test_wrong_columns_are_told(spark: SparkSession, tmp_path: Path) -> None:
-    Feed(tmp_path / "feed").give(plain_events(10))
-    spark.dataSource.register(writer.LakeSink)
-    stream = (
-        Feed(tmp_path / "feed")
-        .stream(spark)
-        .drop("payload_kind")
-        .writeStream.format("mariner_lake")
-    )
-    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = stream.start(str(tmp_path / "lake"))
-    with pytest.raises(PySparkException, match=r"columns: expected server bigint, .*binary; got"):
-        query.awaitTermination(60)
-
-
-def test_values_are_of_one_path(spark: SparkSession, tmp_path: Path) -> None:
+def test_values_are_of_one_path(tmp_path: Path) -> None:
     append(tmp_path, plain_events(10))
     found = opened(tmp_path).to_pyarrow_table().column("value").to_pylist()
     assert sorted(found) == list(map(float, range(10)))
@@ -104,13 +50,13 @@ def test_values_are_of_one_path(spark: SparkSession, tmp_path: Path) -> None:
         ingest.check(str(tmp_path), "other")
 
 
-# --- the same without Spark: a driver and its tasks, with every accident -------------------
+# --- a driver and its tasks, with every accident --------------------------------------------
 
 
 @st.composite
 def _runs(draw: st.DrawFn) -> list[tuple[int, str]]:
     """Steps of a driver: how many events a batch has, and how it ends."""
-    ends = st.sampled_from(["commit", "offered again", "killed", "aborted", "new query"])
+    ends = st.sampled_from(["commit", "offered again", "killed", "new query"])
     return draw(st.lists(st.tuples(st.integers(0, 30), ends), max_size=12))
 
 
@@ -125,36 +71,32 @@ def test_whatever_happens_every_event_is_once(runs: list[tuple[int, str]], n_tas
         for size, end in runs:
             # a new query knows nothing: its first batch begins at the beginning
             batch = given_events[(0 if is_new else done) : done + size]
-            written = [write(root, batch[i::n_tasks]) for i in range(n_tasks)]
+            parts = [batch[i::n_tasks] for i in range(n_tasks)]
+            written = write(root, *parts)
             if end == "killed":
                 continue
-            if end == "aborted":
-                LakeWriter(str(root)).abort([*written, None], 0)
-                continue
-            commit(root, *written)
+            commit(root, written)
             done += size
             if end == "offered again":
-                again = [write(root, batch[i::n_tasks]) for i in range(n_tasks)]
-                commit(root, *again)
-                commit(root, *written)
+                commit(root, write(root, *parts))
+                commit(root, written)
             is_new = end == "new query"
         assert (stored(root) if done else []) == rows_of(given_events[:done])
 
 
-def test_of_two_streams_at_once_the_second_fails_and_can_start_again(tmp_path: Path) -> None:
+def test_of_two_ingestions_at_once_the_second_fails_and_can_start_again(tmp_path: Path) -> None:
     written = [write(tmp_path, plain_events(n)) for n in (100, 110)]
     commit(tmp_path, written[0])
     message = "another ingestion added events of server 7 meanwhile: one at a time; start this"
     with pytest.raises(LakeError, match=message):
         commit(tmp_path, written[1])
-    LakeWriter(str(tmp_path)).abort([written[1]], 0)  # as Spark does then
     assert stored(tmp_path) == rows_of(plain_events(100))
     commit(tmp_path, write(tmp_path, plain_events(120)))
     assert stored(tmp_path) == rows_of(plain_events(120))
     assert parquet_files(tmp_path) > named(tmp_path)
 
 
-def test_streams_that_commit_at_the_same_moment(
+def test_ingestions_that_commit_at_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have seen the same positions; Delta lets one pass."""
@@ -177,7 +119,7 @@ def test_streams_that_commit_at_the_same_moment(
 
 
 @pytest.mark.parametrize("n_writers", [6])
-def test_streams_of_different_servers_do_not_disturb_each_other(
+def test_ingestions_of_different_servers_do_not_disturb_each_other(
     tmp_path: Path, n_writers: int
 ) -> None:
     parts = [plain_events(50, server=i) for i in range(n_writers)]
@@ -189,11 +131,9 @@ def test_streams_of_different_servers_do_not_disturb_each_other(
 
 
 def test_a_commit_whose_answer_was_lost(tmp_path: Path) -> None:
-    """Spark tries again, or aborts."""
     written = write(tmp_path, plain_events(50))
     for _ in range(2):
         commit(tmp_path, written)
-    LakeWriter(str(tmp_path)).abort([written, None], 0)
     assert stored(tmp_path) == rows_of(plain_events(50))
 
 
@@ -232,7 +172,7 @@ def test_a_disk_that_is_full(tmp_path: Path, limit: int) -> None:
 
 def test_a_log_that_is_damaged(tmp_path: Path) -> None:
     append(tmp_path, plain_events(50))
-    log = tmp_path / "events" / "_delta_log" / log_name(1)
+    log = tmp_path / "events" / "_delta_log" / f"{1:020}.json"
     whole = log.read_bytes()
     for content in (whole[:100], b"{", b"\xff", b"[]", bytes(100)):
         log.write_bytes(content)
@@ -246,7 +186,7 @@ def test_a_log_that_is_damaged(tmp_path: Path) -> None:
 
 def test_a_batch_whose_files_a_vacuum_deleted(tmp_path: Path) -> None:
     written = write(tmp_path, plain_events(50))
-    (tmp_path / EVENTS / written.files[0].path).unlink()
+    (tmp_path / EVENTS / written.parts[0].files[0].path).unlink()
     with pytest.raises(LakeError, match="is gone or changed since it was written"):
         commit(tmp_path, written)
     assert stored(tmp_path) == []
@@ -276,54 +216,29 @@ def test_positions_are_kept(server: int, name: UUID, number: int) -> None:
 HISTORIES = [f"{i:08}-0000-4000-8000-000000000000" for i in range(3)]
 
 
-def told(session: int, history_id: str, *before: history.HistorySpan) -> Event:
-    """What server 1 tells of its history."""
-    payload = JsonPayload.of({"id": history_id, "before": before})
-    event_id = EventId(1, session, 2)
-    return Event(event_id, history.type_of(1), Timestamp(session, 0), None, payload)
-
-
-def some(session: int) -> Event:
-    return Event(EventId(1, session, 1), ("a",), Timestamp(session, 0), None, None)
-
-
-def history_of(root: Path) -> str | None:
-    found = position(root, 1)
-    assert found is not None
-    return found.history
-
-
-def test_a_stream_of_another_history_is_refused(tmp_path: Path) -> None:
-    """However the stream was begun."""
-    a, b, c = HISTORIES
-    for number, part in enumerate(
-        ([some(1)], [told(2, a, history.HistorySpan(None, 0, 1)), some(3)], [some(4)])
-    ):
-        commit(tmp_path, write(tmp_path, part))
-        assert history_of(tmp_path) == (None, a, a)[number]
-    before = opened(tmp_path).version()
-    for spans in ((), (history.HistorySpan(b, 2, 9),), (history.HistorySpan(a, 2, 3),)):
-        with pytest.raises(LakeError, match=r"server 1: .* session 4.* into a new lake"):
-            write(tmp_path, [told(100, c, *spans), some(101)])
-    assert opened(tmp_path).version() == before
-    commit(tmp_path, write(tmp_path, [told(100, c, history.HistorySpan(a, 2, 4)), some(101)]))
-    assert history_of(tmp_path) == c
-
-
-def test_the_history_of_a_task_lasts_until_another_one_is_told(tmp_path: Path) -> None:
+def test_the_last_history_of_a_server_is_kept(tmp_path: Path) -> None:
     a, b, _ = HISTORIES
-    parts = [
-        [told(2, a), some(3)],
-        [some(4)],
-        [told(9, b, history.HistorySpan(a, 2, 4))],
-        [some(12)],
-    ]
-    for number, order in enumerate(permutations(parts)):
-        root = tmp_path / str(number)
-        commit(root, *(write(root, part) for part in order))
-        assert history_of(root) == b
+    told: list[dict[int, str]] = [{}, {7: a}, {}, {7: "hand-made", 8: b}, {7: b}]
+    for n, histories, kept in zip(range(10, 60, 10), told, (None, a, a, a, b), strict=True):
+        commit(tmp_path, write(tmp_path, plain_events(n)), histories)
+        found = position(tmp_path, 7)
+        assert found is not None
+        assert found.history == kept
 
 
-def test_a_history_that_is_no_uuid_is_not_kept(tmp_path: Path) -> None:
-    commit(tmp_path, write(tmp_path, [told(2, "hand-made")]))
-    assert history_of(tmp_path) is None
+def test_another_history_is_refused_whenever_it_is_told(tmp_path: Path) -> None:
+    """As of a server that a gateway begins to replicate."""
+    a, b, c = HISTORIES
+    commit(tmp_path, write(tmp_path, plain_events(40)), {7: a})
+    before = opened(tmp_path).version()
+
+    def add(*spans: HistorySpan) -> None:
+        found = {7: History(c, 100, spans)}
+        with processes() as pool:
+            ingest._add(Lake(str(tmp_path)), iter, [], pool, histories=found)
+
+    for spans in ((), (HistorySpan(b, 2, 9),), (HistorySpan(a, 2, 3),)):
+        with pytest.raises(LakeError, match=r"server 7: .* session 4.* into a new lake"):
+            add(*spans)
+    add(HistorySpan(a, 2, 4))
+    assert opened(tmp_path).version() == before

@@ -18,8 +18,8 @@ from eventer_bridge.model import Event, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, type_path
 from mariner_spark.reports import formats
-from mariner_spark.reports.events import Span, bucket_width, to_datetime
-from mariner_spark.times import MIN_US
+from mariner_spark.reports.events import Span, bucket_width
+from mariner_spark.times import MIN_US, to_datetime
 from tests.spark.support import EPOCH, Row, row_of
 
 Rows = list[Row]

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from mariner.cli import main
-from mariner_spark.reports.events import to_datetime
 from mariner_spark.schema import SCHEMA
+from mariner_spark.times import to_datetime
 
 S: Final = 1_000_000
 MINUTE: Final = 60 * S

@@ -141,7 +141,7 @@ def _rows(
     path, arrow_schema = lake.root, schema.arrow_schema(columns)
 
     def read_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = Lake(path).file_system(table)
+        files = Lake(path).files(table)
         for batch in batches:
             for name in batch.column("path").to_pylist():
                 for part in pq.ParquetFile(name, filesystem=files).iter_batches():
