@@ -124,6 +124,25 @@ MAX_LOG_SOURCES: Final = 4_096
 """Addresses and call sites whose lines are counted, at about 0.3 kB each; the least recently used
 is dropped."""
 
+AUDIT_PERIOD_S: Final = 60.0
+"""Period in which equal lines of the audit trail are counted instead of written."""
+
+MAX_AUDITED_LINES: Final = 2_000
+"""Different lines about clients and operators in a period: all clients of a site that connect
+anew. Each is written twice at most, 1 MB a minute of a client that makes up names."""
+
+MAX_AUDITED_STRANGERS: Final = 200
+"""The same about those who were not let in: 0.1 MB a minute, from how many addresses they come."""
+
+MAX_AUDITED_OF_ADDRESS: Final = 20
+"""The same about those of one address, who cannot hide what others do."""
+
+AUDITED_REGISTRATIONS_S: Final = 60.0
+"""Period of lines about how many events a client registered."""
+
+AUDITED_ITEMS: Final = MAX_LOG_ITEMS
+"""Changes of a reload, or clients that registered, in one line; more take several."""
+
 MAX_LOG_QUEUE_LINES: Final = 1_000
 """Lines waiting to be written; further ones are dropped. About 1 MB, and 10 MB at most."""
 

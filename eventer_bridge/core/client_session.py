@@ -64,6 +64,7 @@ from eventer_bridge.net.throttle import EVENTS, QUERIES
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
+audit = logging.getLogger("audit")
 
 RequestT = TypeVar("RequestT")
 
@@ -231,6 +232,7 @@ class ClientSession(Generic[RequestT]):
         self._wire.use_rights(admitted.rights)
         self._wire.send_accepted(service.core.status, service.core.extensions)
         mlog.debug("client connected", extra=stream.log_extra)
+        audit.info("connected", extra=stream.log_extra)
         service.core.announce(self._source, name, is_connected=True)
 
     def readmit(self) -> None:
@@ -251,6 +253,7 @@ class ClientSession(Generic[RequestT]):
         except (DeclinedError, InvalidEventError) as e:
             detail = e.cause if isinstance(e, DeclinedError) else str(e)
             stream.close(CloseReason.REMOVED, detail=detail, level=logging.WARNING)
+            audit.info("removed", extra={**stream.log_extra, "reason": detail})
             return
         self.rights = rights
         account = service.accounts.of(rights)
@@ -276,10 +279,12 @@ class ClientSession(Generic[RequestT]):
         self._service.stats.declined += 1
         reason = cut(reason)
         self._wire.send_declined(reason)
+        detail = reason if cause is None else f"{reason}: {cause}"
+        audit.info("declined", extra={**self.stream.log_extra, "reason": detail})
         # the client gets time to read why, and to close first (001)
         self.stream.close(
             CloseReason.DECLINED,
-            detail=reason if cause is None else f"{reason}: {cause}",
+            detail=detail,
             level=logging.WARNING,
             linger_s=limits.DECLINED_LINGER_S,
         )

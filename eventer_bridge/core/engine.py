@@ -51,6 +51,7 @@ from eventer_bridge.modules.runner import ModuleRunner
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
+audit = logging.getLogger("audit")
 
 ENGINE_SOURCE: Final = Source(SourceType.ENGINE, 0)
 """Source of what the engine registers itself."""
@@ -283,6 +284,8 @@ class Engine(SessionCore):
         history_id = self._backend.history_id
         if known is not None and known.id == history_id:
             return []
+        if known is not None:
+            audit.info("restored", extra={"history": history_id, "before": known.id})
         last = self._backend.last_session(self._server_id)
         last_session = None if last.timestamp is None else last.session
         return [history.begin(self._server_id, history_id, known, last_session)]

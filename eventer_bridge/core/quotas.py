@@ -16,6 +16,7 @@ Runs on the event loop's thread.
 """
 
 import functools
+import logging
 import math
 from collections import Counter
 from collections.abc import Container, Iterator
@@ -29,6 +30,8 @@ from eventer_bridge import limits
 from eventer_bridge.model import QueryLatestParams, QueryParams, QueryResult
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
+
+audit = logging.getLogger("audit")
 
 Bound: TypeAlias = int | UnsetType | None
 
@@ -158,6 +161,7 @@ class Account:
     def hit(self, name: str) -> None:
         """It met a bound of its quota."""
         self.hits[name] += 1
+        audit.info("quota", extra={"client": self.name, "quota": name})
 
     def join(self, member: AccountMember) -> None:
         """A connection is the client's."""

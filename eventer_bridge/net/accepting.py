@@ -25,6 +25,7 @@ from eventer_bridge.net.sockets import has_sent, watch_peer
 from eventer_bridge.net.stats import CloseReason, ServerStats
 
 mlog = logging.getLogger(__name__)
+audit = logging.getLogger("audit")
 
 FactoryCb: TypeAlias = Callable[[Slot], asyncio.BaseProtocol]
 """Creates a connection's protocol, which must release the slot when the connection is lost and,
@@ -196,7 +197,9 @@ class Acceptor(aio.Resource):
         except RefusedError as e:
             tcp.close()
             self._stats.refused[e.reason] += 1
-            mlog.warning("connection refused", extra={"peer": peer, "reason": e.reason.value})
+            extra = {"peer": peer, "reason": e.reason.value}
+            mlog.warning("connection refused", extra=extra)
+            audit.info("refused", extra=extra)
             return
         self._async_group.spawn(self._open, tcp, slot)
 
@@ -228,7 +231,9 @@ class Acceptor(aio.Resource):
     def _log_failed(self, slot: Slot, reason: str) -> None:
         self._stats.closed[CloseReason.NO_HANDSHAKE] += 1
         what = "TLS handshake failed" if self._tls_arguments else "connection failed"
-        mlog.warning(what, extra={"peer": slot.peer, "reason": reason})
+        extra = {"peer": slot.peer, "reason": reason}
+        mlog.warning(what, extra=extra)
+        audit.info("handshake failed", extra=extra)
 
     def _handshake_problem(self, error: OSError) -> str:
         match error:

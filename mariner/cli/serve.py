@@ -89,7 +89,10 @@ def serve(*, path: Path, accept_loss: bool, is_watching: bool) -> None:
     conf = _load(path)
     block_signals()
     os.umask(0o077)  # files of the store and of logs are private
-    logs.configure(conf.log)
+    try:
+        logs.configure(conf.log, conf.audit)
+    except (ValueError, OSError) as e:
+        _fail(f"{path}: log or audit: {e}", 2)
     descriptors.raise_limit()
     memory.configure()
     # a reader thread yields to the event loop after at most this time

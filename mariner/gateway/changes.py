@@ -1,8 +1,9 @@
 """What a new configuration changes: what a running gateway takes on, and what takes a restart.
 
 A reload replaces certificates and keys, CAs, revocation lists, clients with their rights, tokens
-and quotas, payload schemas, retention and ``log``. Everything else stays as it was at the start:
-addresses, whether there is TLS, the store, modules, conditions, and which servers there are.
+and quotas, payload schemas, retention, ``audit`` and ``log``. Everything else stays as it was at
+the start: addresses, whether there is TLS, the store, modules, conditions, and which servers there
+are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ def taken_on(running: GatewayConfig, wanted: GatewayConfig) -> GatewayConfig:
         schemas=wanted.schemas,
         log=wanted.log,
         quota=wanted.quota,
+        audit=wanted.audit,
         mariner=_listener(running.mariner, wanted.mariner),
         eventer=eventer,
         event_core=core,

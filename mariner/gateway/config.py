@@ -44,6 +44,7 @@ from eventer_bridge.modules import loading as modules
 from eventer_bridge.resources import read_schema
 from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.subscription import Subscription
+from mariner.gateway.logs.audit import AuditConfig
 
 DEFAULT_HTTP_PORT: Final = 23080
 
@@ -184,7 +185,8 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     """A whole configuration; it has either ``event_core`` or ``eventer``.
 
     ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
-    besides the one that a store has. ``quota`` is for what clients' own quotas do not say.
+    besides the one that a store has. ``quota`` is for what clients' own quotas do not say;
+    ``audit`` turns the audit trail on.
     """
 
     name: str
@@ -196,6 +198,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     http: HttpConfig | None = None
     control: Path | None = None
     quota: ClientQuota = ClientQuota()
+    audit: AuditConfig | None = None
     log: dict[str, Any] | None = None
 
 
@@ -280,6 +283,9 @@ def check(config: GatewayConfig) -> None:
     for remote in remotes(config).values():
         if remote.tls is not None:
             tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
+    trail = None if config.audit is None else config.audit.file
+    if trail is not None and (trail.is_dir() or not trail.parent.is_dir()):
+        raise ConfigurationError(f"audit.file: {trail}: expected a file in an existing directory")
     for key, token in client_tokens(config).items():
         tokens.read(token, key)
     for key, remote in remotes(config).items():

@@ -53,6 +53,7 @@ from mariner.gateway.metrics import (
     RemotesCollector,
     RemoteServer,
 )
+from mariner.gateway.registrations_audit import RegistrationsAudit
 from mariner.gateway.wire_metrics import Wire, WiresCollector
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Gateway(aio.Resource):
         self._accept_loss = accept_loss
         self._async_group = aio.Group()
         self._parts: list[tuple[str, aio.Resource]] = []
+        self._registrations: RegistrationsAudit | None = None
         self._waits_for = "nothing"
         self._replications: list[replication.Replication] = []
         self._failed_part: str | None = None
@@ -259,6 +261,8 @@ class Gateway(aio.Resource):
             ConfigurationCollector(lambda: self._access.expiries, lambda: self.is_reloaded)
         )
         self.async_group.spawn(loop_lag.watch, metrics.observe_loop_lag)
+        self._registrations = RegistrationsAudit(lambda: self.accounts, self._audits_registrations)
+        self.async_group.spawn(self._registrations.run)
         if config.http is not None:
             from mariner.gateway import http  # noqa: PLC0415  # slow to import
 
@@ -277,6 +281,9 @@ class Gateway(aio.Resource):
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
             self._own(self._control, "control socket")
+
+    def _audits_registrations(self) -> bool:
+        return self._config.audit is not None and self._config.audit.registrations
 
     def _wires(self, http_stats: ServerStats) -> dict[str, Wire]:
         mariner, eventer, rsb = self.mariner, self.eventer_server, self.rsb
@@ -402,6 +409,8 @@ class Gateway(aio.Resource):
         for name, part in reversed(self._parts):
             self._waits_for = name
             await part.async_close()
+        if self._registrations is not None:
+            self._registrations.write()
         self._waits_for = "schema checks"
         await self._access.schemas.async_close()
         self._waits_for = "token checks"

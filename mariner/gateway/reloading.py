@@ -7,14 +7,18 @@ and the log and the answer say why. Otherwise everything that differs is replace
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
+from mariner import limits
 from mariner.gateway import config, logs
+from mariner.gateway.config import GatewayConfig
 from mariner.gateway.gateway import Gateway
 
 mlog = logging.getLogger(__name__)
+audit = logging.getLogger("audit")
 
 
 class Reloader:
@@ -56,6 +60,7 @@ class Reloader:
                 if isinstance(e, EventerBridgeError):  # others are logged with their traceback
                     reasons = str(e).splitlines()
                     mlog.error("configuration not reloaded", extra={"reasons": reasons})
+                    audit.info("reload refused", extra={"reason": reasons[0]})
                 raise
 
     async def try_reload(self) -> None:
@@ -71,10 +76,14 @@ class Reloader:
         gateway = self._gateway
         wanted = self.wanted = await asyncio.to_thread(config.load, self._path)
         prepared = await gateway.prepare(wanted)
-        if wanted.log != gateway.config.log:
-            await asyncio.to_thread(_configure_log, wanted.log, gateway.config.log, self._path)
-        await gateway.use(prepared)
         report = {"changed": prepared.changed, "needs_restart": prepared.needs_restart}
+        running = gateway.config
+        if wanted.audit != running.audit:
+            _audit(report)  # where it is told up to now
+        if (wanted.log, wanted.audit) != (running.log, running.audit):
+            await asyncio.to_thread(_configure_log, wanted, running, self._path)
+        await gateway.use(prepared)
+        _audit(report)
         level = logging.WARNING if prepared.needs_restart else logging.INFO
         mlog.log(level, "configuration reloaded", extra=report)
         return report
@@ -83,11 +92,19 @@ class Reloader:
         return await self.reload()
 
 
-def _configure_log(
-    wanted: dict[str, Any] | None, running: dict[str, Any] | None, path: Path
-) -> None:
+def _audit(report: Mapping[str, Sequence[str]]) -> None:
+    """A line, or several if there is much of it."""
+    changes = [(what, key) for what, keys in report.items() for key in keys]
+    for first in range(0, max(len(changes), 1), limits.AUDITED_ITEMS):
+        extra: dict[str, list[str]] = {what: [] for what in report}
+        for what, key in changes[first : first + limits.AUDITED_ITEMS]:
+            extra[what].append(key)
+        audit.info("reload", extra=extra)
+
+
+def _configure_log(wanted: GatewayConfig, running: GatewayConfig, path: Path) -> None:
     try:
-        logs.configure(wanted)
+        logs.configure(wanted.log, wanted.audit)
     except (ValueError, OSError) as e:
-        logs.configure(running)
-        raise ConfigurationError(f"{path}: log: {e}") from e
+        logs.configure(running.log, running.audit)
+        raise ConfigurationError(f"{path}: log or audit: {e}") from e

@@ -48,6 +48,7 @@ async def gateway(
     program: str = "mariner",
     environment: Mapping[str, str] | None = None,
     is_fresh: bool = False,
+    **keys: Any,
 ) -> AsyncIterator[Gateway]:
     """Run ``python -m mariner serve``; on the way out SIGTERM, which has to give exit code 0.
 
@@ -61,14 +62,13 @@ async def gateway(
         tls: ``mariner.tls`` of the configuration.
         backend: which store.
         http: also serve health and metrics.
-        modules, schemas: ``event_core.modules`` and ``schemas`` of the configuration.
-        core: what is different in ``event_core`` of the configuration.
-        remote: ``eventer`` of the configuration, in place of ``event_core``.
-        store: where the store is, if not in ``directory``.
-        control: ``control`` of the configuration.
+        modules, schemas: ``event_core.modules`` and ``schemas``.
+        core, remote: what is different in ``event_core``; ``eventer`` in place of that.
+        store, control: where the store is, if not in ``directory``; ``control``.
         port: where it listens: the port of a gateway that ended, for those who wait for it.
-        arguments: of ``serve``, besides ``--conf``.
+        arguments: further ones of ``serve``.
         wrapper, environment, is_fresh: see ``process.child``.
+        keys: further keys of the configuration.
         program: module that is run in place of ``mariner``, with its arguments.
 
     Raises:
@@ -84,7 +84,7 @@ async def gateway(
         }
     else:
         conf["eventer"] = remote
-    conf_path = write_conf(directory / "gateway.json", conf)
+    conf_path = write_conf(directory / "gateway.json", {**conf, **keys})
     output = directory / "gateway.log"
     output.unlink(missing_ok=True)
 

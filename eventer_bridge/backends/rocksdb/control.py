@@ -27,6 +27,7 @@ from eventer_bridge.control.sockets import SOCKET
 from eventer_bridge.errors import ControlError, EventerBridgeError, StorageError
 
 mlog = logging.getLogger(__name__)
+audit = logging.getLogger("audit")
 
 
 def checkpoint(store_path: Path, target: Path) -> None:
@@ -174,3 +175,4 @@ class StoreControl(ControlServer):
             mlog.exception("checkpoint failed", extra={"path": str(target)})
             raise StorageError(f"{target}: the checkpoint failed: {e}") from e
         mlog.info("checkpoint made", extra={"path": str(target)})
+        audit.info("backup", extra={"path": str(target)})

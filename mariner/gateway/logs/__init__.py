@@ -5,6 +5,7 @@ Quiet by default: warnings of all packages, and the gateway's own starts and sto
 Whatever the handlers, logging never waits for them, and no peer can flood them::
 
     logger ─▶ rate: how often ─▶ shorten: how long ─▶ queue ─▶ thread ─▶ handlers
+    audit ─▶ equal lines are counted ─▶ shorten ─────▶
 
 Lines that were left out or dropped are reported in a line of their own and in metrics.
 """
@@ -14,6 +15,8 @@ import logging.config
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from mariner.gateway.logs import audit
+from mariner.gateway.logs.audit import AuditConfig
 from mariner.gateway.logs.pipeline import Pipeline
 
 DEFAULT: Final[dict[str, Any]] = {
@@ -59,11 +62,16 @@ _earlier = LogCounts(0, 0)
 """Of the pipelines before this one."""
 
 
-def configure(log: Mapping[str, Any] | None) -> None:
+def configure(log: Mapping[str, Any] | None, audited: AuditConfig | None = None) -> None:
     """Configure logging of this process; closed when it exits.
 
     Args:
         log: ``log`` of the gateway's configuration (``logging.config.dictConfig``), or None.
+        audited: ``audit`` of it.
+
+    Raises:
+        ValueError: ``log`` cannot be used.
+        OSError: a file cannot be written.
     """
     global _pipeline, _earlier  # noqa: PLW0603  # like logging itself, one per process
     close()
@@ -72,7 +80,7 @@ def configure(log: Mapping[str, Any] | None) -> None:
     conf = {"disable_existing_loggers": False, **log} if log is not None else DEFAULT
     logging.config.dictConfig(conf)
     logging.captureWarnings(True)  # they would be written to standard error at once
-    _pipeline = Pipeline()
+    _pipeline = Pipeline(audit.configure(audited))
     atexit.register(_pipeline.close)
 
 

@@ -13,6 +13,8 @@ import time
 from typing import Any, Final, TypeAlias
 
 from mariner import limits
+from mariner.gateway.logs.audit import NAME as AUDIT
+from mariner.gateway.logs.audit import AuditRate
 from mariner.gateway.logs.rate import LogRate
 from mariner.gateway.logs.shorten import shorten
 
@@ -29,13 +31,17 @@ _Item: TypeAlias = tuple[logging.Handler, logging.LogRecord]
 class Pipeline:
     """See the module. Takes effect when it is created.
 
+    Args:
+        audit: limits the audit trail, if there is one.
+
     Attributes:
         n_dropped: lines that were dropped because the queue was full.
         rate: limits how often the same is logged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditRate | None = None) -> None:
         self.n_dropped = 0
+        self._audit = audit
         self.rate = LogRate()
         self._reported_dropped = 0
         self._logged_s = time.monotonic()
@@ -67,7 +73,7 @@ class Pipeline:
         """Whether a record is admitted; the same for each of its handlers."""
         attributes = vars(record)
         if _VERDICT not in attributes:
-            attributes[_VERDICT] = self.rate.admits(record)
+            attributes[_VERDICT] = record.name == AUDIT or self.rate.admits(record)
         return bool(attributes[_VERDICT])
 
     def put(self, handler: logging.Handler, record: logging.LogRecord) -> None:
@@ -104,6 +110,9 @@ class Pipeline:
 
     def _report(self, *, is_last: bool) -> None:
         """Log now and then what was not logged."""
+        if self._audit is not None:
+            for message, fields in self._audit.take(is_last=is_last):
+                logging.getLogger(AUDIT).info(message, extra=fields)
         now_s = time.monotonic()
         if now_s - self._logged_s < limits.LOG_SUMMARY_PERIOD_S and not is_last:
             return

@@ -13,6 +13,11 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({})))
 """Attributes that every record has; all others came as ``extra``."""
 
 
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields that came as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
 def shorten(record: logging.LogRecord) -> logging.LogRecord:
     """A copy of a record that is complete, short, and keeps nothing else alive.
 
@@ -27,9 +32,8 @@ def shorten(record: logging.LogRecord) -> logging.LogRecord:
     if record.exc_info:
         short.exc_text = _traceback(record.exc_info[1])
         short.exc_info = None
-    for name, value in vars(record).items():
-        if name not in _STANDARD:
-            setattr(short, name, _cut_value(value))
+    for name, value in extra_of(record).items():
+        setattr(short, name, _cut_value(value))
     return short
 
 
