@@ -145,6 +145,10 @@ class RequestKeyError(CoreError):
     """A request key cannot be used; nothing is stored. The message says why."""
 
 
+class RequestOrderError(CoreError):
+    """The registration that a keyed one comes after is not stored; nor is this one."""
+
+
 class ModuleError(CoreError):
     """A module failed the registration; the message names it, the log says why."""
 
@@ -207,6 +211,7 @@ _REFUSALS: Final[dict[type[BaseException], Refusal]] = {
     InvalidEventError: Refusal.INVALID_EVENT,
     LimitError: Refusal.LIMIT,
     RequestKeyError: Refusal.REQUEST_KEY,
+    RequestOrderError: Refusal.REQUEST_KEY,
     NotOperationalError: Refusal.NOT_OPERATIONAL,
     ModuleError: Refusal.MODULE,
     StorageError: Refusal.STORAGE,
@@ -219,3 +224,22 @@ def refusal_of(error: BaseException) -> Refusal:
     """What an error counts as."""
     found = (_REFUSALS[i] for i in type(error).__mro__ if i in _REFUSALS)
     return next(found, Refusal.OTHER)
+
+
+class Outcome(enum.StrEnum):
+    """What became of a registration that failed."""
+
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    """It is not stored, for a reason that may pass."""
+    UNKNOWN = "unknown"
+
+
+_UNAVAILABLE: Final = (NotOperationalError, StorageError, ClosedError, RequestOrderError)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What became of a registration that failed with this error."""
+    if isinstance(error, OutcomeUnknownError):
+        return Outcome.UNKNOWN
+    return Outcome.UNAVAILABLE if isinstance(error, _UNAVAILABLE) else Outcome.REFUSED

@@ -1,4 +1,4 @@
-"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and three of its own.
+"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and four of its own.
 
 ::
 
@@ -12,6 +12,7 @@
     ├── ConnectError                 no connection, or TLS refused
     ├── InitError                    the server declined: name, token, …
     ├── RegisterError                the server refused a registration: nothing of it is stored
+    │   └── UnavailableError         for a reason that may pass: it is not OPERATIONAL, say
     ├── OutcomeUnknownError          whether a registration is stored is not known
     ├── UnsupportedError             the server does not know an extension of ours
     └── ClosedError
@@ -47,6 +48,7 @@ __all__ = [
     "ProtocolError",
     "RegisterError",
     "RemoteProtocolError",
+    "UnavailableError",
     "UnsupportedError",
 ]
 
@@ -83,6 +85,10 @@ class ContractError(InvalidMessageError):
         return ContractError(
             self.reason, pointer=self.pointer, msg_type="register_req", register_id=register_id
         )
+
+
+class UnavailableError(RegisterError):
+    """A server cannot store a registration now; nothing of it is stored. It may be repeated."""
 
 
 class UnsupportedError(EventerBridgeError):

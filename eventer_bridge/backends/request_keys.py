@@ -30,11 +30,13 @@ class RequestKey(msgspec.Struct, frozen=True, gc=False):
         owner: name of the client.
         key: what it calls the request.
         digest: of the content of the request (:func:`digest`).
+        after: key of the request that must be stored first; None: none.
     """
 
     owner: str
     key: str
     digest: bytes
+    after: str | None = None
 
 
 class KeptRequest(NamedTuple):

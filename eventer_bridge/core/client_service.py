@@ -15,6 +15,7 @@ from eventer_bridge.core.fanout import Fanout
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
+from eventer_bridge.errors import Outcome
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
@@ -60,9 +61,7 @@ class ClientWire(Protocol[RequestT_contra]):
     def send_repeated(self, request: RequestT_contra, session: Session, /) -> None:
         """A registration was stored before; of wires with request keys."""
 
-    def send_refused(
-        self, request: RequestT_contra, reason: str, *, is_outcome_unknown: bool
-    ) -> None:
+    def send_refused(self, request: RequestT_contra, reason: str, outcome: Outcome) -> None:
         """A registration is not stored, or nobody knows."""
 
     def encode_result(self, request: RequestT_contra, result: QueryResult, /) -> Steps[list[bytes]]:

@@ -44,10 +44,11 @@ from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
     InvalidMessageError,
-    OutcomeUnknownError,
+    Outcome,
     QuotaError,
     RemoteProtocolError,
     RightsError,
+    outcome_of,
     refusal_of,
 )
 from eventer_bridge.excerpts import cut
@@ -361,7 +362,11 @@ class ClientSession(Generic[RequestT]):
     # --- registrations ------------------------------------------------------------------
 
     def register(
-        self, request: RequestT, events: Sequence[RegisterEvent], key: str | None = None
+        self,
+        request: RequestT,
+        events: Sequence[RegisterEvent],
+        key: str | None = None,
+        after: str | None = None,
     ) -> None:
         """Register events, all or none, with what else comes in this turn of the stream.
 
@@ -372,6 +377,7 @@ class ClientSession(Generic[RequestT]):
             request: to be answered.
             events: its events.
             key: what the client calls the request, so that it can be repeated.
+            after: key of the request that must be stored first.
         """
         rights, core = self.rights, self._service.core
         assert rights is not None
@@ -383,7 +389,7 @@ class ClientSession(Generic[RequestT]):
             gathered.append((request, events, None))
         else:
             self._has_keys = True
-            named = RequestKey(self.stream.client or "", key, digest(events))
+            named = RequestKey(self.stream.client or "", key, digest(events), after)
             gathered.append((request, events, named))
         self._n_gathered += len(events) or 1
         if self._n_gathered >= self._account.max_gathered:
@@ -403,7 +409,11 @@ class ClientSession(Generic[RequestT]):
             self._answering = self._service.spawn(self._answer_large(outcome))
 
     async def register_large(
-        self, request: RequestT, events: Sequence[RegisterEvent], key: str | None = None
+        self,
+        request: RequestT,
+        events: Sequence[RegisterEvent],
+        key: str | None = None,
+        after: str | None = None,
     ) -> None:
         """As :meth:`register`, within what :meth:`take_in` does."""
         assert self.rights is not None
@@ -419,7 +429,7 @@ class ClientSession(Generic[RequestT]):
         named = None
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
-            named = RequestKey(self.stream.client or "", key, digested)
+            named = RequestKey(self.stream.client or "", key, digested, after)
             self._has_keys = True
         gathered: list[_Gathered[RequestT]] = [(request, events, named)]
         del events  # which take long to be freed
@@ -576,7 +586,7 @@ class ClientSession(Generic[RequestT]):
         """Answer the first request, unless it has not ended."""
         request, outcome = self._unanswered[0]
         if isinstance(outcome, EventerBridgeError):
-            self._wire.send_refused(request, cut(str(outcome)), is_outcome_unknown=False)
+            self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
         elif isinstance(outcome, Repeated):
             return self._answer_repeated(request, outcome.session)
         elif not outcome.committed.done():
@@ -609,12 +619,12 @@ class ClientSession(Generic[RequestT]):
 
     def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"
-        is_unknown = isinstance(error, OutcomeUnknownError)
-        if is_unknown:
+        outcome = outcome_of(error)
+        if outcome is Outcome.UNKNOWN:
             self._service.stats.outcome_unknown += 1
         else:
             self._service.stats.rejected[refusal_of(error)] += 1
-        self._wire.send_refused(request, reason, is_outcome_unknown=is_unknown)
+        self._wire.send_refused(request, reason, outcome)
 
     # --- queries ------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ What is under way is known here, what is stored the backend knows. So a request 
 while the first one waits for its commit, over the same connection or another one, shares its
 outcome.
 
+A request may name another one that must be stored first. So a client that has many under way need
+not wait for each to keep their order: when one fails, those that come after it fail with it.
+
 Belongs to the event loop's thread.
 """
 
@@ -16,7 +19,7 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events_of
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.session import Repeated, Session, payload_bytes
-from eventer_bridge.errors import EventerBridgeError, RequestKeyError
+from eventer_bridge.errors import EventerBridgeError, RequestKeyError, RequestOrderError
 from eventer_bridge.model import RegisterEvent, Source
 from eventer_bridge.slices import at_once
 
@@ -65,10 +68,16 @@ class KeyedRequests:
         return outcomes
 
     def _are_new(self, keys: Sequence[RequestKey]) -> bool:
-        """Whether none of them was used before; most are."""
+        """Whether none of them was used before, and what they come after is under way; most are."""
         owner, names = keys[0].owner, [key.key for key in keys]
-        under_way = self._under_way.get(owner)
-        if len(set(names)) < len(names) or (under_way and not under_way.keys().isdisjoint(names)):
+        under_way = self._under_way.get(owner, {})
+        before: set[str] = set()
+        for key in keys:
+            after = key.after
+            if after is not None and after not in before and after not in under_way:
+                return False
+            before.add(key.key)
+        if len(before) < len(names) or not under_way.keys().isdisjoint(names):
             return False
         try:
             return not any(self._backend.find_requests(owner, names))
@@ -83,18 +92,24 @@ class KeyedRequests:
         key: RequestKey,
     ) -> Outcome:
         owner, name, digest = key.owner, key.key, key.digest
-        under_way = self._under_way.get(owner, {}).get(name)
-        if under_way is not None:
-            first_digest, first = under_way
+        under_way = self._under_way.get(owner, {})
+        if name in under_way:
+            first_digest, first = under_way[name]
             return Repeated(first) if first_digest == digest else _other_content(name)
         try:
             (kept,) = self._backend.find_requests(owner, [name])
+            if kept is not None and kept.digest == digest:
+                return _repeated(source, events, kept)
+            if kept is not None:
+                return _other_content(name)
+            if key.after is not None and key.after not in under_way:
+                (before,) = self._backend.find_requests(owner, [key.after])
+                if before is None:
+                    return RequestOrderError(
+                        f"request_key {key.after!r}, its after_key, is not stored"
+                    )
         except EventerBridgeError as e:
             return e.with_traceback(None)
-        if kept is not None:
-            return (
-                _repeated(source, events, kept) if kept.digest == digest else _other_content(name)
-            )
         found = self._register_all(source, [events], quota, [key])
         self._note([key], found)
         return found[0]

@@ -28,7 +28,7 @@ from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.eventer import codec, encoding
 from eventer_bridge.eventer.encoding import encoded_requested
 from eventer_bridge.eventer.messages import (
@@ -275,10 +275,10 @@ class _Client(chatter.Handler):
         self.send_registered([(request, session)])
 
     def send_refused(
-        self, request: chatter.Conversation | None, reason: str, *, is_outcome_unknown: bool
+        self, request: chatter.Conversation | None, reason: str, outcome: Outcome
     ) -> None:
         """See ``ClientWire``. The protocol does not say why, so the log does."""
-        if is_outcome_unknown:
+        if outcome is Outcome.UNKNOWN:
             if request is not None:
                 # an answer is either "registered" or "refused": no answer is what says it
                 self._connection.close(

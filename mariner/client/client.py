@@ -47,9 +47,11 @@ from mariner.errors import (
     OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
+    UnavailableError,
     UnsupportedError,
 )
 from mariner.wire.messages import (
+    UNAVAILABLE,
     UNKNOWN,
     EventsMsg,
     InitReq,
@@ -202,7 +204,11 @@ class Client(aio.Resource):
             await self._status_changed.wait()
 
     async def register(
-        self, events: Sequence[RegisterEvent], request_key: str | None = None
+        self,
+        events: Sequence[RegisterEvent],
+        request_key: str | None = None,
+        *,
+        after_key: str | None = None,
     ) -> Sequence[Event]:
         """Register events, in one session.
 
@@ -211,6 +217,8 @@ class Client(aio.Resource):
             request_key: of 1 to 64 characters, for this client name alone: whatever becomes of the
                 answer, registering the same events again with the same key stores them once, and
                 returns the same events.
+            after_key: with a ``request_key``: that of a registration which must be stored first.
+                So many may be under way, and none is stored unless those before it are.
 
         Returns:
             The registered events, in the same order.
@@ -219,6 +227,8 @@ class Client(aio.Resource):
             UnsupportedError: the server does not keep request keys.
             RegisterError: the server refused them, and none of them is stored; the text is
                 its reason.
+            UnavailableError: a ``RegisterError`` for a reason that may pass: the server is not
+                OPERATIONAL, or the registration of ``after_key`` is not stored.
             OutcomeUnknownError: they may or may not be stored: the server said so, or the
                 connection was lost before it answered. Registering them again without a
                 ``request_key`` may store them twice.
@@ -228,7 +238,7 @@ class Client(aio.Resource):
         if request_key is not None:
             self._check_supported("request_key")
         register_id = next(self._ids)
-        request = RegisterReq(register_id, tuple(events), request_key)
+        request = RegisterReq(register_id, tuple(events), request_key, after_key)
         sent = await self._send(register_id, request)
         try:
             response = await self._answer(register_id, sent, RegisterRes)
@@ -240,7 +250,8 @@ class Client(aio.Resource):
             raise OutcomeUnknownError(
                 response.error or "outcome unknown; the server gave no reason"
             )
-        raise RegisterError(response.error or "refused; the server gave no reason")
+        error = UnavailableError if response.outcome == UNAVAILABLE else RegisterError
+        raise error(response.error or "refused; the server gave no reason")
 
     async def query(self, params: QueryParams) -> QueryResult:
         """Query events: one request, one answer, which may be partial (``more_follows``).

@@ -21,7 +21,7 @@ from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import QueryResult, Status
 from eventer_bridge.net import Slot, framing
@@ -34,7 +34,6 @@ from mariner.errors import ContractError
 from mariner.server.encoding import encoded_requested
 from mariner.wire import codec
 from mariner.wire.messages import (
-    UNKNOWN,
     InitReq,
     InitRes,
     Message,
@@ -80,7 +79,10 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``Stream``."""
         if type(message) is RegisterReq:  # most of them
             self._session.register(
-                message.register_id, message.register_events, message.request_key
+                message.register_id,
+                message.register_events,
+                message.request_key,
+                message.after_key,
             )
         else:
             self._handlers[type(message)](self, message)
@@ -151,9 +153,9 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             return
         if isinstance(message, RegisterReq):
             register_id, events = message.register_id, message.register_events
-            key = message.request_key
+            key, after = message.request_key, message.after_key
             del message
-            await self._session.register_large(register_id, events, key)
+            await self._session.register_large(register_id, events, key, after)
         else:
             self.on_message(message)
 
@@ -204,12 +206,12 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             parts = codec.register_success_parts(request, requested, is_repeated=True)
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
 
-    def send_refused(self, request: int, reason: str, *, is_outcome_unknown: bool) -> None:
+    def send_refused(self, request: int, reason: str, outcome: Outcome) -> None:
         """See ``ClientWire``."""
         if self.close_reason is not None:
             return
-        outcome = UNKNOWN if is_outcome_unknown else None
-        message = codec.encode(RegisterRes(request, False, error=reason, outcome=outcome))
+        told = None if outcome is Outcome.REFUSED else outcome.value
+        message = codec.encode(RegisterRes(request, False, error=reason, outcome=told))
         self.write(self._protocol.send_encoded(RegisterRes, message))
 
     def encode_result(self, request: int, result: QueryResult) -> Steps[list[bytes]]:

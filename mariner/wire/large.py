@@ -81,7 +81,7 @@ def decode(message: bytes) -> Steps[Message]:
     request = reader.without_events()
     if not isinstance(request, RegisterReq):
         return request
-    return RegisterReq(request.register_id, tuple(reader.events), request.request_key)
+    return msgspec.structs.replace(request, register_events=tuple(reader.events))
 
 
 class _Reader:

@@ -52,6 +52,7 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
         "register_id": _INTEGER,
         "register_events": _REGISTER_EVENT,
         "request_key": _AS_IT_IS,
+        "after_key": _AS_IT_IS,
     },
     "register_res": {
         "register_id": _INTEGER,

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from eventer_bridge import limits
+from eventer_bridge.errors import Outcome
 from eventer_bridge.model import Event, EventType, Int64, QueryParams, RegisterEvent, Status
 
-UNKNOWN: Final = "unknown"
-"""An outcome of a registration."""
+UNKNOWN: Final = Outcome.UNKNOWN.value
+UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
+"""Outcomes of a registration that failed."""
 
 RequestKey: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=limits.MAX_REQUEST_KEY_CHARACTERS)
@@ -68,19 +70,21 @@ class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
     Attributes:
         request_key: what the client calls this request, so that it can be repeated; None: it
             cannot.
+        after_key: with a ``request_key``: that of the request that must be stored first.
     """
 
     register_id: Int64
     register_events: tuple[RegisterEvent, ...]
     request_key: RequestKey | None = None
+    after_key: RequestKey | None = None
 
 
 class RegisterRes(Tagged, frozen=True, tag="register_res"):
     """Server → client: the events in the order of the request, or the reason for a failure.
 
     Attributes:
-        outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless;
-            None: they are not.
+        outcome: of a failure: :data:`UNKNOWN` if the events may be stored nevertheless,
+            :data:`UNAVAILABLE` if they are not, for a reason that may pass; None: they are not.
         repeated: the events were stored before, with the same ``request_key``.
     """
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import FrameError, RemoteProtocolError
+from eventer_bridge.errors import FrameError, Outcome, RemoteProtocolError
 from eventer_bridge.model import JsonPayload, QueryLatestParams, QueryResult, RegisterEvent, Status
 from eventer_bridge.net import Slot
 from eventer_bridge.net.liveness import Liveness
@@ -98,8 +98,8 @@ class Client(Stream[str]):
     def send_repeated(self, request: None, session: Session) -> None:
         self.send("repeated", session.events[0].id.session)
 
-    def send_refused(self, request: None, reason: str, *, is_outcome_unknown: bool) -> None:
-        self.send("unknown" if is_outcome_unknown else "refused", reason)
+    def send_refused(self, request: None, reason: str, outcome: Outcome) -> None:
+        self.send(outcome.value, reason)
 
     def encode_result(self, request: None, result: QueryResult) -> Steps[list[bytes]]:
         yield

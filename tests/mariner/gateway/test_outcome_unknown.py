@@ -90,7 +90,7 @@ async def on_mariner_raw(gateway: Gateway) -> None:
             answers.append(answer)
     assert [(i["success"], i.get("outcome")) for i in answers] == [
         (False, "unknown"),
-        (False, None),
+        (False, "unavailable"),
     ]
     assert answers[0]["error"].startswith("outcome unknown: ")
 

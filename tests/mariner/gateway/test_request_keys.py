@@ -19,9 +19,9 @@ from eventer_bridge.model import (
     Status,
 )
 from mariner import client
-from mariner.errors import OutcomeUnknownError, RegisterError, UnsupportedError
+from mariner.errors import OutcomeUnknownError, RegisterError, UnavailableError, UnsupportedError
 from mariner.gateway.gateway import Gateway
-from tests.eventer_bridge.backends.faults import failing_from, held_sync, recovered
+from tests.eventer_bridge.backends.faults import failing_from, full_disk, held_sync, recovered
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -173,7 +173,7 @@ async def test_a_retry_settles_an_unknown_outcome(
         with failing_from(gateway.core, ("a",)):
             with pytest.raises(OutcomeUnknownError):
                 await connection.register([of("a")], "key")
-            with pytest.raises(RegisterError):
+            with pytest.raises(UnavailableError):
                 await connection.register([of("a")], "key")
         await recovered(backend)
         await connection.wait_status(Status.OPERATIONAL)
@@ -234,6 +234,51 @@ async def test_what_keeps_no_keys_says_so() -> None:
         assert connection.extensions == {"latest_paging"}
         with pytest.raises(UnsupportedError, match=r"the server does not know 'request_key'$"):
             await connection.register([of("a")], "key")
+
+
+async def test_after_key(path: Path | None) -> None:
+    async with serving(path) as gateway, await RawPeer.init(gateway.mariner.port) as peer:
+
+        def after(number: int, key: str, before: str, *events: dict[str, Any]) -> dict[str, Any]:
+            return {**keyed(number, key, *events), "after_key": before}
+
+        refused = await peer.request(after(1, "b", "a", event("b")))
+        assert refused == {
+            "msg_type": "register_res",
+            "register_id": 1,
+            "success": False,
+            "error": "request_key 'a', its after_key, is not stored",
+            "outcome": "unavailable",
+        }
+        peer.send(after(2, "c", "b", event("c")))
+        peer.send(keyed(3, "a", event("a")))
+        peer.send(after(4, "b", "a", event("b")))
+        peer.send(after(5, "c", "b", *[event("c")] * 3_000))
+        peer.send(after(6, "d", "c", event("d")))
+        peer.send(after(7, "d", "x", event("d")))
+        assert [(await peer.receive())["success"] for _ in range(6)] == [False, *[True] * 5]
+        assert (await peer.request(after(8, "e", "a", event("e"))))["success"]
+        async with await connect(gateway) as connection:
+            found = [i.type[0] for i in reversed(await stored(connection, "*")) if len(i.type) == 1]
+            assert found == ["a", "b", *["c"] * 3_000, "d", "e"]
+
+
+async def test_those_after_one_that_fails_fail_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        backend = gateway._backend
+        assert isinstance(backend, RocksDbBackend)
+        with full_disk(), pytest.raises(OutcomeUnknownError):
+            await connection.register([of("a")], "a")
+        await recovered(backend)
+        await connection.wait_status(Status.OPERATIONAL)
+        # what was on its way when the client heard of the failure
+        with pytest.raises(UnavailableError, match=r"^request_key 'a', its after_key, is not "):
+            await connection.register([of("b")], "b", after_key="a")
+        await connection.register([of("a")], "a")
+        await connection.register([of("b")], "b", after_key="a")
 
 
 async def test_a_relay_says_that_it_keeps_no_keys() -> None:

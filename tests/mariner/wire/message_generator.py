@@ -121,8 +121,11 @@ class MessageGenerator:
         return {
             "register_id": self._integer(),
             "register_events": self._list(self._register_event),
-            **self._some({"request_key": lambda: self._optional(lambda: self._text() or "key")}),
+            **self._some({"request_key": self._key, "after_key": self._key}),
         }
+
+    def _key(self) -> Any:
+        return self._optional(lambda: self._text() or "key")
 
     def _register_res(self) -> Json:
         message = {"register_id": self._integer(), "success": self._boolean()}

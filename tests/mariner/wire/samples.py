@@ -18,6 +18,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from mariner.wire.messages import (
+    UNAVAILABLE,
     UNKNOWN,
     EventsMsg,
     InitReq,
@@ -105,6 +106,7 @@ EXTENDED_QUERIES: Final = (
 EXTENDED_MESSAGES: Final = (
     InitRes(True, status=Status.STANDBY, extensions=("replay", "é")),
     RegisterReq(1, _REGISTER_EVENTS, "k" * 64),
+    RegisterReq(1, _REGISTER_EVENTS, "key", "the one before"),
     RegisterRes(1, True, events=_EVENTS, repeated=True),
 )
 """What only we say beyond 002: extensions."""
@@ -112,5 +114,6 @@ EXTENDED_MESSAGES: Final = (
 FAILED_REGISTRATIONS: Final = (
     RegisterRes(3, False, error="not allowed: a/b"),
     RegisterRes(3, False, error="outcome unknown: a sync failed", outcome=UNKNOWN),
+    RegisterRes(3, False, error="server is STANDBY, not OPERATIONAL", outcome=UNAVAILABLE),
 )
 """What only we say: hat-mariner gives no reason, and knows no outcome but success and failure."""
