@@ -10,9 +10,10 @@ from eventer_bridge import limits, moments
 from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.restoring import Restored, ext_begin_history
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
-from mariner.cli import output
+from mariner.cli import backup_places, output
 from mariner.cli.store_path import resolve, store_errors, store_option
 from mariner.cli.values import value_option
 
@@ -33,16 +34,37 @@ Followers that have read less notice nothing."""
 
 @click.command()
 @store_option(*_BACKUP)
-def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
+@click.option(
+    "--to",
+    "place",
+    metavar="PLACE",
+    help="In place of TARGET: keep a backup there, under the time as its name. A directory, or the"
+    " URL of a folder in an object store (s3://bucket/folder, gs://…, az://…), with credentials of"
+    " the environment. Each gateway needs a place of its own.",
+)
+@click.option(
+    "--keep",
+    metavar="COUNT",
+    type=click.IntRange(min=1),
+    help="Then remove all backups of PLACE but the newest.",
+)
+def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: int | None) -> None:
     """Back up a store, whether the gateway is running or not.
 
     TARGET is a new directory; its parent must exist and not be part of a store. It becomes an
     ordinary store, with everything acknowledged before. A running gateway makes it itself: its
     user must be allowed to write there. On the same file system a backup takes next to no time
-    and space at first: copy it elsewhere to be safe.
+    and space at first: copy it elsewhere to be safe. With `--to` it is copied by this command,
+    which needs the rights of the gateway's user; `restore --from` restores it.
 
     Exit code 0: made; 1: it failed, and nothing is left of it; 2: wrong usage.
     """
+    if place is not None:
+        [store] = resolve(_BACKUP[:1], conf, paths)
+        _keep(store, place, keep)
+        return
+    if keep is not None:
+        raise click.UsageError("--keep needs --to.")
     store, target = resolve(_BACKUP, conf, paths)
     started = time.monotonic()
     with store_errors():
@@ -51,8 +73,32 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
     _print_summary("backup of", store, target, started)
 
 
+def _keep(store: Path, where: str, n_kept: int | None) -> None:
+    started = time.monotonic()
+    with store_errors():
+        place = backup_places.find(where)
+        name = backup_places.new_name()
+        with control.open_read_only(store) as opened:
+            place.save(name, opened.path)
+            counts = _counts(opened)
+        _print_counts(f"backup of {store}: {place}/{name}", counts, started)
+        control.tell_backed_up(store, f"{place}/{name}")
+        removed = [] if n_kept is None else place.prune(n_kept)
+    for old in removed:
+        output.write_text(f"removed {place}/{old}")
+
+
 @click.command()
 @store_option(*_RESTORE)
+@click.option(
+    "--from",
+    "place",
+    metavar="PLACE",
+    help="In place of BACKUP: restore a backup that `backup --to` keeps there.",
+)
+@click.option(
+    "--name", metavar="NAME", help="Which of them, by its name (20261122T013000Z); else the newest."
+)
 @click.option(
     "--until",
     metavar="TIME",
@@ -60,7 +106,13 @@ def backup(conf: Path | None, paths: tuple[Path, ...]) -> None:
     help="Leave out events with later timestamps, for a gateway whose clock was wrong. A date"
     " includes its whole day.",
 )
-def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None) -> None:
+def restore(
+    conf: Path | None,
+    paths: tuple[Path, ...],
+    place: str | None,
+    name: str | None,
+    until: Timestamp | None,
+) -> None:
     """Make a store from a backup.
 
     STORE must not exist, or be an empty directory; run this as the gateway's user. BACKUP may
@@ -72,18 +124,16 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
 
     Exit code 0: restored; 1: it failed, and nothing is left of it; 2: wrong usage.
     """
-    source, store = resolve(_RESTORE, conf, paths)
+    if name is not None and place is None:
+        raise click.UsageError("--name needs --from.")
+    *sources, store = resolve(_RESTORE if place is None else _RESTORE[1:], conf, paths)
     started = time.monotonic()
     with store_errors():
         if store.is_dir() and control.is_served(store):
             raise StorageError(f"{store}: is in use by a running gateway")
-        database.check_exists(source)
+        source = _Kept(place, name) if place is not None else _Directory(*sources)
         with directories.new_directory(store) as path:
-            with control.open_read_only(source) as opened:  # it is a store, and complete
-                try:
-                    directories.copy(opened.path, path)
-                except OSError as e:
-                    raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
+            source.copy(store, path)
             n_left_out = 0 if until is None else ext_rewind(path, until)
             restored = ext_begin_history(path)
     _print_summary("restored", source, store, started)
@@ -92,13 +142,54 @@ def restore(conf: Path | None, paths: tuple[Path, ...], until: Timestamp | None)
     output.write_text(_consequences(restored))
 
 
-def _print_summary(what: str, source: Path, target: Path, started: float) -> None:
-    seconds = time.monotonic() - started
+class _Directory:
+    """A backup in a directory, or a store that may be open."""
+
+    def __init__(self, path: Path) -> None:
+        database.check_exists(path)
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def copy(self, store: Path, target: Path) -> None:
+        with control.open_read_only(self._path) as opened:  # it is a store, and complete
+            try:
+                directories.copy(opened.path, target)
+            except OSError as e:
+                raise StorageError(f"{store}: cannot be written: {e.strerror}") from e
+
+
+class _Kept:
+    """A backup that ``backup --to`` keeps."""
+
+    def __init__(self, place: str, name: str | None) -> None:
+        self._place = backup_places.find(place)
+        self._name = self._place.choose(name)
+
+    def __str__(self) -> str:
+        return f"{self._place}/{self._name}"
+
+    def copy(self, store: Path, target: Path) -> None:
+        self._place.load(self._name, target)
+        with control.open_read_only(target):  # it is a store, and complete
+            pass
+
+
+def _counts(store: Store) -> tuple[int, int]:
+    return store.n_events(), store.disk_bytes()
+
+
+def _print_summary(what: str, source: object, target: Path, started: float) -> None:
     with store_errors(), control.open_read_only(target) as opened:
-        n_events, disk_bytes = opened.n_events(), opened.disk_bytes()
-    output.write_text(
-        f"{what} {source}: {target}: about {n_events} events, {disk_bytes} bytes, {seconds:.1f} s"
-    )
+        counts = _counts(opened)
+    _print_counts(f"{what} {source}: {target}", counts, started)
+
+
+def _print_counts(what: str, counts: tuple[int, int], started: float) -> None:
+    n_events, n_bytes = counts
+    seconds = time.monotonic() - started
+    output.write_text(f"{what}: about {n_events} events, {n_bytes} bytes, {seconds:.1f} s")
 
 
 def _consequences(restored: Restored) -> str:

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.engine import Engine
@@ -227,6 +228,10 @@ def _store_metrics(backend: Backend) -> Iterable[Metric]:
         ("compaction_bytes", "Bytes still to be compacted, estimated", store.compaction_bytes),
     ):
         yield GaugeMetricFamily(f"mariner_store_{name}", text, value)
+    if isinstance(backend, RocksDbBackend) and backend.control is not None:
+        text = "When the last backup was made, in seconds since 1970 UTC; 0: none since the start"
+        moment = backend.control.backed_up_s
+        yield GaugeMetricFamily("mariner_backup_timestamp_seconds", text, moment)
     if store.free_bytes is not None:
         text = "Bytes that are free on the disk of the store"
         yield GaugeMetricFamily("mariner_store_free_bytes", text, store.free_bytes)

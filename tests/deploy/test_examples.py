@@ -98,19 +98,27 @@ def test_the_unit_is_hardened_and_calls_what_exists() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    # the program is not installed here: verify all but its path
-    text = (DEPLOY / "mariner.service").read_text().replace("/opt/mariner/bin/mariner", "/bin/true")
-    unit = tmp_path / "mariner.service"
-    unit.write_text(text)
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    units = [*DEPLOY.glob("*.service"), *DEPLOY.glob("*/*.service"), *DEPLOY.glob("*/*.timer")]
+    copies = []
+    for unit in units:
+        # the program is not installed here: verify all but its path
+        text = unit.read_text().replace("/opt/mariner/bin/mariner", "/bin/true")
+        copies.append(tmp_path / unit.name)
+        copies[-1].write_text(text)
+    assert len(copies) == 9
     done = subprocess.run(
-        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False
     )
+    assert str(tmp_path) not in done.stderr
     assert "Unknown" not in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-@pytest.mark.parametrize("unit", ["mariner.service"])
+@pytest.mark.parametrize(
+    "unit",
+    ["mariner.service", "backup/mariner-backup.service", "backup/mariner-restore-drill.service"],
+)
 def test_systemd_finds_little_to_attack(unit: str) -> None:
     most = 20  # tenths of a point, of 100
     done = subprocess.run(
@@ -145,18 +153,24 @@ def jobs_on_kubernetes() -> Iterator[list[str]]:
 
 def jobs_of_systemd() -> Iterator[list[str]]:
     """Arguments that the services of timers give to ``mariner``."""
-    for path in sorted((DEPLOY / "lake").glob("*.service")):
+    for path in sorted(DEPLOY.glob("*/*.service")):
         for line in re.findall("^ExecStart=(.*)$", path.read_text(), re.MULTILINE):
             command = shlex.split(line)
             yield shlex.split(command[2])[2:] if command[0] == "/bin/sh" else command[1:]
 
 
 def test_every_timer_has_its_service() -> None:
-    names = {suffix: {i.stem for i in (DEPLOY / "lake").glob(f"*.{suffix}")}
+    names = {suffix: {i.stem for i in DEPLOY.glob(f"*/*.{suffix}")}
              for suffix in ("service", "timer")}  # fmt: skip
-    assert names["service"] == names["timer"] == {"mariner-lake", "mariner-lake-daily"}
+    assert names["service"] == names["timer"] == {
+        *("mariner-lake", "mariner-lake-daily"),
+        *("mariner-backup", "mariner-restore-drill"),
+    }  # fmt: skip
     commands = [args[:2] for args in jobs_of_systemd()]
-    assert commands == [["lake", "compact"], ["report", "--lake"], ["lake", "ingest"]]
+    assert commands == [
+        *(["backup", "--conf"], ["restore", "--from"], ["store", "verify"], ["store", "info"]),
+        *(["lake", "compact"], ["report", "--lake"], ["lake", "ingest"]),
+    ]
 
 
 @pytest.mark.parametrize("args", [*jobs_on_kubernetes(), *jobs_of_systemd()], ids=" ".join)

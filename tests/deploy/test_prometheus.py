@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import pytest
 import yaml
 
@@ -20,7 +19,7 @@ from tests.eventer_bridge.rsb.peers import RawPeer as RsbPeer
 from tests.eventer_bridge.rsb.samples import sample
 from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
-from tests.support.inprocess import APP
+from tests.support.inprocess import APP, metrics_text_of
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.prometheus import Prometheus, needs_prometheus, needs_promtool, prometheus
 
@@ -127,13 +126,6 @@ async def busy_gateway(path: Path) -> AsyncIterator[Gateway]:
                 yield running
 
 
-async def scraped(running: Gateway) -> str:
-    async with aiohttp.ClientSession() as session:
-        url = f"http://127.0.0.1:{running.http_port}/metrics"
-        async with session.get(url) as response:
-            return await response.text()
-
-
 @needs_promtool
 def test_rules_and_configuration_are_valid() -> None:
     assert "SUCCESS" in promtool("check", "rules", "alerts.yml")
@@ -162,12 +154,14 @@ def test_every_alert_says_what_to_do() -> None:
 @needs_promtool
 async def test_names_are_as_prometheus_wants_them(tmp_path: Path) -> None:
     async with busy_gateway(tmp_path) as running:
-        assert not promtool("check", "metrics", given=await scraped(running))
+        assert not promtool("check", "metrics", given=await metrics_text_of(running.http_port))
 
 
 async def test_alerts_and_dashboard_ask_for_what_there_is(tmp_path: Path) -> None:
     async with busy_gateway(tmp_path) as running:
-        series = re.findall(r"^(\w+)(?:\{(.*)\})? ", await scraped(running), re.MULTILINE)
+        series = re.findall(
+            r"^(\w+)(?:\{(.*)\})? ", await metrics_text_of(running.http_port), re.MULTILINE
+        )
     metrics = {name for name, _ in series} | OF_PROMETHEUS
     labels = {label for _, text in series for label in re.findall(r'(\w+)="', text)}
     of_alerts = [rule["expr"] for rule in RULES]

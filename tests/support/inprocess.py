@@ -45,12 +45,17 @@ async def running_gateway(
         await gateway.async_close()
 
 
+async def metrics_text_of(http_port: int | None) -> str:
+    """What ``/metrics`` of a gateway of this machine tells."""
+    url = f"http://127.0.0.1:{http_port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return await response.text()
+
+
 async def metrics_of(gateway: Gateway, prefix: str) -> dict[str, float]:
     """What ``/metrics`` of a gateway tells: values by names without this prefix."""
     assert gateway.http is not None
-    url = f"http://127.0.0.1:{gateway.http.port}/metrics"
-    async with aiohttp.ClientSession() as session, session.get(url) as response:
-        lines = (await response.text()).splitlines()
+    lines = (await metrics_text_of(gateway.http.port)).splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if line.startswith(prefix)]
     return {name.removeprefix(prefix): float(value) for name, value in pairs}
 

@@ -23,7 +23,6 @@ from eventer_bridge.backends.rocksdb.opening import (
     Opened,
     ext_open,
 )
-from eventer_bridge.control.server import ControlServer
 from eventer_bridge.errors import (
     OutcomeUnknownError,
     StorageError,
@@ -143,7 +142,7 @@ class RocksDbBackend(GroupCommit):
         return await self._queries.run(params, subscription, client, holding)
 
     @property
-    def control(self) -> ControlServer | None:
+    def control(self) -> control.StoreControl | None:
         """Answers requests of operators; None: the file system has no sockets."""
         return self._control
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +62,20 @@ def checkpoint(store_path: Path, target: Path) -> None:
         store.ext_close()
         with contextlib.suppress(OSError):
             directories.give_to_owner_of(store_path, store_path)
+
+
+def tell_backed_up(store_path: Path, where: str) -> None:
+    """Tell the process that has a store open, if any, that its files were copied somewhere; blocks.
+
+    Args:
+        store_path: directory of the store.
+        where: the place, for people.
+
+    Raises:
+        StorageError: it cannot be told.
+    """
+    if is_served(store_path):
+        _request(store_path, "backed_up", where, limits.CONTROL_TIMEOUT_S)
 
 
 @contextlib.contextmanager
@@ -118,12 +133,13 @@ def is_served(store_path: Path) -> bool:
 
 
 def _request_checkpoint(store_path: Path, target: Path) -> None:
+    _request(store_path, "checkpoint", str(target), limits.CHECKPOINT_TIMEOUT_S)
+
+
+def _request(store_path: Path, name: str, argument: str, timeout_s: float) -> None:
     what = f"{store_path}: the process that has the event store open"
-    timeout_s = limits.CHECKPOINT_TIMEOUT_S
     try:
-        client.request(
-            store_path / SOCKET, "checkpoint", str(target), what=what, timeout_s=timeout_s
-        )
+        client.request(store_path / SOCKET, name, argument, what=what, timeout_s=timeout_s)
     except ControlError as e:
         raise StorageError(str(e)) from e
 
@@ -149,13 +165,20 @@ async def listen(store: Store) -> "StoreControl | None":
 
 
 class StoreControl(ControlServer):
-    """See the module. Created by :func:`listen`; closing it cancels a running checkpoint."""
+    """See the module. Created by :func:`listen`; closing it cancels a running checkpoint.
+
+    Attributes:
+        backed_up_s: when the last backup was made, in seconds since 1970 UTC; 0: none was since the
+            start.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store.path / SOCKET)
         self._store = store
         self._thread = ThreadPoolExecutor(1, "store-checkpoint")
+        self.backed_up_s = 0.0
         self.handle("checkpoint", self._checkpoint)
+        self.handle("backed_up", self._on_backed_up)
 
     async def _stop(self, server: asyncio.Server) -> None:
         await super()._stop(server)
@@ -176,3 +199,9 @@ class StoreControl(ControlServer):
             raise StorageError(f"{target}: the checkpoint failed: {e}") from e
         mlog.info("checkpoint made", extra={"path": str(target)})
         audit.info("backup", extra={"path": str(target)})
+        if target.parent != self._store.path.absolute():  # else it is only read, and removed
+            self.backed_up_s = time.time()
+
+    async def _on_backed_up(self, argument: Any) -> None:
+        audit.info("backup", extra={"path": str(argument)})
+        self.backed_up_s = time.time()

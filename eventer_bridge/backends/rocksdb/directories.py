@@ -171,8 +171,7 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
         ClosedError: it was cancelled.
     """
     target.mkdir(mode=PRIVATE)
-    files = [i for i in source.iterdir() if i.is_file() and i.name != "LOCK"]
-    for file in sorted(files, key=lambda i: (i.name == "CURRENT", i.name)):
+    for file in files_of(source):
         if is_stopped():
             raise ClosedError("copying was stopped")
         if file.name == "CURRENT":
@@ -181,6 +180,16 @@ def copy(source: Path, target: Path, is_stopped: Callable[[], bool] = lambda: Fa
         (target / file.name).chmod(0o600)
         sync(target / file.name)
     sync(target)
+
+
+def files_of(store: Path) -> list[Path]:
+    """The files of a store that a copy needs, CURRENT last.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    files = [i for i in store.iterdir() if i.is_file() and i.name != "LOCK"]
+    return sorted(files, key=lambda i: (i.name == "CURRENT", i.name))
 
 
 def sync(path: Path) -> None:

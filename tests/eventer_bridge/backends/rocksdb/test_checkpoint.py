@@ -233,7 +233,7 @@ async def test_wrong_requests_are_refused(tmp_path: Path) -> None:
         two = await request(tmp_path, b'{"checkpoint": "/a", "x": 1}\n')
         assert two == "not a request: expected one key, but there are 2"
         unknown = await request(tmp_path, b'{"x": 1}\n')
-        assert unknown == "not a request: 'x', expected one of checkpoint"
+        assert unknown == "not a request: 'x', expected one of backed_up, checkpoint"
         assert await request(tmp_path, b'{"checkpoint": 1}\n') == "checkpoint: expected a path"
         relative = await request(tmp_path, b'{"checkpoint": "a"}\n')
         assert relative == "a: expected an absolute path"
