@@ -57,6 +57,21 @@ WATCH_PERIOD_S: Final = 2.0
 """Between two looks at the files of the configuration (``serve --watch``), each of which reads
 them: Kubernetes itself takes up to a minute."""
 
+STATUS_TIMEOUT_S: Final = 20.0
+"""Time for a gateway to answer ``mariner status``, which may wait for its disk."""
+
+OLDEST_TIMEOUT_S: Final = 1.0
+"""Time to find the oldest event for it, behind the queries of clients."""
+
+MAX_STATUS_CLIENTS: Final = 1_000
+"""Clients in its answer, at some 0.5 kB each; those that are furthest behind come first."""
+
+MAX_SLOWEST: Final = 10
+"""Connections that are furthest behind, in its answer."""
+
+MAX_STATUS_ERRORS: Final = 10
+"""Errors in its answer, the last ones."""
+
 MAX_READS_OF_FILES: Final = 5
 """Times that files are read anew when they were replaced while they were read."""
 

@@ -47,6 +47,8 @@ class StoreStats(NamedTuple):
         size_bytes: bytes on disk; 0 for a backend without a disk.
         free_bytes: bytes that are free on the disk; None for a backend without one.
         compaction_bytes: bytes that compactions have still to rewrite, estimated.
+        since_commit_s: seconds since the last commit was synced; None: there was none, or there is
+            no disk.
     """
 
     events: int
@@ -54,6 +56,7 @@ class StoreStats(NamedTuple):
     size_bytes: int
     free_bytes: int | None = None
     compaction_bytes: int = 0
+    since_commit_s: float | None = None
 
 
 class QueryLoad(NamedTuple):
@@ -290,6 +293,10 @@ class Backend(aio.Resource, abc.ABC):
         Raises:
             StorageError: it could not; the text says why.
         """
+
+    def types_cost(self, owner: str) -> int:
+        """What a client's types cost so far (``type_budget``), by the owner of its quota."""
+        return 0
 
     @abc.abstractmethod
     async def flush(self) -> None:

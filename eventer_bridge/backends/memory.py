@@ -101,6 +101,10 @@ class MemoryBackend(VolatileBackend):
             self._find_share(event_type)
         self._retaining = self.async_group.spawn(self._retain, self._events.snapshot())
 
+    def types_cost(self, owner: str) -> int:
+        """See :class:`Backend`."""
+        return self._budget.spent.get(owner, 0)
+
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
         self._budget.check(set(event_types).difference(self._latest), quota)

@@ -5,6 +5,7 @@ each a line of JSON; a request is an object with one key, its name::
 
     {"checkpoint": "/absolute/path"}   →   {"error": null, "result": null}
     {"reload": null}                   →   {"error": "why not", "result": null}
+    {"status": null}                   →   {"error": null, "result": {"name": …}}
 
 :mod:`~eventer_bridge.control.server` answers them on the event loop;
 :mod:`~eventer_bridge.control.client` sends them, and blocks.

@@ -27,6 +27,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from eventer_bridge import limits
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import QueryLatestParams, QueryParams, QueryResult
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
@@ -80,10 +81,12 @@ class QuotaHolder(Protocol):
     Attributes:
         name: of the client.
         quota: of the client.
+        type_quota: the part of it that is for event types.
     """
 
     name: str
     quota: ClientQuota
+    type_quota: TypeQuota
 
 
 class AccountMember(Protocol):
@@ -105,6 +108,7 @@ class Account:
 
     Attributes:
         name: of the client, as it is configured.
+        types_owner: what it is called where types are paid for.
         quota: what it may use; see :meth:`use`.
         max_query_rows: of the quota.
         max_gathered: events of it that the core gets together: fewer if they are limited, so that
@@ -117,8 +121,9 @@ class Account:
         hits: how often it met its quota, by the names of the bounds.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, types_owner: str) -> None:
         self.name = name
+        self.types_owner = types_owner
         self.quota = ClientQuota()
         self.max_query_rows: int | None = None
         self.max_gathered = limits.MAX_GATHERED_EVENTS
@@ -206,7 +211,7 @@ class Accounts:
         """The account of a client, with its quota from now on."""
         account = self._by_name.get(client.name)
         if account is None:
-            account = self._by_name[client.name] = Account(client.name)
+            account = self._by_name[client.name] = Account(client.name, client.type_quota.owner)
         account.use(client.quota)
         return account
 

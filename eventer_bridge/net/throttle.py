@@ -28,17 +28,22 @@ class TokenBucket:
     Args:
         per_s: amount that is allowed a second.
         now_s: time, as of all methods; never goes back.
+
+    Attributes:
+        spent: all that was taken so far.
     """
 
-    __slots__ = ("_at_s", "_balance", "per_s")
+    __slots__ = ("_at_s", "_balance", "per_s", "spent")
 
     def __init__(self, per_s: float, now_s: float) -> None:
         self.per_s = per_s
+        self.spent = 0.0
         self._balance = per_s
         self._at_s = now_s
 
     def spend(self, amount: float, now_s: float) -> None:
         """Take an amount, whether it is there or not."""
+        self.spent += amount
         self._balance = self.balance(now_s) - amount
         self._at_s = now_s
 
@@ -78,6 +83,11 @@ class Throttle:
         return self._earlier_s + (
             0.0 if self._since_s is None else self._loop.time() - self._since_s
         )
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What was taken of each rate since it was set."""
+        return {name: bucket.spent for name, bucket in self._buckets.items()}
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
         """Replace the rates. What is overdrawn is paid for at the new ones."""

@@ -22,7 +22,7 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
 )
 from mariner.cli import output
-from mariner.cli.ping import ping_server
+from mariner.cli.ping import JsonPrinter, Printer, ping_server
 from mariner.cli.register import parse_arguments, read_stdin, register_events
 from mariner.cli.run import report, run
 from mariner.cli.target import Target
@@ -84,7 +84,10 @@ _LAST_HELP: Final = "at or before this; a date includes its whole day."
     show_default=True,
     help="Seconds to wait for the connection, and for each answer.",
 )
-def ping(server: Target, count: int, interval: float, timeout: float) -> None:
+@click.option(
+    "--json", "is_json", is_flag=True, help="Print JSON: a line for each answer, and a summary."
+)
+def ping(server: Target, count: int, interval: float, timeout: float, *, is_json: bool) -> None:
     """Measure the round-trip time to a server.
 
     With --count 1 it is a health check. SIGINT ends it with the summary.
@@ -92,7 +95,8 @@ def ping(server: Target, count: int, interval: float, timeout: float) -> None:
     Exit code 0: at least one ping was answered; 1: none was, or the connection failed or was
     lost.
     """
-    run(ping_server(server, count=count, interval_s=interval, timeout_s=timeout))
+    printer = JsonPrinter() if is_json else Printer()
+    run(ping_server(server, printer, count=count, interval_s=interval, timeout_s=timeout))
 
 
 @click.command()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -57,8 +57,8 @@ def write_table(events: Sequence[Event]) -> None:
     write_rich(table)
 
 
-def write_rich(table: Table) -> None:
-    """Print a table; in a terminal it is wrapped to its width.
+def write_rich(table: RenderableType) -> None:
+    """Print a table, or several; in a terminal they are wrapped to its width.
 
     Raises:
         CommandError: as :func:`write_jsonl`.

@@ -7,12 +7,15 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final
 
+import msgspec
+
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError, report
 from mariner.cli.target import Target, TargetClient
 from mariner.errors import ClosedError
 
 _MS: Final = 1000
+_FIGURES: Final = ("min", "avg", "max", "mdev")
 
 
 class Statistics:
@@ -31,16 +34,72 @@ class Statistics:
             f"{self.transmitted} transmitted, {received} received, {loss:.4g}% loss,"
             f" time {duration_s * _MS:.0f} ms",
         ]
-        if received:
-            average = math.fsum(self.times_s) / received
-            variance = math.fsum((i - average) ** 2 for i in self.times_s) / received
-            figures = (min(self.times_s), average, max(self.times_s), math.sqrt(variance))
-            text = "/".join(f"{i * _MS:.3f}" for i in figures)
-            lines.append(f"rtt min/avg/max/mdev = {text} ms")
+        if (figures := self.figures_ms()) is not None:
+            text = "/".join(f"{i:.3f}" for i in figures)
+            lines.append(f"rtt {'/'.join(_FIGURES)} = {text} ms")
         return lines
 
+    def figures_ms(self) -> list[float] | None:
+        """What :data:`_FIGURES` names, in milliseconds; None: no answer was received."""
+        received = len(self.times_s)
+        if not received:
+            return None
+        average = math.fsum(self.times_s) / received
+        variance = math.fsum((i - average) ** 2 for i in self.times_s) / received
+        figures = (min(self.times_s), average, max(self.times_s), math.sqrt(variance))
+        return [round(i * _MS, 3) for i in figures]
 
-async def ping_server(server: Target, *, count: int, interval_s: float, timeout_s: float) -> None:
+
+class Printer:
+    """What is told of pings, for people."""
+
+    def connected(self, address: str, status: str) -> None:
+        """There is a connection."""
+        output.write_text(f"PING {address}: connected, status {status}")
+
+    def answered(self, address: str, seq: int, time_s: float) -> None:
+        """An answer came."""
+        output.write_text(f"answer from {address}: seq={seq} time={time_s * _MS:.3f} ms")
+
+    def ended(self, address: str, status: str, statistics: Statistics, duration_s: float) -> None:
+        """No more are sent."""
+        output.write_text("")
+        for line in statistics.summary(address, duration_s):
+            output.write_text(line)
+
+
+class JsonPrinter(Printer):
+    """The same as lines of JSON: one for each answer, and one for all of them."""
+
+    def connected(self, address: str, status: str) -> None:
+        """See :class:`Printer`; the last line says it."""
+
+    def answered(self, address: str, seq: int, time_s: float) -> None:
+        """See :class:`Printer`."""
+        _write_json({"seq": seq, "time_ms": round(time_s * _MS, 3)})
+
+    def ended(self, address: str, status: str, statistics: Statistics, duration_s: float) -> None:
+        """See :class:`Printer`."""
+        times = statistics.figures_ms()
+        _write_json(
+            {
+                "address": address,
+                "status": status,
+                "transmitted": statistics.transmitted,
+                "received": len(statistics.times_s),
+                "duration_ms": round(duration_s * _MS, 3),
+                "rtt_ms": None if times is None else dict(zip(_FIGURES, times, strict=True)),
+            }
+        )
+
+
+def _write_json(fields: dict[str, Any]) -> None:
+    output.write_text(msgspec.json.encode(fields).decode())
+
+
+async def ping_server(
+    server: Target, printer: Printer, *, count: int, interval_s: float, timeout_s: float
+) -> None:
     """Ping until ``count`` are sent (0: no limit), interrupted, or the connection is lost.
 
     Raises:
@@ -49,12 +108,12 @@ async def ping_server(server: Target, *, count: int, interval_s: float, timeout_
         ConnectError, InitError: as :meth:`Target.connect`.
     """
     async with await server.connect(timeout_s=timeout_s) as client:
-        output.write_text(f"PING {client.address}: connected, status {client.status.name}")
+        printer.connected(client.address, client.status.name)
         statistics = Statistics()
         started = time.monotonic()
         pinging = _ping(
             client,
-            client.address,
+            printer,
             statistics,
             count=count,
             interval_s=interval_s,
@@ -65,9 +124,8 @@ async def ping_server(server: Target, *, count: int, interval_s: float, timeout_
             await _until_interrupted(pinging)
         except ClosedError as e:
             error = e
-        output.write_text("")
-        for line in statistics.summary(client.address, time.monotonic() - started):
-            output.write_text(line)
+        duration_s = time.monotonic() - started
+        printer.ended(client.address, client.status.name, statistics, duration_s)
         if error is not None:
             raise error
         if not statistics.times_s:
@@ -85,7 +143,7 @@ async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
 
 async def _ping(
     client: TargetClient,
-    address: str,
+    printer: Printer,
     statistics: Statistics,
     *,
     count: int,
@@ -106,7 +164,7 @@ async def _ping(
             statistics.transmitted -= 1  # interrupted before its timeout: not lost
             raise
         except TimeoutError:
-            report(f"no answer from {address}: seq={seq} within {timeout_s:g} s")
+            report(f"no answer from {client.address}: seq={seq} within {timeout_s:g} s")
         else:
             statistics.times_s.append(time_s)
-            output.write_text(f"answer from {address}: seq={seq} time={time_s * _MS:.3f} ms")
+            printer.answered(client.address, seq, time_s)

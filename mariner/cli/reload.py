@@ -1,6 +1,7 @@
 """``mariner reload``."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -10,6 +11,8 @@ from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
 from mariner.gateway import config
+
+NO_SOCKET: Final = "control: missing, and there is no store that would have a socket"
 
 
 @click.command()
@@ -34,11 +37,7 @@ def reload(path: Path) -> None:
     try:
         socket = config.control_socket(path)
         if socket is None:
-            raise CommandError(
-                f"{path}: control: missing, and there is no store that would have a socket;"
-                " SIGHUP reloads, too",
-                EXIT_USAGE,
-            )
+            raise CommandError(f"{path}: {NO_SOCKET}; SIGHUP reloads, too", EXIT_USAGE)
         answer = client.request(
             socket, "reload", None, what=f"{socket}: the gateway", timeout_s=limits.RELOAD_TIMEOUT_S
         )

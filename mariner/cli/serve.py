@@ -20,6 +20,7 @@ from mariner.cli.run import report
 from mariner.cli.store_path import ACCEPT_LOSS
 from mariner.gateway import config, config_audit, gateway, logs, memory
 from mariner.gateway.reloading import Reloader
+from mariner.gateway.status_report import StatusReport
 from mariner.gateway.stopping import Stopper, block_signals
 from mariner.gateway.supervisor import Supervisor
 from mariner.gateway.watching import watch
@@ -168,6 +169,7 @@ class _Process:
         gc.collect()
         try:
             reloader = Reloader(self._path, running)
+            StatusReport(running)
             _print_check(self._conf, running)
             self._supervisor.ready()
             background = [

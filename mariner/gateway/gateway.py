@@ -7,6 +7,8 @@ accepted, everything accepted is answered and durable. Then the parts are closed
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hat import aio
@@ -124,6 +126,7 @@ class Gateway(aio.Resource):
         self._failed_part: str | None = None
         self._descriptors = descriptors.find()
         self._admission = Admission(self._descriptors.bounds)
+        self._http_stats = ServerStats()
         self.is_reloaded = True
         self._checks = ScryptChecks()
         self._access = access.ext_create(config, self._checks)
@@ -166,6 +169,35 @@ class Gateway(aio.Resource):
         if self.eventer_server is not None:
             found["eventer"] = self.eventer_server.accounts
         return found
+
+    @property
+    def backend(self) -> Backend | None:
+        """The store; None: there is none, in relay mode."""
+        return self._backend
+
+    @property
+    def wires(self) -> dict[str, Wire]:
+        """All kinds of connections, by the label of their metrics."""
+        mariner, eventer, rsb = self.mariner, self.eventer_server, self.rsb
+        wires = {"mariner": Wire(mariner.stats, lambda: mariner.connections)}
+        if eventer is not None:
+            wires["eventer"] = Wire(eventer.stats, lambda: eventer.connections)
+        if rsb is not None:
+            wires["rsb"] = Wire(rsb.stats, lambda: rsb.connections)
+        return wires | {"http": Wire(self._http_stats, has_clients=False)}
+
+    @property
+    def remote_servers(self) -> list[RemoteServer]:
+        """The remote Event Servers that are relayed to, or followed."""
+        if isinstance(self.core, RelayCore):
+            return [self.core]
+        of_group = () if self._monitor is None else self._monitor.replications
+        return [*self._replications, *of_group]
+
+    @property
+    def expiries(self) -> Mapping[str, datetime]:
+        """When certificates and revocation lists in use expire, by their keys."""
+        return self._access.expiries
 
     @property
     def controls(self) -> list[ControlServer]:
@@ -252,13 +284,12 @@ class Gateway(aio.Resource):
             observe_query=metrics.observe_query,
         )
         self._own(self.mariner, "mariner server")
-        http_stats = ServerStats()
         metrics.registry.register(GatewayCollector(core, self._backend))
-        metrics.registry.register(WiresCollector(self._wires(http_stats)))
+        metrics.registry.register(WiresCollector(self.wires))
         metrics.registry.register(ClientsCollector(lambda: self.accounts))
-        metrics.registry.register(RemotesCollector(self._remote_servers))
+        metrics.registry.register(RemotesCollector(lambda: self.remote_servers))
         metrics.registry.register(
-            ConfigurationCollector(lambda: self._access.expiries, lambda: self.is_reloaded)
+            ConfigurationCollector(lambda: self.expiries, lambda: self.is_reloaded)
         )
         self.async_group.spawn(loop_lag.watch, metrics.observe_loop_lag)
         self._registrations = RegistrationsAudit(lambda: self.accounts, self._audits_registrations)
@@ -272,7 +303,7 @@ class Gateway(aio.Resource):
                 config.http.host,
                 config.http.port,
                 admission=self._admission,
-                stats=http_stats,
+                stats=self._http_stats,
             )
             self._own(self.http, "http server")
         if config.control is not None:
@@ -284,15 +315,6 @@ class Gateway(aio.Resource):
 
     def _audits_registrations(self) -> bool:
         return self._config.audit is not None and self._config.audit.registrations
-
-    def _wires(self, http_stats: ServerStats) -> dict[str, Wire]:
-        mariner, eventer, rsb = self.mariner, self.eventer_server, self.rsb
-        wires = {"mariner": Wire(mariner.stats, lambda: mariner.connections)}
-        if eventer is not None:
-            wires["eventer"] = Wire(eventer.stats, lambda: eventer.connections)
-        if rsb is not None:
-            wires["rsb"] = Wire(rsb.stats, lambda: rsb.connections)
-        return wires | {"http": Wire(http_stats, has_clients=False)}
 
     def _log_limits(self) -> None:
         found = self._descriptors
@@ -376,12 +398,6 @@ class Gateway(aio.Resource):
             name=self._config.name,
             max_event_types=config.max_event_types,
         )
-
-    def _remote_servers(self) -> list[RemoteServer]:
-        if isinstance(self.core, RelayCore):
-            return [self.core]
-        of_group = () if self._monitor is None else self._monitor.replications
-        return [*self._replications, *of_group]
 
     def _own(self, part: aio.Resource, name: str) -> None:
         self._parts.append((name, part))

@@ -9,6 +9,7 @@ Registrations are committed in groups (``group_commit``). Queries run on threads
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,7 +109,9 @@ class RocksDbBackend(GroupCommit):
                 store.ext_free_bytes(),
                 store.compaction_bytes(),
             )
-        return self._stats
+        if self._committed_s is None:
+            return self._stats
+        return self._stats._replace(since_commit_s=time.perf_counter() - self._committed_s)
 
     def high_water_mark(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`. Two short reads on the loop's thread."""

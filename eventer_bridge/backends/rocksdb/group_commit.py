@@ -136,6 +136,7 @@ class GroupCommit(Backend):
         self._store, self._types, self._latest = opened
         self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
+        self._committed_s: float | None = None  # when the last commit was synced
         self._rules, self._clock = rules, clock
         self._key_retention = key_retention
         self._requests = RequestRows(self._store, key_retention, clock)
@@ -180,6 +181,10 @@ class GroupCommit(Backend):
         group = self._gather(0)
         self._store.stage_reservation(group.commit, server_id, session)
         return group.future
+
+    def types_cost(self, owner: str) -> int:
+        """See :class:`Backend`."""
+        return self._types.spent(owner)
 
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
@@ -497,9 +502,10 @@ class GroupCommit(Backend):
         if group is self._uncounted:
             self._uncounted = None
             self._count_stored()
-        seconds = time.perf_counter() - self._started_s
+        self._committed_s = now_s = time.perf_counter()
+        seconds = now_s - self._started_s
         if self._groups:
-            self._commit_grown(0, self._started_s + seconds + limits.MAX_GATHERING_S)
+            self._commit_grown(0, now_s + limits.MAX_GATHERING_S)
         self._latest.update(group.commit.latest.items())
         if not group.future.done():
             group.future.set_result(None)

@@ -94,6 +94,11 @@ def close() -> bool:
     return _pipeline is None or _pipeline.close()
 
 
+def last_errors() -> list[dict[str, Any]]:
+    """The last lines about errors, oldest first; may be called on any thread."""
+    return [] if _pipeline is None else _pipeline.errors.last()
+
+
 def counts() -> LogCounts:
     """Lines that were not written; may be called on any thread."""
     if _pipeline is None:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 from mariner import limits
 from mariner.gateway.logs.audit import NAME as AUDIT
 from mariner.gateway.logs.audit import AuditRate
+from mariner.gateway.logs.errors import LastErrors
 from mariner.gateway.logs.rate import LogRate
 from mariner.gateway.logs.shorten import shorten
 
@@ -37,12 +38,14 @@ class Pipeline:
     Attributes:
         n_dropped: lines that were dropped because the queue was full.
         rate: limits how often the same is logged.
+        errors: the last ones.
     """
 
     def __init__(self, audit: AuditRate | None = None) -> None:
         self.n_dropped = 0
         self._audit = audit
         self.rate = LogRate()
+        self.errors = LastErrors()
         self._reported_dropped = 0
         self._logged_s = time.monotonic()
         self._queue: queue.Queue[_Item | None] = queue.Queue(limits.MAX_LOG_QUEUE_LINES)
@@ -54,10 +57,12 @@ class Pipeline:
             if isinstance(logger, logging.Logger):
                 for handler in tuple(logger.handlers):
                     self._replace(logger, handler)
+        logging.root.addHandler(self.errors)
 
     def close(self) -> bool:
         """See ``logs.close``."""
         self._is_closing = True
+        logging.root.removeHandler(self.errors)
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(None)
         self._thread.join(limits.LOG_CLOSE_TIMEOUT_S)

@@ -51,6 +51,24 @@ async def test_ping(shell: Shell, server: Gateway) -> None:
     check_pinged(result, address, 3)
 
 
+async def test_ping_as_json(shell: Shell, server: Gateway) -> None:
+    result = await shell.run("ping", "--count", "3", "--interval", "0.01", "--json")
+    assert (result.code, result.stderr) == (0, "")
+    *answers, summary = result.events
+    assert [i["seq"] for i in answers] == [1, 2, 3]
+    times_ms = [i["time_ms"] for i in answers]
+    assert summary.pop("duration_ms") > 20
+    rtt_ms = summary.pop("rtt_ms")
+    assert (rtt_ms["min"], rtt_ms["max"]) == (min(times_ms), max(times_ms))
+    assert rtt_ms["min"] <= rtt_ms["avg"] <= rtt_ms["max"]
+    assert summary == {
+        "address": f"127.0.0.1:{server.port}",
+        "status": "OPERATIONAL",
+        "transmitted": 3,
+        "received": 3,
+    }
+
+
 async def test_ping_until_interrupted(shell: Shell) -> None:
     forever = ("--count", "0", "--interval", "0.01")
     async with started(shell, "ping", *forever, is_fresh=True) as process:

@@ -1,0 +1,201 @@
+"""The status of a gateway as tables for a terminal.
+
+Names of clients and texts of errors come from outside: nothing in them can control the terminal.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from mariner.cli.run import printable
+from mariner.gateway.status import (
+    ClientStatus,
+    ConnectionStatus,
+    GatewayStatus,
+    QuotaUse,
+    RemoteStatus,
+    StoreStatus,
+    WireStatus,
+)
+
+_NOTEWORTHY_SHARE: Final = 0.5
+"""Use of a bound from which on it is shown, or that was met before."""
+
+_MAX_DAYS: Final = 30
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def render(status: GatewayStatus) -> RenderableType:
+    """The status, the most important first."""
+    parts: list[RenderableType] = [_summary(status), "", _wires(status.wires)]
+    if status.clients:
+        parts += ["", _clients(status.clients, status.clients_left_out)]
+    if status.slowest:
+        parts += ["", _slowest(status.slowest)]
+    if status.remotes:
+        parts += ["", _remotes(status.remotes)]
+    if status.errors:
+        parts += ["", Text("last errors", "bold"), *[_error(i) for i in status.errors]]
+    return Group(*parts)
+
+
+def _summary(status: GatewayStatus) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    color = "green" if status.not_ready is None else "red"
+    table.add_row(
+        "gateway",
+        Text.assemble(
+            f"{printable(status.name)} {status.version}, ",
+            (status.status, color),
+            f", up {duration(status.uptime_s)}, pid {status.pid}",
+        ),
+    )
+    if status.not_ready is not None:
+        table.add_row("not ready", Text(printable(status.not_ready), "red"))
+    if not status.is_reloaded:
+        text = "failed: the configuration in use is not that of the file"
+        table.add_row("reload", Text(text, "red"))
+    if status.store is not None:
+        for key, text in _store(status.store):
+            table.add_row(key, Text(printable(text)))
+    if status.modules:
+        table.add_row("modules", Text(printable(", ".join(status.modules))))
+    for key, days in sorted(status.days_left.items(), key=lambda i: i[1]):
+        text = f"{key}: {days:.1f} days left"
+        table.add_row("certificate", Text(text, "red" if days < _MAX_DAYS else ""))
+    return table
+
+
+def _store(store: StoreStatus) -> Iterator[tuple[str, str]]:
+    since = "" if store.oldest is None else f" since {store.oldest}"
+    path = "" if store.path is None else f" {store.path}"
+    yield "store", f"{store.backend}{path}: {store.events:,} events{since}"
+    disk = "" if store.free_bytes is None else f", {decimal(store.free_bytes)} free"
+    yield (
+        "",
+        f"{store.event_types:,} types, {decimal(store.size_bytes)}{disk},"
+        f" {decimal(store.compaction_bytes)} to compact",
+    )
+    if store.since_commit_s is None:
+        commit = "no commit yet"
+    else:
+        commit = f"last commit {duration(store.since_commit_s)} ago"
+    yield (
+        "",
+        f"{commit}, {store.pending_events:,} events wait for one; queries:"
+        f" {store.queries_running} running, {store.queries_waiting} waiting",
+    )
+
+
+def _table(*columns: str, left: int = 1) -> Table:
+    """A table whose first columns are texts, and the others numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def _wires(wires: dict[str, WireStatus]) -> Table:
+    table = _table(
+        *("WIRE", "CONNECTIONS", "CLIENTS", "REGISTERED/S", "NOTIFIED/S"),
+        *("REGISTERED", "NOTIFIED", "REFUSED", "DECLINED"),
+    )
+    for name, wire in wires.items():
+        rates = _rate(wire.registered_per_s), _rate(wire.notified_per_s)
+        counts = wire.events_registered, wire.events_notified, wire.rejected, wire.declined
+        numbers = [f"{i:,}" for i in (wire.connections, wire.clients)]
+        table.add_row(name, *numbers, *rates, *[f"{i:,}" for i in counts])
+    return table
+
+
+def _clients(clients: list[ClientStatus], n_left_out: int) -> Table:
+    table = _table(
+        *("CLIENT", "WIRE", "CONNECTIONS", "REGISTERED/S", "NOTIFIED/S", "UNREAD", "BEHIND"),
+        left=2,
+    )
+    table.add_column("QUOTA", overflow="fold")
+    for client in clients:
+        table.add_row(
+            Text(printable(client.name)),
+            client.wire,
+            f"{client.connections:,}",
+            _rate(client.registered_per_s),
+            _rate(client.notified_per_s),
+            *_lag(client.unread_bytes, client.behind_s),
+            _quota(client),
+        )
+    if n_left_out:
+        table.add_row(f"and {n_left_out:,} more")
+    return table
+
+
+def _quota(client: ClientStatus) -> Text:
+    text = Text()
+    if client.is_held:
+        text.append("held", "yellow")
+    elif client.held_s:
+        text.append(f"was held for {duration(client.held_s)}")
+    for name, use in client.quota.items():
+        if _is_noteworthy(use):
+            used = "" if use.used is None else f"{use.used:,.0f}/"
+            text.append(f"{', ' if text else ''}{name} {used}{use.limit:,}")
+    return text
+
+
+def _is_noteworthy(use: QuotaUse) -> bool:
+    return use.hits > 0 or (use.used is not None and use.used > _NOTEWORTHY_SHARE * use.limit)
+
+
+def _slowest(slowest: list[ConnectionStatus]) -> Table:
+    table = _table("SLOWEST", "WIRE", "PEER", "UNREAD", "BEHIND", left=3)
+    for i in slowest:
+        client = Text(printable(i.client or ""))
+        table.add_row(client, i.wire, i.peer, *_lag(i.unread_bytes, i.behind_s))
+    return table
+
+
+def _remotes(remotes: list[RemoteStatus]) -> Table:
+    table = _table("REMOTE SERVER", "STATE", "LAG", "EVENTS BEHIND", "LEFT OUT", left=2)
+    for i in remotes:
+        if not i.is_connected:
+            state = Text("not connected", "red")
+        elif i.is_synced is None:
+            state = Text("connected", "green")
+        else:
+            state = Text("synced", "green") if i.is_synced else Text("catching up", "yellow")
+        lag = "" if i.lag_s is None else duration(i.lag_s)
+        events = "" if i.lag_events is None else f"{i.lag_events:,}"
+        table.add_row(Text(printable(i.name)), state, lag, events, f"{i.refused_events:,}")
+    return table
+
+
+def _error(error: dict[str, Any]) -> Text:
+    known = "time", "level", "logger", "message"
+    fields = "".join(f", {name}: {i}" for name, i in error.items() if name not in known)
+    return Text(printable(f"{error['time']} {error['message']}{fields}"))
+
+
+def _rate(per_s: float | None) -> str:
+    return "" if per_s is None else f"{per_s:,.0f}"
+
+
+def _lag(unread_bytes: int, behind_s: float) -> tuple[str, str]:
+    return decimal(unread_bytes) if unread_bytes else "", duration(behind_s) if behind_s else ""
+
+
+def duration(seconds: float) -> str:
+    """A duration for people: ``3 d 4 h``, ``2 min 5 s``, ``0.2 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for index, (unit_s, unit) in enumerate(_UNITS):
+        if whole >= unit_s:
+            smaller_s, smaller = (*_UNITS, (1, "s"))[index + 1]
+            return f"{whole // unit_s} {unit} {whole % unit_s // smaller_s} {smaller}"
+    raise AssertionError("unreachable")

@@ -1,0 +1,236 @@
+"""The answer to ``mariner status``: what a gateway is doing, at one moment.
+
+It is asked for through the control socket (``eventer_bridge.control``): the request ``status``
+has :class:`GatewayStatus` as its result. Counts are since the start of the gateway; rates come from
+two answers (:func:`with_rates`), so that nobody has to measure them while nobody asks.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from eventer_bridge.control import client
+from mariner import limits
+
+
+class QuotaUse(msgspec.Struct, frozen=True):
+    """A bound of a client's quota.
+
+    Attributes:
+        limit: the bound.
+        used: what is used of it; of rates, the rate, once it is known.
+        spent: of rates, all that was used since it was set.
+        hits: how often it was met.
+    """
+
+    limit: int
+    used: float | None = None
+    spent: float | None = None
+    hits: int = 0
+
+
+class ClientStatus(msgspec.Struct, frozen=True):
+    """A configured client, with all its connections; those that share a token are one.
+
+    Attributes:
+        wire: that it speaks.
+        name: of the client.
+        connections: that it has.
+        subscriptions: query types of these.
+        events_registered: by it.
+        events_notified: to it, counted on each connection.
+        unread_bytes: that wait for its slowest connection.
+        behind_s: since when that is too slow; 0: it is not.
+        is_held: whether it is held back to its quota.
+        held_s: how long it was, so far.
+        quota: its bounds, by name.
+        registered_per_s, notified_per_s: rates, once they are known.
+    """
+
+    wire: str
+    name: str
+    connections: int
+    subscriptions: int
+    events_registered: int
+    events_notified: int
+    unread_bytes: int
+    behind_s: float
+    is_held: bool
+    held_s: float
+    quota: dict[str, QuotaUse]
+    registered_per_s: float | None = None
+    notified_per_s: float | None = None
+
+
+class ConnectionStatus(msgspec.Struct, frozen=True):
+    """A connection that does not read what is sent to it.
+
+    Attributes:
+        wire: its kind.
+        client: name of the client, as it called itself.
+        peer: its address.
+        unread_bytes: that wait for it.
+        behind_s: since when it is too slow; 0: it is not.
+    """
+
+    wire: str
+    client: str | None
+    peer: str
+    unread_bytes: int
+    behind_s: float
+
+
+class WireStatus(msgspec.Struct, frozen=True):
+    """All connections of a kind; attributes as of :class:`ClientStatus` and ``ServerStats``."""
+
+    connections: int
+    clients: int
+    events_registered: int
+    events_notified: int
+    declined: int
+    rejected: int
+    registered_per_s: float | None = None
+    notified_per_s: float | None = None
+
+
+class StoreStatus(msgspec.Struct, frozen=True):
+    """The store of a gateway.
+
+    Attributes:
+        backend: its type.
+        path: its directory, if it has one.
+        history: name of its history.
+        oldest: timestamp of its oldest event; None: there is none, or finding it took too long.
+        pending_events: that wait for their commit.
+        queries_running, queries_waiting: queries in progress, and those that have not begun.
+        others: see ``StoreStats``.
+    """
+
+    backend: str
+    path: str | None
+    history: str
+    events: int
+    event_types: int
+    size_bytes: int
+    free_bytes: int | None
+    compaction_bytes: int
+    since_commit_s: float | None
+    oldest: str | None
+    pending_events: int
+    queries_running: int
+    queries_waiting: int
+
+
+class RemoteStatus(msgspec.Struct, frozen=True):
+    """A remote Event Server.
+
+    Attributes:
+        name: of the server.
+        is_connected: whether there is a connection to it.
+        refused_events: events of it that were left out.
+        is_synced, lag_s, lag_events: of a replication.
+    """
+
+    name: str
+    is_connected: bool
+    refused_events: int
+    is_synced: bool | None = None
+    lag_s: float | None = None
+    lag_events: int | None = None
+
+
+class GatewayStatus(msgspec.Struct, frozen=True):
+    """See the module.
+
+    Attributes:
+        name, version, pid: of the gateway.
+        status: OPERATIONAL or why not, as clients are told.
+        not_ready: why it could not serve now; None: it could.
+        started: when, in ISO 8601.
+        uptime_s: how long ago that is.
+        store: None in relay mode.
+        wires: by name.
+        clients: those that are furthest behind first, then the busiest.
+        clients_left_out: how many more there are.
+        slowest: connections that are furthest behind.
+        remotes: that it relays to, or follows.
+        modules: names of the Python modules.
+        days_left: of certificates and revocation lists, by their keys.
+        is_reloaded: whether the last reload, if any, succeeded.
+        errors: the last lines of the log that are errors, oldest first.
+    """
+
+    name: str
+    version: str
+    pid: int
+    status: str
+    not_ready: str | None
+    started: str
+    uptime_s: float
+    store: StoreStatus | None
+    wires: dict[str, WireStatus]
+    clients: list[ClientStatus]
+    clients_left_out: int
+    slowest: list[ConnectionStatus]
+    remotes: list[RemoteStatus]
+    modules: list[str]
+    days_left: dict[str, float]
+    is_reloaded: bool
+    errors: list[dict[str, Any]]
+
+
+def ask(socket: Path) -> GatewayStatus:
+    """Ask a running gateway; blocks.
+
+    Args:
+        socket: its control socket.
+
+    Raises:
+        ControlError: it did not answer.
+    """
+    what = f"{socket}: the gateway"
+    answer = client.request(socket, "status", None, what=what, timeout_s=limits.STATUS_TIMEOUT_S)
+    return msgspec.convert(answer, GatewayStatus)
+
+
+def with_rates(before: GatewayStatus, after: GatewayStatus) -> GatewayStatus:
+    """The later status with the rates between the two; none if the gateway was restarted."""
+    seconds = after.uptime_s - before.uptime_s
+    if before.started != after.started or seconds <= 0:
+        return after
+    clients = {(i.wire, i.name): i for i in before.clients}
+    return replace(
+        after,
+        wires={
+            name: _rates(before.wires[name], wire, seconds) if name in before.wires else wire
+            for name, wire in after.wires.items()
+        },
+        clients=[
+            _client_rates(clients[i.wire, i.name], i, seconds) if (i.wire, i.name) in clients else i
+            for i in after.clients
+        ],
+    )
+
+
+def _rates(before: Any, after: Any, seconds: float) -> Any:
+    return replace(
+        after,
+        registered_per_s=(after.events_registered - before.events_registered) / seconds,
+        notified_per_s=(after.events_notified - before.events_notified) / seconds,
+    )
+
+
+def _client_rates(before: ClientStatus, after: ClientStatus, seconds: float) -> ClientStatus:
+    quota = {
+        name: _quota_rate(before.quota.get(name), use, seconds) for name, use in after.quota.items()
+    }
+    rated: ClientStatus = _rates(before, after, seconds)
+    return replace(rated, quota=quota)
+
+
+def _quota_rate(before: QuotaUse | None, after: QuotaUse, seconds: float) -> QuotaUse:
+    if before is None or before.spent is None or after.spent is None:
+        return after
+    return replace(after, used=max(0.0, after.spent - before.spent) / seconds)
