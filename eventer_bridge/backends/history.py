@@ -85,6 +85,14 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
+def is_own_id(name: str) -> bool:
+    """Whether a name is one of :func:`new_id`; others may give their histories any."""
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
+
+
 def type_of(server_id: int) -> EventType:
     """Type of the history events of a server."""
     return ("event", str(server_id), "history")

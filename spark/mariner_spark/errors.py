@@ -8,6 +8,7 @@
     │   └── NoLakeError          there is no lake
     ├── OptionError              an option of the data source; the text begins with its name
     │   └── GatewayUnavailableError  the gateway cannot be reached (host, port)
+    ├── ProcessKilledError       a process that worked beside this one was killed
     ├── SchemaError              a schema that the user gave
     ├── SnapshotError            the snapshot of a read no longer exists
     └── SourceError              the gateway's answers cannot be used
@@ -58,6 +59,10 @@ class GatewayUnavailableError(OptionError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GatewayUnavailableError, (self.reason,)
+
+
+class ProcessKilledError(MarinerSparkError):
+    """A process that worked beside this one was killed."""
 
 
 class SchemaError(MarinerSparkError):

@@ -21,7 +21,7 @@ from pyspark.sql.utils import is_remote
 from mariner_spark import schema, times
 from mariner_spark.conditions import LAST_PATH, conditions, type_bounds
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.tables import EVENTS, SCHEMA, Lake, arrow_schema
+from mariner_spark.lake.tables import EVENTS, Lake, arrow_schema
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 
@@ -49,7 +49,7 @@ def read_events(
         version: of the table ``events``, or the moment of one; None: the latest.
 
     Returns:
-        A row an event, with the columns of ``tables.SCHEMA``.
+        A row an event, with the columns of ``schema.LAKE_SCHEMA``.
 
     Raises:
         NoLakeError: there is no lake.
@@ -81,7 +81,7 @@ def read(
             if has_type(file.first_type, file.last_type)
             and not time.intersection(file.time).is_empty
         ]
-    columns = StructType([SCHEMA[i.name] for i in arrow_schema(table)])
+    columns = StructType([schema.LAKE_SCHEMA[i.name] for i in arrow_schema(table)])
     rows = _rows(spark, lake, table, chosen, columns)
     for condition in conditions(selection):
         rows = rows.where(condition)

@@ -1,5 +1,6 @@
 """Local paths, as users write them and as Spark and Hadoop print them."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -34,3 +35,18 @@ def refuse_within_store(path: Path) -> None:
         directories.refuse_within_store(path)
     except StorageError as e:
         raise MarinerSparkError(str(e)) from e
+
+
+def sync(*paths: Path) -> None:
+    """Make files and folders durable; those that are gone are left out.
+
+    Raises:
+        OSError: one cannot be synced.
+    """
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

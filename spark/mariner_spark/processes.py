@@ -7,8 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
+
+from mariner_spark.errors import ProcessKilledError
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -47,7 +50,7 @@ def do_all(
         The results, in any order.
 
     Raises:
-        BrokenProcessPool: one of the processes was killed.
+        ProcessKilledError: one of the processes was killed.
     """
     results: list[R] = []
 
@@ -64,7 +67,11 @@ def do_all(
             add(work(todo.pop()))
         done, running = wait(running, 0 if todo else None, FIRST_COMPLETED)
         for future in done:
-            add(future.result())
+            try:
+                add(future.result())
+            except BrokenProcessPool as e:
+                reason = "one of the processes was killed, perhaps for lack of memory"
+                raise ProcessKilledError(f"{reason}; nothing was added: start again") from e
     return results
 
 

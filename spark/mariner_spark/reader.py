@@ -17,9 +17,8 @@ from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType
 from mariner_spark import times
 from mariner_spark.errors import OptionError
-from mariner_spark.lake.tables import SCHEMA as SCHEMA_OF_LAKE
 from mariner_spark.lake_reader import read_events as read_lake
-from mariner_spark.schema import SCHEMA
+from mariner_spark.schema import LAKE_SCHEMA, SCHEMA
 from mariner_spark.source import options
 
 Moment: TypeAlias = str | date | float
@@ -111,7 +110,7 @@ def _read_lake(
     # the path makes the options complete
     selection = options.parse({**given, "path": "/"}).selection
     events = read_lake(spark, lake, selection, version=version)
-    return events if columns is None else events.select(*_schema(columns, SCHEMA_OF_LAKE).names)
+    return events if columns is None else events.select(*_schema(columns, LAKE_SCHEMA).names)
 
 
 def _version(version: int | None, as_of: Moment | None) -> int | datetime | None:

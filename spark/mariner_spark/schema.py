@@ -7,6 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DoubleType,
     LongType,
     StringType,
     StructField,
@@ -35,6 +36,12 @@ SCHEMA: Final = StructType(
 ``type`` in one string (``type_path``); ``payload_kind`` is ``json``, ``binary`` or null (no
 payload), ``payload_json`` the text of a JSON payload as it was registered, ``payload_type``
 and ``payload_binary`` label and bytes of a binary one."""
+
+WITHOUT_TYPE: Final = StructType([i for i in SCHEMA if i.name != "type"])
+"""Of which ``type_path`` has the type, which is much faster to write."""
+
+LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType())])
+"""Columns of events in a lake: those of the data source, and the number in a JSON payload."""
 
 NOT_NULL: Final = frozenset(field.name for field in SCHEMA.fields if not field.nullable)
 

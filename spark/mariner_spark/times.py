@@ -28,6 +28,12 @@ def to_datetime(us: int) -> datetime:
     return EPOCH + us * _US
 
 
+def to_iso(us: int) -> str:
+    """ISO 8601, in UTC, with all microseconds and four digits of the year."""
+    moment = to_datetime(us)
+    return f"{moment.year:04}{moment:-%m-%dT%H:%M:%S.%fZ}"  # %Y has fewer digits before 1000
+
+
 MIN_US: Final = from_datetime(datetime.min.replace(tzinfo=UTC))
 MAX_US: Final = from_datetime(datetime.max.replace(tzinfo=UTC))
 

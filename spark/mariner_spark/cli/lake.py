@@ -105,7 +105,6 @@ def ingest(
         from mariner_spark.lake import ingest as ingestion  # noqa: PLC0415  # only for this command
         from mariner_spark.lake.info import count  # noqa: PLC0415
 
-        ingestion.check(path, value_path)
         n_before, _ = count(path)
         if store is not None:
             with progress("ingest") as on_progress:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -20,12 +19,8 @@ from deltalake.transaction import RemoveAction
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.files import read, write
-from mariner_spark.lake.tables import LATEST, TABLES, Lake, paths_of
-
-_MANY_ROWS: Final = limits.FILE_ROWS // 2
-_MANY_BYTES: Final = limits.MERGED_BYTES // 2
-"""Two files with so much do not fit into one."""
+from mariner_spark.lake.files import paths_of, read, write
+from mariner_spark.lake.tables import LATEST, TABLES, Lake
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -83,7 +78,8 @@ def _groups(table: DeltaTable, is_by_type: bool) -> Iterator[list[str]]:
         rows = n_bytes = 0
         for file in of_day:
             n_new, size = file["num_records"], file["size_bytes"]
-            if not is_by_type and (n_new >= _MANY_ROWS or size >= _MANY_BYTES):
+            is_large = n_new >= limits.FILE_ROWS // 2 or size >= limits.MERGED_BYTES // 2
+            if is_large and not is_by_type:  # two such files do not fit into one
                 continue
             if group and (rows + n_new > limits.FILE_ROWS or n_bytes + size > limits.MERGED_BYTES):
                 yield group
@@ -115,7 +111,6 @@ def _merge(lake: Lake, name: str, paths: list[str], is_by_type: bool) -> int:
         table = lake.open(name)
         if not set(paths_of(table)).issuperset(paths):
             break
-        # deltalake does not notice that another commit removes the same file
-        if lake.commit(table, name, [*old, *added], is_first=True):
+        if lake.commit(table, name, [*old, *added]):
             return len(added)
     return 0

@@ -13,23 +13,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Transaction
-from pyarrow import fs
 
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
-from mariner_spark.lake.files import conform, read, write
-from mariner_spark.lake.tables import (
-    EVENTS,
-    LATEST,
-    ORDER,
-    VALUES,
-    Lake,
-    arrow_schema,
-    log_path,
-    paths_of,
-)
+from mariner_spark.lake.files import paths_of, read, write
+from mariner_spark.lake.tables import EVENTS, LATEST, ORDER, VALUES, Lake, arrow_schema, log_path
 
 _APP: Final = "mariner/events"
 
@@ -97,7 +86,7 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
         old = [] if is_new else [read(lake, LATEST, path) for path in paths_of(table)]
         rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
         for path in paths:
-            rows = _last(pa.concat_tables([rows, _read_last(lake, path)]))
+            rows = _last(pa.concat_tables([rows, read(lake, EVENTS, path)]))
         parts, is_new = iter([rows]), True
     else:
         parts = (_read_numbers(lake, path) for path in paths)
@@ -113,22 +102,19 @@ def _added(lake: Lake, first: int, last: int) -> list[str] | None:
     paths = [i.add.path for commit in changes for i in commit if i.add]
     with lake.errors():
         found = lake.files(EVENTS).get_file_info(paths)
-    return paths if all(i.type == fs.FileType.File for i in found) else None
+    return paths if all(i.is_file for i in found) else None
 
 
 def _changes(lake: Lake, first: int, last: int) -> list[list[_Action]] | None:
     """What each of some commits to ``events`` changed, without compactions; None: unknown."""
-    changes = []
+    files = lake.files(EVENTS)
     with lake.errors():
-        for version in range(first, last + 1):
-            try:
-                with lake.files(EVENTS).open_input_file(log_path(version)) as commit:
-                    actions = [_decode(line) for line in commit.read().splitlines() if line]
-            except FileNotFoundError:  # the log is kept for a time
-                return None
-            files = ((i, i.add or i.remove) for i in actions)
-            changes.append([i for i, file in files if file is not None and file.data_change])
-    return changes
+        try:
+            logs = [files.open_input_file(log_path(i)).read() for i in range(first, last + 1)]
+        except FileNotFoundError:  # it is kept for a time
+            return None
+        commits = [[_decode(line) for line in log.splitlines() if line] for log in logs]
+    return [[i for i in j if (file := i.add or i.remove) and file.data_change] for j in commits]
 
 
 def _included(table: DeltaTable) -> int:
@@ -141,18 +127,6 @@ def _read_numbers(lake: Lake, path: str) -> pa.Table:
     """Rows of ``values``, of a file of ``events``."""
     rows = read(lake, EVENTS, path, arrow_schema(VALUES).names)
     return rows.filter(pc.is_valid(rows.column("value")))
-
-
-def _read_last(lake: Lake, path: str) -> pa.Table:
-    """Rows of ``latest``, of a file of ``events``; reads payloads only where they are."""
-    with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(EVENTS)) as file:
-        keys = conform(EVENTS, file.read(["type_path", *ORDER]))
-        groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        numbers = pa.array(np.repeat(np.arange(len(groups)), groups))
-        last = _last(keys.append_column("group", numbers))
-        wanted = pc.unique(last.column("group")).to_pylist()
-        rows = file.read_row_groups(wanted, arrow_schema(LATEST).names)
-    return _last(conform(LATEST, rows))
 
 
 def _last(events: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from mariner_spark import limits, times, type_path
@@ -33,7 +34,7 @@ def write_events(lake: Lake, value_path: str, batches: Iterable[pa.RecordBatch])
     Args:
         lake: the lake.
         value_path: path of the column ``value``.
-        batches: with the columns :data:`tables.INPUT`.
+        batches: with the columns ``schema.WITHOUT_TYPE``.
 
     Returns:
         The files, to be committed.
@@ -64,6 +65,11 @@ def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
         yield group
 
 
+def paths_of(table: DeltaTable) -> list[str]:
+    """The files of a table, below it."""
+    return list(pa.table(table.get_add_actions()).column("path").to_pylist())
+
+
 def write(lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False) -> list[AddAction]:
     """Write rows of a table, a file a day if it is partitioned.
 
@@ -87,7 +93,7 @@ def write(lake: Lake, table: str, rows: pa.Table, *, is_by_type: bool = False) -
         types = [list(type_path.decode(i)) for i in paths.dictionary.to_pylist()]
         column = pa.array(types, pa.list_(pa.string())).take(paths.indices)
         rows = rows.append_column("type", column)
-    rows = conform(table, rows)
+    rows = rows.select(names).cast(arrow_schema(table))
     edges = [0, rows.num_rows]
     if partitions(table):
         days = rows.column("timestamp").cast(pa.int64()).to_numpy() // _DAY_US
@@ -108,21 +114,15 @@ def read(lake: Lake, table: str, path: str, names: Sequence[str] = ()) -> pa.Tab
     Raises:
         LakeError: it cannot be read.
     """
+    columns = pa.schema([i for i in arrow_schema(table) if not names or i.name in names])
     with lake.errors(), pq.ParquetFile(path, filesystem=lake.files(table)) as file:
-        return conform(table, file.read(names or arrow_schema(table).names))
-
-
-def conform(table: str, rows: pa.Table) -> pa.Table:
-    """Rows with the table's types of Arrow; other tools write some columns with other ones."""
-    columns = [i for i in arrow_schema(table) if i.name in rows.column_names]
-    return rows.select([i.name for i in columns]).cast(pa.schema(columns))
+        # other tools write some columns with other types of Arrow
+        return file.read(columns.names).select(columns.names).cast(columns)
 
 
 def _write(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction:
-    names = rows.schema.names
-    values: dict[str, str | None] = {
-        i: _text(rows.column("timestamp")[0])[:10] for i in partitions(table)
-    }
+    names, day = rows.schema.names, _text(rows.column("timestamp")[0])[:10]
+    values: dict[str, str | None] = dict.fromkeys(partitions(table), day)
     path = "/".join((*(f"{i}={j}" for i, j in values.items()), f"{uuid.uuid4()}.parquet"))
     with lake.new_file(table, path) as file:
         pq.write_table(
@@ -146,7 +146,5 @@ def _write(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction
 
 def _text(value: pa.Scalar) -> Any:
     """A value as Delta writes it into its log."""
-    if not pa.types.is_timestamp(value.type):
-        return value.as_py()
-    moment = times.to_datetime(value.value)
-    return f"{moment.year:04}{moment:-%m-%dT%H:%M:%S.%fZ}"  # %Y has fewer digits before 1000
+    is_moment = pa.types.is_timestamp(value.type)
+    return times.to_iso(value.value) if is_moment else value.as_py()

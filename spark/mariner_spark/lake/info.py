@@ -1,12 +1,11 @@
 """Summary of a lake, from the logs of its tables alone."""
 
 import time
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from mariner_spark import limits, times
 from mariner_spark.lake import derived, positions
@@ -76,24 +75,20 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
         for name in TABLES:
             if (table := lake.find(name)) is None:
                 continue
-            files = pa.table(table.get_add_actions())
+            n_rows, n_files, n_bytes = _totals(table)
             unused = lake.files(name).get_file_info(lake.vacuum(name, grace_hours, is_dry=True))
+            n_unused = sum(i.size or 0 for i in unused)
+            behind = 0 if name == EVENTS else derived.behind(lake, events, table)
             tables[name] = TableInfo(
-                version=table.version(),
-                rows=_of_column(pc.sum, files, "num_records") or 0,
-                files=files.num_rows,
-                bytes=_of_column(pc.sum, files, "size_bytes") or 0,
-                behind=0 if name == EVENTS else derived.behind(lake, events, table),
-                unused_files=len(unused),
-                unused_bytes=sum(i.size or 0 for i in unused),
+                table.version(), n_rows, n_files, n_bytes, behind, len(unused), n_unused
             )
-        files = pa.table(events.get_add_actions(flatten=True))
-        first = _of_column(pc.min, files, "min.timestamp")
-        last = _of_column(pc.max, files, "max.timestamp")
+        files = pa.table(events.get_add_actions(flatten=True)).to_pylist()
+    moments = [i[j] for i in files for j in ("min.timestamp", "max.timestamp") if i.get(j)]
+    spans = [times.from_datetime(i) for i in moments]
     return LakeInfo(
         tables=tables,
-        first=first and times.from_datetime(first),
-        last=last and times.from_datetime(last),
+        first=min(spans, default=None),
+        last=max(spans, default=None),
         value_path=value_path_of(events),
         positions=known,
         lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},
@@ -107,13 +102,13 @@ def count(path: str) -> tuple[int, int]:
         LakeError: it cannot be read.
     """
     lake = Lake(path)
-    if (events := lake.find()) is None:
-        return 0, 0
+    events = lake.find()
     with lake.errors():
-        files = pa.table(events.get_add_actions())
-    return _of_column(pc.sum, files, "num_records") or 0, files.num_rows
+        return (0, 0) if events is None else _totals(events)[:2]
 
 
-def _of_column(find: Callable[[pa.ChunkedArray], pa.Scalar], files: pa.Table, name: str) -> Any:
-    """Of a column of the log; None: it has no values."""
-    return find(files.column(name)).as_py() if name in files.column_names else None
+def _totals(table: DeltaTable) -> tuple[int, int, int]:
+    """Rows, files and bytes of a table."""
+    files = pa.table(table.get_add_actions())
+    n_rows, n_bytes = (pc.sum(files.column(i)).as_py() or 0 for i in ("num_records", "size_bytes"))
+    return n_rows, files.num_rows, n_bytes

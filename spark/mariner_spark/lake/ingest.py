@@ -8,49 +8,28 @@ process and others write a part each; then one commit adds them all.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from eventer_bridge.backends import history
-from eventer_bridge.backends.history import History
 from eventer_bridge.model import EventId, Timestamp
-from mariner_spark import limits, schema, times, values
+from mariner_spark import limits, schema, times
 from mariner_spark.errors import LakeError
-from mariner_spark.lake import derived, positions
-from mariner_spark.lake.compact import compact
-from mariner_spark.lake.positions import Position
-from mariner_spark.lake.tables import EVENTS, INPUT, Lake
-from mariner_spark.lake.writer import Written, append, write_new
+from mariner_spark.lake import compact, derived, positions
+from mariner_spark.lake.positions import Positions
+from mariner_spark.lake.tables import EVENTS, Lake
+from mariner_spark.lake.writer import ReadPart, append, write_new
 from mariner_spark.processes import do_all, processes
 from mariner_spark.source import driver_process, offsets, options, store, store_servers
 from mariner_spark.source.selection import Selection
 from mariner_spark.source.stream import StreamReader
-from mariner_spark.times import Interval
 
 _OTHER_STORE: Final = (
-    "It is another store than the one that was ingested, or one that was set back: ingest it into"
-    " a new lake"
+    "It is another store than the one ingested before, or was set back: ingest it into a new lake"
 )
-
-_Read = Callable[[Any], Iterable[pa.RecordBatch]]
-
-
-def check(path: str, value_path: str | None) -> None:
-    """Check arguments of :func:`ingest`, before anything is started.
-
-    Raises:
-        LakeError: the lake cannot be read, its values are from another path, or it would be in a
-            store.
-        OptionError: the value path is invalid.
-    """
-    if value_path is not None:
-        values.parse(value_path)
-    Lake(path).check(value_path)
 
 
 def ingest(
@@ -78,37 +57,32 @@ def ingest(
     Raises:
         LakeError: the lake cannot be read or written, its values are from another path, or a
             gateway has another history of a server.
+        MarinerSparkError: it would be in a store.
         OptionError: an option is wrong, or a gateway refuses this client.
         SourceError, MarinerError: events were deleted, or a gateway violated the protocol.
     """
-    lake, stream = Lake(path), StreamReader(options.parse(source), INPUT)
-    with processes() as pool:
-        try:
-            limit = stream.getDefaultReadLimit()
-            if interval_s is None:
-                stream.prepareForTriggerAvailableNow()
-            offset = _find_start(lake, stream)
-            lake.create(EVENTS, value_path)
-            updated_s = compacted_s = time.monotonic()
-            while True:
-                now_s = time.monotonic()
-                end = stream.latestOffset(offset, limit)
-                if end == offset and interval_s is None:
-                    break
-                parts = stream.partitions(offset, end)
+    lake, stream = Lake(path), StreamReader(options.parse(source), schema.WITHOUT_TYPE)
+    lake.check(value_path)
+    is_endless = interval_s is not None
+    try:
+        if not is_endless:
+            stream.prepareForTriggerAvailableNow()
+        start = _find_start(lake, stream)
+        lake.create(EVENTS, value_path)
+        updated_s = compacted_s = time.monotonic()
+        with processes() as pool:
+            for parts in stream.batches(start, ends=not is_endless):
                 _add(lake, stream.read, parts, pool, histories=stream.histories)
-                offset = end
                 on_progress()
-                if now_s - updated_s >= limits.UPDATE_S:
+                if (now_s := time.monotonic()) - updated_s >= limits.UPDATE_S:
                     derived.update(path)
                     updated_s = now_s
-                if interval_s is not None:
-                    if now_s - compacted_s >= limits.MAINTENANCE_S:
-                        compact(path)
-                        compacted_s = now_s
-                    time.sleep(max(0.0, now_s + interval_s - time.monotonic()))
-        finally:
-            stream.stop()
+                if is_endless and now_s - compacted_s >= limits.MAINTENANCE_S:
+                    compact.compact(path)
+                    compacted_s = now_s
+                time.sleep(interval_s or 0)
+    finally:
+        stream.stop()
     derived.update(path)
 
 
@@ -134,21 +108,17 @@ def ingest_store(
         OptionError: there is no store, or it cannot be read.
         StorageError: it is damaged.
     """
-    driver, store_path = driver_process.of_this_process(), store_path.absolute()
-    lake = Lake(path)
-    base = positions.find_all(lake.find())
+    lake, driver, store_path = Lake(path), driver_process.of_this_process(), store_path.absolute()
+    base = positions.find_all(lake.check(value_path))
     known = {server: position.session for server, position in base.items()}
     found = store_servers.find(store_path, driver, known)
     lake.create(EVENTS, value_path)
     moments = ((server, str(store_path), i) for server, i in found.timestamps.items())
     _check(lake, base, found.histories, moments)
-    first_us = None  # of the events that the lake lacks: timestamps of a server never go back
-    if base and found.servers.keys() <= base.keys():
-        first_us = min((base[server].timestamp for server in found.servers), default=None)
-    selection = Selection(time=Interval(first_us))
+    selection = Selection(time=found.time_after({i: j.timestamp for i, j in base.items()}))
     n_parts = 1 + found.events_after(known) // limits.PART_ROWS
     parts = store.plan(store_path, driver, selection, n_parts)
-    read = partial(store.read, selection=selection, schema=schema.arrow_schema(INPUT))
+    read = partial(store.read, selection=selection, schema=schema.arrow_schema(schema.WITHOUT_TYPE))
     with processes() as pool:
         _add(lake, read, parts, pool, histories=found.histories, on_progress=on_progress)
     derived.update(path)
@@ -156,11 +126,11 @@ def ingest_store(
 
 def _add(
     lake: Lake,
-    read: _Read,
+    read: ReadPart,
     parts: Sequence[InputPartition],
     pool: ProcessPoolExecutor,
     *,
-    histories: Mapping[int, History],
+    histories: Mapping[int, history.History],
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> None:
     """Append the events of some parts.
@@ -174,21 +144,13 @@ def _add(
         on_progress: as for :func:`ingest_store`.
 
     Raises:
-        LakeError: the lake cannot be read or written, a server has another history than there, or
-            a process was killed.
+        LakeError: the lake cannot be read or written, or a server has another history than there.
+        ProcessKilledError: a process was killed.
     """
     base = positions.find_all(lake.open())
     _check(lake, base, histories)
-    try:
-        written = do_all(pool, partial(_write, lake.root, base, read), parts, on_progress)
-    except BrokenProcessPool as e:
-        reason = "a process of the ingestion was killed, perhaps for lack of memory"
-        raise LakeError(f"{reason}; nothing was added: start it again") from e
+    written = do_all(pool, partial(write_new, lake, base, read), parts, on_progress)
     append(lake, base, written, {server: i.id for server, i in histories.items()})
-
-
-def _write(path: str, base: Mapping[int, Position], read: _Read, part: InputPartition) -> Written:
-    return write_new(Lake(path), base, read(part))
 
 
 def _find_start(lake: Lake, stream: StreamReader) -> dict[str, Any]:
@@ -201,20 +163,20 @@ def _find_start(lake: Lake, stream: StreamReader) -> dict[str, Any]:
         OptionError: as :meth:`StreamReader.initialOffset`.
     """
     stream.initialOffset()  # finds the servers
-    base = positions.find_all(lake.find())
-    started = {i: j for i, j in base.items() if i in stream.servers}
+    known = positions.find_all(lake.find())
+    started = {i: j for i, j in known.items() if i in stream.servers}
     moments = [(i, *j) for i in started for j in stream.session_times(i, started[i].session)]
     _check(lake, started, stream.histories, moments)
     return offsets.encode(
-        {i: EventId(i, *j.offset) for i, j in started.items()},
+        {i: EventId(i, j.session, j.instance) for i, j in started.items()},
         {i: j.history for i, j in started.items() if j.history is not None},
     )
 
 
 def _check(
     lake: Lake,
-    base: Mapping[int, Position],
-    histories: Mapping[int, History],
+    base: Positions,
+    histories: Mapping[int, history.History],
     moments: Iterable[tuple[int, str, Timestamp]] = (),
 ) -> None:
     """Refuse a source whose events do not continue those in the lake.

@@ -3,14 +3,14 @@
 They are application transactions of the table ``events``, which Delta keeps for ever, and commits
 together with files. A transaction is a name and an integer, so a position has several, named
 ``mariner/SERVER/FIELD``: ``session``, ``instance`` and ``timestamp`` of the event, and, where the
-server reports its history, both halves of that UUID. ``mariner/servers`` is the number of servers,
-and ``mariner/servers/N`` the id of each.
+server reports its history, both halves of that UUID. ``mariner/servers/N`` are the ids of the
+servers, from N = 0.
 """
 
 import struct
 import uuid
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from deltalake import DeltaTable, Transaction
@@ -20,8 +20,8 @@ _FIELDS: Final = ("session", "instance", "timestamp", "history-high", "history-l
 _UUID: Final = struct.Struct(">qq")
 
 
-class Position(msgspec.Struct, frozen=True):
-    """The last event of a server in a lake.
+class Position(msgspec.Struct, frozen=True, order=True):
+    """The last event of a server in a lake; of a server, later ones are greater.
 
     Attributes:
         session: of the event's id.
@@ -36,16 +36,17 @@ class Position(msgspec.Struct, frozen=True):
     timestamp: int
     history: str | None = None
 
-    @property
-    def offset(self) -> tuple[int, int]:
-        """Session and instance, by which positions of a server are ordered."""
-        return self.session, self.instance
+
+Positions: TypeAlias = Mapping[int, Position]
+"""By id of the server."""
 
 
 def find_servers(events: DeltaTable) -> list[int]:
     """Ids of the servers with events in a lake, in order of their first commit."""
-    found = [_get(events, f"servers/{i}") for i in range(_get(events, "servers") or 0)]
-    return [i for i in found if i is not None]
+    found: list[int] = []
+    while (server := _get(events, f"servers/{len(found)}")) is not None:
+        found.append(server)
+    return found
 
 
 def find(events: DeltaTable, server: int) -> Position | None:
@@ -65,7 +66,7 @@ def find_all(events: DeltaTable | None) -> dict[int, Position]:
     return {server: position for server, position in found.items() if position is not None}
 
 
-def transactions(events: DeltaTable, reached: Mapping[int, Position]) -> list[Transaction]:
+def transactions(events: DeltaTable, reached: Positions) -> list[Transaction]:
     """Transactions that move servers to new positions.
 
     Args:
@@ -75,22 +76,12 @@ def transactions(events: DeltaTable, reached: Mapping[int, Position]) -> list[Tr
     known = find_servers(events)
     servers = [*known, *(i for i in reached if i not in known)]
     numbers = {f"servers/{i}": servers[i] for i in range(len(known), len(servers))}
-    if numbers:
-        numbers["servers"] = len(servers)
     for server, position in reached.items():
         history = position.history
         halves = () if history is None else _UUID.unpack(uuid.UUID(history).bytes)
-        fields = (*position.offset, position.timestamp, *halves)
+        fields = (position.session, position.instance, position.timestamp, *halves)
         numbers |= {f"{server}/{i}": j for i, j in zip(_FIELDS, fields, strict=False)}
     return [Transaction(f"{_APP}/{name}", number) for name, number in numbers.items()]
-
-
-def uuid_of(name: str | None) -> str | None:
-    """Name of a history, if it is one of ours: a UUID."""
-    try:
-        return name if name is not None and str(uuid.UUID(name)) == name else None
-    except ValueError:
-        return None
 
 
 def _get(events: DeltaTable, name: str) -> int | None:

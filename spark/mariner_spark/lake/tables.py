@@ -5,7 +5,6 @@ library (``AWS_ACCESS_KEY_ID``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCO
 """
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -14,27 +13,19 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
-from pyspark.sql.types import DoubleType, StructField, StructType
 
-from mariner_spark import schema
+from mariner_spark import schema, values
 from mariner_spark.errors import LakeError, NoLakeError
-from mariner_spark.local_path import local_path, refuse_within_store
-from mariner_spark.values import DEFAULT_PATH
+from mariner_spark.local_path import local_path, refuse_within_store, sync
 
 EVENTS: Final = "events"
 LATEST: Final = "latest"
 VALUES: Final = "values"
 TABLES: Final = (EVENTS, LATEST, VALUES)
-
-SCHEMA: Final = StructType([*schema.SCHEMA.fields, StructField("value", DoubleType())])
-"""Columns of events: those of the data source, and ``value``: the number in a JSON payload."""
-
-INPUT: Final = StructType([i for i in schema.SCHEMA if i.name != "type"])
-"""Columns that a writer takes: ``type_path`` has the type, and is much faster."""
 
 ORDER: Final = ("timestamp", "server", "session", "instance")
 """Columns that events are sorted by."""
@@ -58,11 +49,10 @@ _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|↳|\n\s*0: .*", re.DOTALL)
 
 def arrow_schema(table: str) -> pa.Schema:
     """Columns of a table, without its partition column ``date``; all may be null for Delta."""
-    names = ("type_path", "timestamp", "value") if table == VALUES else SCHEMA.names
-    columns = [schema.arrow_schema(SCHEMA).field(i).with_nullable(True) for i in names]
-    return pa.schema(
-        [pa.field("type", pa.list_(pa.string())) if i.name == "type" else i for i in columns]
-    )
+    names = ("type_path", "timestamp", "value") if table == VALUES else schema.LAKE_SCHEMA.names
+    fields = {i.name: i.with_nullable(True) for i in schema.arrow_schema(schema.LAKE_SCHEMA)}
+    fields["type"] = pa.field("type", pa.list_(pa.string()))
+    return pa.schema([fields[i] for i in names])
 
 
 def partitions(table: str) -> list[str]:
@@ -120,17 +110,16 @@ class Lake:
             LakeError: it cannot be read, or the folder is a lake of the format before.
         """
         with self.errors():
-            try:
+            if DeltaTable.is_deltatable(self.uri(table)):
                 found = DeltaTable(self.uri(table))
-            except TableNotFoundError:
-                [old] = self.files("").get_file_info([_OLD_FORMAT])
-                if old.type != fs.FileType.File:
-                    return None
+            elif not self.files("").get_file_info([_OLD_FORMAT])[0].is_file:
+                return None
+            else:
                 raise LakeError(
                     f"{self}: a lake of Parquet files with a manifest ({_OLD_FORMAT}), which is no"
                     " longer read: delete the folder or choose another one, and ingest the events"
                     " again"
-                ) from None
+                )
         protocol = found.protocol()
         if protocol.min_reader_version > 1:  # rows of its files may be deleted, columns renamed
             features = ", ".join(protocol.reader_features or ["columnMapping"])
@@ -172,8 +161,10 @@ class Lake:
 
         Raises:
             LakeError: it cannot be read, or its values are from another path.
-            MarinerSparkError: it would be in a store.
+            MarinerSparkError: it would be in a store, or the path of values is invalid.
         """
+        if value_path is not None:
+            values.parse(value_path)
         found = self.find()
         if found is None:
             if self.is_local:
@@ -198,7 +189,7 @@ class Lake:
         names = [i for i in STATISTICS if i in arrow_schema(table).names]
         configuration = {"delta.dataSkippingStatsColumns": ",".join(names)}
         if table == EVENTS:
-            configuration[VALUE_PATH] = value_path or DEFAULT_PATH
+            configuration[VALUE_PATH] = value_path or values.DEFAULT_PATH
         # another writer may create it at the same moment
         with self.errors(), contextlib.suppress(CommitFailedError):
             DeltaTable.create(
@@ -220,7 +211,6 @@ class Lake:
         transactions: Sequence[Transaction] = (),
         *,
         replaces_all: bool = False,
-        is_first: bool = False,
     ) -> bool:
         """Commit changes of files together with application transactions; durably.
 
@@ -230,16 +220,16 @@ class Lake:
             actions: files to add and to remove.
             transactions: their new versions.
             replaces_all: whether the table has no other files then.
-            is_first: whether any other commit meanwhile is a conflict, as it is if it replaces all.
 
         Returns:
-            Whether it was done; false: another commit changed one of the transactions, or is a
-            conflict.
+            Whether it was done; false: another commit changed one of the transactions, or came
+            before one that removes files.
 
         Raises:
             LakeError: the table cannot be written.
         """
-        tries = 0 if is_first or replaces_all else None
+        # deltalake does not notice that another commit removes the same file, or adds more files
+        tries = 0 if replaces_all or any(isinstance(i, RemoveAction) for i in actions) else None
         properties = CommitProperties(app_transactions=[*transactions], max_commit_retries=tries)
         with self.errors():
             try:
@@ -269,10 +259,9 @@ class Lake:
         Raises:
             LakeError: one cannot be deleted, or a link in the folder leads out of it.
         """
-        for folder, folders, files in os.walk(self.uri(name)) if self.is_local else ():
-            for path in (Path(folder, i) for i in (*folders, *files)):
-                if path.is_symlink() and not is_dry:
-                    raise LakeError(f"{path}: is a link: what it leads to would be deleted")
+        for path in Path(self.uri(name)).rglob("*") if self.is_local and not is_dry else ():
+            if path.is_symlink():
+                raise LakeError(f"{path}: is a link: what it leads to would be deleted")
         table = self.open(name)
         with self.errors():
             deleted = table.vacuum(
@@ -300,7 +289,7 @@ class Lake:
             with self.files(table).open_output_stream(path) as file:
                 yield file
             if self.is_local:
-                _sync(target, target.parent)  # whose own entry is synced with the commit
+                sync(target, target.parent)  # whose own entry is synced with the commit
 
     def _sync_log(self, name: str, version: int) -> None:
         """Make commits durable, with the folders that they need."""
@@ -309,24 +298,16 @@ class Lake:
             with self.errors():
                 # checkpoints, too, and _last_checkpoint, which is behind all numbers
                 new = (i for i in log.iterdir() if i.name >= f"{version:020}")
-                _sync(*new, log, log.parent, log.parent.parent)
+                sync(*new, log, log.parent, log.parent.parent)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Convert errors to LakeError."""
         try:
             yield
-        except TableNotFoundError:
-            raise
         except (DeltaError, OSError, pa.ArrowException, ValueError, OverflowError) as e:
             reason = getattr(e, "strerror", None) or _NOISE.sub("", str(e))
             raise LakeError(f"{self}: {' '.join(reason.split())}") from e
-
-
-def paths_of(table: DeltaTable) -> list[str]:
-    """The files of a table, below it."""
-    paths: list[str] = pa.table(table.get_add_actions()).column("path").to_pylist()
-    return paths
 
 
 def log_path(version: int) -> str:
@@ -336,14 +317,4 @@ def log_path(version: int) -> str:
 
 def value_path_of(events: DeltaTable) -> str:
     """Path in JSON payloads of the column ``value``."""
-    return str(events.metadata().configuration.get(VALUE_PATH, DEFAULT_PATH))
-
-
-def _sync(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # of the log, deltalake deletes what is old
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    return str(events.metadata().configuration.get(VALUE_PATH, values.DEFAULT_PATH))

@@ -3,21 +3,25 @@
 Events may come again: those up to the position of their server in the lake are left out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from deltalake.transaction import AddAction
 
+from eventer_bridge.backends import history
 from mariner_spark import limits
 from mariner_spark.errors import LakeError
 from mariner_spark.lake import positions
 from mariner_spark.lake.files import write_events
-from mariner_spark.lake.positions import Position
+from mariner_spark.lake.positions import Position, Positions
 from mariner_spark.lake.tables import EVENTS, Lake, value_path_of
+
+ReadPart: TypeAlias = Callable[[Any], Iterable[pa.RecordBatch]]
+"""Gives batches of a part with the columns ``schema.WITHOUT_TYPE``, in any order."""
 
 
 @dataclass
@@ -33,29 +37,25 @@ class Written:
     reached: dict[int, Position]
 
 
-def write_new(
-    lake: Lake, base: Mapping[int, Position], batches: Iterable[pa.RecordBatch]
-) -> Written:
-    """Write the events of some batches that a lake lacks.
+def write_new(lake: Lake, base: Positions, read: ReadPart, part: Any) -> Written:
+    """Write the events of a part that a lake lacks.
 
     Args:
         lake: the lake.
         base: its positions.
-        batches: with the columns :data:`tables.INPUT`, in any order.
+        read: reads a part.
+        part: the part.
 
     Raises:
         LakeError: the lake cannot be read or written.
     """
     reached: dict[int, Position] = {}
-    new = _new_events(batches, base, reached)
+    new = _new_events(read(part), base, reached)
     return Written(write_events(lake, value_path_of(lake.open()), new), reached)
 
 
 def append(
-    lake: Lake,
-    base: Mapping[int, Position],
-    written: Sequence[Written],
-    histories: Mapping[int, str],
+    lake: Lake, base: Positions, written: Sequence[Written], histories: Mapping[int, str]
 ) -> None:
     """Commit the files of all tasks, which have all events after the positions up to some id.
 
@@ -79,9 +79,10 @@ def append(
             raise LakeError(f"{lake}: {file.path}: is gone or changed since it was written")
     reached: dict[int, Position] = {}
     for server, position in ((i, j) for part in written for i, j in part.reached.items()):
-        last = max(reached.get(server, position), position, key=attrgetter("offset"))
-        known = base[server].history if server in base else None
-        name = positions.uuid_of(histories.get(server)) or known
+        last = max(reached.get(server, position), position)
+        name = histories.get(server)
+        if name is None or not history.is_own_id(name):
+            name = base[server].history if server in base else None
         reached[server] = msgspec.structs.replace(last, history=name)
     for _ in range(limits.COMMIT_TRIES):
         table = lake.open()
@@ -100,7 +101,7 @@ def append(
 
 
 def _new_events(
-    batches: Iterable[pa.RecordBatch], base: Mapping[int, Position], reached: dict[int, Position]
+    batches: Iterable[pa.RecordBatch], base: Positions, reached: dict[int, Position]
 ) -> Iterator[pa.RecordBatch]:
     """The events after the positions of their servers; ``reached`` gets the last of each."""
     for batch in batches:
@@ -119,5 +120,5 @@ def _new_events(
                 [last] = np.nonzero(rows & (sessions == sessions[rows].max()))
                 row = last[instances[last].argmax()]
                 found = Position(int(sessions[row]), int(instances[row]), int(moments[row]))
-                reached[server] = max(reached.get(server, found), found, key=attrgetter("offset"))
+                reached[server] = max(reached.get(server, found), found)
         yield batch if is_new.all() else batch.filter(pa.array(is_new))

@@ -17,6 +17,7 @@ from eventer_bridge.model import Timestamp
 from mariner_spark.errors import OptionError
 from mariner_spark.source import snapshots
 from mariner_spark.source.driver_process import DriverProcess
+from mariner_spark.times import Interval
 
 
 class StoreServers(NamedTuple):
@@ -42,6 +43,15 @@ class StoreServers(NamedTuple):
             for server, i in self.servers.items()
         )
         return -(-self.events * n_after // max(n_all, 1))
+
+    def time_after(self, timestamps: Mapping[int, int]) -> Interval:
+        """Time of the events after a timestamp of each server, in microseconds.
+
+        Timestamps of a server never go back.
+        """
+        if not self.servers.keys() <= timestamps.keys():
+            return Interval()
+        return Interval(min((timestamps[i] for i in self.servers), default=None))
 
 
 def find(path: Path, driver: DriverProcess, sessions: Mapping[int, int]) -> StoreServers:

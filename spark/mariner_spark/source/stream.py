@@ -172,6 +172,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, stream_batches.StreamPartition)
         return stream_batches.read(self._options, partition, schemas.arrow_schema(self._schema))
 
+    def batches(self, start: dict[str, Any], *, ends: bool) -> Iterator[Sequence[InputPartition]]:
+        """The partitions of one batch after the other, for use without Spark.
+
+        Args:
+            start: offsets to start after; :meth:`initialOffset` was called before.
+            ends: end at the events that were the latest then; else, a batch may be empty.
+
+        Raises:
+            OptionError, SourceError: as the methods that Spark calls.
+        """
+        limit = self.getDefaultReadLimit()
+        while (end := self.latestOffset(start, limit)) != start or not ends:
+            yield self.partitions(start, end)
+            start = end
+
     def stop(self) -> None:
         """Close the connections; Spark calls it at the end of the query."""
         self._gateways.close()

@@ -13,7 +13,7 @@ from eventer_bridge.model import Event
 from mariner_spark import schema
 from mariner_spark.lake import positions
 from mariner_spark.lake.positions import Position
-from mariner_spark.lake.tables import EVENTS, INPUT, Lake
+from mariner_spark.lake.tables import EVENTS, Lake
 from mariner_spark.lake.writer import Written, write_new
 from mariner_spark.lake.writer import append as append_files
 from mariner_spark.source.columns import make_batch
@@ -52,12 +52,12 @@ def write(root: Path | str, *parts: Sequence[Event], value_path: str | None = No
     """Write events, a task for each part; creates the lake."""
     lake = Lake(str(root))
     base = positions.find_all(lake.create(EVENTS, value_path))
-    return Batch(base, [write_new(lake, base, _batches(part)) for part in parts])
+    return Batch(base, [write_new(lake, base, _batches, part) for part in parts])
 
 
 def _batches(part: Sequence[Event]) -> list[pa.RecordBatch]:
     """Events as a source gives them."""
-    arrow_schema = schema.arrow_schema(INPUT)
+    arrow_schema = schema.arrow_schema(schema.WITHOUT_TYPE)
     batches = [make_batch(EventRows(part), arrow_schema)] if part else []
     found: list[pa.RecordBatch] = pa.Table.from_batches(batches, arrow_schema).to_batches(7)
     return found

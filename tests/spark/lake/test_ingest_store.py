@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from eventer_bridge.model import Timestamp
 from mariner_spark import limits
-from mariner_spark.errors import LakeError, OptionError
+from mariner_spark.errors import LakeError, OptionError, ProcessKilledError
 from mariner_spark.lake.info import info
 from mariner_spark.lake.ingest import ingest_store
 from tests.spark.lake.support import draw_events, named, opened, stored
@@ -54,7 +54,7 @@ def test_a_process_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             process.kill()
 
     root = str(tmp_path / "lake")
-    with pytest.raises(LakeError, match="a process of the ingestion was killed, perhaps for lack"):
+    with pytest.raises(ProcessKilledError, match="of the processes was killed, perhaps for lack"):
         ingest_store(root, tmp_path / "store", on_progress=kill)
     assert stored(root) == []
     ingest_store(root, tmp_path / "store")

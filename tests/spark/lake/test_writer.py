@@ -47,7 +47,7 @@ def test_values_are_of_one_path(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"values are those of \$\.value, not of \$\.other"):
         append(tmp_path, plain_events(20), "$.other")
     with pytest.raises(OptionError, match="value_path: 'other': expected a path"):
-        ingest.check(str(tmp_path), "other")
+        append(tmp_path, plain_events(20), "other")
 
 
 # --- a driver and its tasks, with every accident --------------------------------------------
