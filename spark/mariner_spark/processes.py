@@ -59,19 +59,19 @@ def do_all(
         on_progress(len(results), len(parts))
 
     todo, running = [*parts], set[Future[R]]()
-    while todo or running:
-        # no more: a future that is cancelled breaks a pool that breaks (Python 3.11)
-        while len(todo) > 1 and len(running) < 2 * _N_OTHERS:
-            running.add(pool.submit(work, todo.pop()))
-        if todo:
-            add(work(todo.pop()))
-        done, running = wait(running, 0 if todo else None, FIRST_COMPLETED)
-        for future in done:
-            try:
+    try:
+        while todo or running:
+            # no more: a future that is cancelled breaks a pool that breaks (Python 3.11)
+            while len(todo) > 1 and len(running) < 2 * _N_OTHERS:
+                running.add(pool.submit(work, todo.pop()))
+            if todo:
+                add(work(todo.pop()))
+            done, running = wait(running, 0 if todo else None, FIRST_COMPLETED)
+            for future in done:
                 add(future.result())
-            except BrokenProcessPool as e:
-                reason = "one of the processes was killed, perhaps for lack of memory"
-                raise ProcessKilledError(f"{reason}; nothing was added: start again") from e
+    except BrokenProcessPool as e:
+        reason = "one of the processes was killed, perhaps for lack of memory"
+        raise ProcessKilledError(f"{reason}; nothing was added: start again") from e
     return results
 
 

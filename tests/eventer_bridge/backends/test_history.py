@@ -176,3 +176,10 @@ async def test_a_store_of_before_gets_a_history(tmp_path: Path) -> None:
                 )
                 assert history.read(event) == expected
     assert len(names) == 1
+
+
+def test_names_of_our_own() -> None:
+    own = history.new_id()
+    assert history.is_own_id(own)
+    for name in ("", "hand-made", own.upper(), own.replace("-", ""), f"{own} "):
+        assert not history.is_own_id(name)

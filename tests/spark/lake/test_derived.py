@@ -127,6 +127,21 @@ def behind(root: Path) -> list[int]:
     return [info(str(root)).tables[name].behind for name in (LATEST, VALUES)]
 
 
+def test_commits_that_are_missing_are_counted_without_compactions(tmp_path: Path) -> None:
+    for n in (50, 100):
+        append(tmp_path, plain_events(n))
+    derived.update(str(tmp_path))
+    compact(str(tmp_path))
+    found = info(str(tmp_path)).tables
+    assert found["events"].version == 3  # created, two batches, compacted
+    assert [found[name].behind for name in ("events", LATEST, VALUES)] == [0, 0, 0]
+    append(tmp_path, plain_events(150))
+    compact(str(tmp_path))
+    append(tmp_path, plain_events(160))
+    found = info(str(tmp_path)).tables
+    assert [found[name].behind for name in ("events", LATEST, VALUES)] == [0, 2, 2]
+
+
 def test_after_many_conflicts_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(tmp_path, plain_events(100))
     monkeypatch.setattr(Lake, "commit", lambda *_, **__: False)
