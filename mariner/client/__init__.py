@@ -1,5 +1,7 @@
 """Asyncio client of the Mariner protocol (002): :func:`connect` and :class:`Client`.
 
+:class:`ReconnectingClient` outlives its connections.
+
 ::
 
     async with await client.connect("gateway", 23014, client_name="app") as conn:
@@ -7,5 +9,6 @@
 """
 
 from mariner.client.client import Client, connect
+from mariner.client.reconnecting import ReconnectingClient
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client", "ReconnectingClient", "connect"]

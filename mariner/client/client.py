@@ -18,7 +18,7 @@ import itertools
 import logging
 import ssl as ssl_module
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
@@ -235,11 +235,32 @@ class Client(aio.Resource):
             ConnectionLostError: the connection was lost before they were sent.
             LocalProtocolError: the request cannot be sent (too large, for example).
         """
+        answer = await self.send_registration(events, request_key, after_key=after_key)
+        return await answer
+
+    async def send_registration(
+        self,
+        events: Sequence[RegisterEvent],
+        request_key: str | None = None,
+        *,
+        after_key: str | None = None,
+    ) -> Coroutine[Any, Any, Sequence[Event]]:
+        """As :meth:`register`, up to the sending; so that several are sent in a known order.
+
+        Returns:
+            What waits for the answer; to be awaited.
+
+        Raises:
+            UnsupportedError, ConnectionLostError, LocalProtocolError: as :meth:`register`; nothing
+                was sent.
+        """
         if request_key is not None:
             self._check_supported("request_key")
         register_id = next(self._ids)
         request = RegisterReq(register_id, tuple(events), request_key, after_key)
-        sent = await self._send(register_id, request)
+        return self._registered(register_id, await self._send(register_id, request))
+
+    async def _registered(self, register_id: int, sent: asyncio.Future[Any]) -> Sequence[Event]:
         try:
             response = await self._answer(register_id, sent, RegisterRes)
         except ConnectionLostError as e:

@@ -37,6 +37,7 @@ from mariner.errors import (
     OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
+    UnavailableError,
 )
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
@@ -525,6 +526,7 @@ async def test_nothing_is_sent_when_the_transport_closes_already() -> None:
     [
         ({"outcome": "unknown", "error": "outcome unknown: x"}, OutcomeUnknownError, "unknown: x"),
         ({"outcome": "unknown"}, OutcomeUnknownError, "unknown; the server gave no reason"),
+        ({"outcome": "unavailable", "error": "why"}, UnavailableError, "^why$"),
         ({"outcome": "another", "error": "why"}, RegisterError, "^why$"),
         ({}, RegisterError, "refused; the server gave no reason"),
     ],

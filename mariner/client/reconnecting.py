@@ -1,0 +1,351 @@
+"""A client that outlives its connections: it reconnects, and registrations are repeated.
+
+Each registration is sent with a request key, and again, over the next connection, until a server
+has said what became of it. So its events are stored once, whatever was cut or killed::
+
+    servers = [
+        functools.partial(client.connect, host, 23014, client_name="app", client_token=token)
+        for host in ("gateway-1", "gateway-2")
+    ]
+    async with ReconnectingClient(servers) as conn:
+        [event] = await conn.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+
+Registrations are stored in the order in which they were made, although many are under way: a
+server answers in their order, and each names the one before it (``after_key``). What fails for a
+reason that may pass is sent again, together with everything after it, by the house's retry policy.
+Few are sent before the first answer of a connection: however soon each is cut, some get through.
+
+Of several servers, the first that is OPERATIONAL is used until it is not. Request keys are of one
+store: what the other one of a pair had stored when it died, without an answer, is stored twice.
+
+Everything runs on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, TypeAlias
+
+from hat import aio
+
+from eventer_bridge import limits as core_limits
+from eventer_bridge.core import paging
+from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
+from eventer_bridge.net.retry import keep_trying
+from mariner.client import reasons
+from mariner.client.client import Client
+from mariner.errors import (
+    ConnectError,
+    ConnectionLostError,
+    LocalProtocolError,
+    MarinerError,
+    OutcomeUnknownError,
+    RegisterError,
+    UnavailableError,
+    UnsupportedError,
+)
+
+mlog = logging.getLogger(__name__)
+
+Connect: TypeAlias = Callable[[], Awaitable[Client]]
+"""Connects to one server: ``functools.partial(client.connect, …)``."""
+
+MAX_UNANSWERED: Final = core_limits.MAX_REGISTRATIONS_IN_FLIGHT
+"""Registrations that wait for a connection or an answer; others wait to be taken on."""
+
+_REPEATABLE: Final = (UnavailableError, OutcomeUnknownError)
+
+
+class Registration:
+    """A registration until a server has said what became of it.
+
+    Attributes:
+        events: its events.
+        key: its request key.
+        outcome: the registered events, or why there are none.
+        is_sent: whether a server may have it.
+    """
+
+    __slots__ = ("events", "is_sent", "key", "outcome")
+
+    def __init__(
+        self, events: Sequence[RegisterEvent], key: str, outcome: asyncio.Future[Sequence[Event]]
+    ) -> None:
+        self.events = events
+        self.key = key
+        self.outcome = outcome
+        self.is_sent = False
+
+    def end(self, outcome: Sequence[Event] | MarinerError) -> None:
+        """Tell the outcome to whoever still waits for it."""
+        if self.outcome.done():
+            return
+        if isinstance(outcome, MarinerError):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+class ReconnectingClient(aio.Resource):
+    """See the module.
+
+    Args:
+        servers: how to connect to each server; at least one.
+    """
+
+    def __init__(self, servers: Sequence[Connect]) -> None:
+        self._servers = deque(servers)
+        self._loop = asyncio.get_running_loop()
+        self._client: Client | None = None
+        self._changed = asyncio.Event()
+        self._waiting: deque[Registration] = deque()  # to be sent over this connection
+        self._sent: deque[Registration] = deque()  # over this connection, unanswered
+        self._answers: set[asyncio.Task[Sequence[Event]]] = set()  # that are awaited
+        self._window = 1  # how many may be sent before an answer; grows over each connection
+        self._failures: list[MarinerError] = []  # for which what was sent will be sent again
+        self._n_ended = 0
+        self._room = asyncio.Semaphore(MAX_UNANSWERED)
+        self._async_group = aio.Group()
+        self._async_group.spawn(aio.call_on_done, self._async_group.spawn(self._run), self.close)
+        self._async_group.spawn(aio.call_on_cancel, self._fail_all)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the client's tasks."""
+        return self._async_group
+
+    @property
+    def address(self) -> str | None:
+        """Host and port of the server that it is connected to; None: it is not connected."""
+        return None if self._client is None else self._client.address
+
+    @property
+    def status(self) -> Status:
+        """Status of that server; STANDBY without a connection."""
+        return Status.STANDBY if self._client is None else self._client.status
+
+    # --- for the application --------------------------------------------------------------
+
+    async def register(
+        self, events: Sequence[RegisterEvent], request_key: str | None = None
+    ) -> Sequence[Event]:
+        """Register events, in one session, however long that takes.
+
+        Those of several calls are stored in the order of the calls. Whoever stops waiting
+        (``asyncio.timeout``) does not know whether they are, or will be, stored, unless they were
+        not sent yet: these are not.
+
+        Args:
+            events: events; all of them are registered, or none.
+            request_key: as of :meth:`Client.register`; None: a new one. An application that
+                repeats its own work after a crash gives the same key again.
+
+        Returns:
+            The registered events, in the same order.
+
+        Raises:
+            RegisterError: a server refused them for good, and none of them is stored; the text is
+                its reason.
+            UnsupportedError: the server does not keep request keys.
+            LocalProtocolError: the request cannot be sent (too large, for example).
+            OutcomeUnknownError: the client was closed before an answer.
+            ConnectionLostError: the client was closed before they were sent.
+        """
+        async with self._room:
+            return await self.submit(events, request_key or secrets.token_hex(16))
+
+    def submit(self, events: Sequence[RegisterEvent], key: str) -> asyncio.Future[Sequence[Event]]:
+        """As :meth:`register`, without a bound: the caller limits how many are under way.
+
+        Returns:
+            The outcome; to cancel it is to stop waiting.
+        """
+        outcome: asyncio.Future[Sequence[Event]] = self._loop.create_future()
+        if not self.is_open:
+            outcome.set_exception(ConnectionLostError(reasons.CLOSED_BY_CLIENT))
+        else:
+            self._waiting.append(Registration(events, key, outcome))
+            self._changed.set()
+        return outcome
+
+    async def query(self, params: QueryParams) -> QueryResult:
+        """As :meth:`Client.query`, again over the next connection if it is lost.
+
+        Raises:
+            ConnectionLostError: the client was closed.
+            LocalProtocolError, RemoteProtocolError: as :meth:`Client.query`.
+        """
+        while True:
+            client = await self._connected()
+            with contextlib.suppress(ConnectionLostError):
+                return await client.query(params)
+            await client.wait_closed()
+
+    async def query_all(
+        self, params: QueryParams, *, limit: int | None = None
+    ) -> AsyncIterator[Event]:
+        """As :meth:`Client.query_all`; each page is requested until it is there.
+
+        Raises:
+            ConnectionLostError, LocalProtocolError, RemoteProtocolError: as :meth:`query`.
+        """
+        async with aclosing(paging.query_all(self.query, params, limit)) as events:
+            async for event in events:
+                yield event
+
+    async def _connected(self) -> Client:
+        while (client := self._client) is None or not client.is_open:
+            if not self.is_open:
+                raise ConnectionLostError(reasons.CLOSED_BY_CLIENT)
+            await self._change()
+        return client
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    # --- connections ----------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await keep_trying(self._follow, Exception, mlog, "client is not connected", {})
+
+    async def _follow(self) -> None:
+        """Use one connection, until it is lost.
+
+        Returns if it was stable, or something got through; else raises the reason.
+        """
+        client = await self._connect()
+        connected_at, n_ended = self._loop.time(), self._n_ended
+        self._client = client
+        self._window = 1
+        self._changed.set()
+        sending = self._async_group.create_subgroup()
+        sending.spawn(self._send_all, client)
+        try:
+            if len(self._servers) > 1:
+                await client.wait_status(Status.STANDBY)
+                await self._until(lambda: not self._answers)
+                raise ConnectError(f"{client.address}: STANDBY")
+            await client.wait_closing()
+            raise ConnectionLostError(f"{client.address}: {client.close_reason}")
+        except MarinerError as e:
+            duration_s = self._loop.time() - connected_at
+            if n_ended == self._n_ended and duration_s < core_limits.STABLE_CONNECTION_S:
+                raise
+            mlog.warning("connection lost", extra={"reason": str(e)})
+        finally:
+            self._client = None
+            await aio.uncancellable(sending.async_close())
+            await aio.uncancellable(client.async_close())
+            self._rewind()
+            self._changed.set()
+
+    async def _connect(self) -> Client:
+        """Connect to the first server that is OPERATIONAL, beginning with the last one used.
+
+        Raises:
+            ConnectError: there is none; the text says what of each.
+        """
+        refusals = []
+        for _ in range(len(self._servers)):
+            try:
+                client = await self._servers[0]()
+            except MarinerError as e:
+                refusals.append(str(e))
+            else:
+                if len(self._servers) == 1 or client.status is Status.OPERATIONAL:
+                    return client
+                refusals.append(f"{client.address}: STANDBY")
+                await aio.uncancellable(client.async_close())
+            self._servers.rotate(-1)
+        raise ConnectError("; ".join(refusals))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._change()
+
+    # --- registrations --------------------------------------------------------------------
+
+    async def _send_all(self, client: Client) -> None:
+        sending, extra = functools.partial(self._send, client), {"server": client.address}
+        with contextlib.suppress(ConnectionLostError):
+            while True:
+                await keep_trying(sending, _REPEATABLE, mlog, "registrations wait", extra)
+
+    async def _send(self, client: Client) -> None:
+        """Send what waits, until something is to be repeated.
+
+        Returns if registrations ended meanwhile; raises why they are repeated if none did.
+        """
+        n_ended = self._n_ended
+        self._failures.clear()
+        while not self._failures:
+            if client.status is not Status.OPERATIONAL:
+                await client.wait_status(Status.OPERATIONAL)
+            elif self._waiting and len(self._sent) < self._window:
+                await self._send_one(client, self._waiting.popleft())
+            else:
+                await self._change()
+        await self._until(lambda: not self._answers)
+        self._rewind()
+        if n_ended == self._n_ended:
+            raise self._failures[0]
+
+    async def _send_one(self, client: Client, registration: Registration) -> None:
+        if registration.outcome.done():  # nobody waits for it
+            return
+        after_key = self._sent[-1].key if self._sent else None
+        self._sent.append(registration)
+        try:
+            answer = await client.send_registration(
+                registration.events, registration.key, after_key=after_key
+            )
+        except (LocalProtocolError, UnsupportedError) as e:
+            self._end(registration, e)
+            return
+        registration.is_sent = True
+        waiting = asyncio.create_task(answer)
+        self._answers.add(waiting)
+        waiting.add_done_callback(functools.partial(self._on_answer, client, registration))
+
+    def _on_answer(
+        self, client: Client, registration: Registration, answer: asyncio.Task[Sequence[Event]]
+    ) -> None:
+        self._answers.discard(answer)
+        self._window += 2
+        self._changed.set()
+        error = answer.exception()
+        if client is not self._client or client.close_reason is not None:
+            return  # it is sent again over the next connection
+        if isinstance(error, _REPEATABLE):
+            self._failures.append(error)
+        elif error is None or isinstance(error, RegisterError):
+            self._end(registration, error or answer.result())
+
+    def _end(self, registration: Registration, outcome: Sequence[Event] | MarinerError) -> None:
+        self._sent.remove(registration)  # nearly always the first
+        self._n_ended += 1
+        registration.end(outcome)
+
+    def _rewind(self) -> None:
+        """Send again what was sent."""
+        self._waiting.extendleft(reversed(self._sent))
+        self._sent.clear()
+
+    def _fail_all(self) -> None:
+        self._rewind()
+        for registration in self._waiting:
+            text = reasons.CLOSED_BY_CLIENT
+            registration.end(
+                OutcomeUnknownError(f"outcome unknown: {text}")
+                if registration.is_sent
+                else ConnectionLostError(text)
+            )
+        self._waiting.clear()
+        self._changed.set()
