@@ -1,8 +1,8 @@
 """Places that keep backups: directories, and object stores (the extra ``backup``).
 
-A backup's name is the moment it was made. In a directory it is an ordinary store. In an object
-store its files are ``NAME/FILE``, and ``NAME.json`` is its manifest, written last and removed
-first: without one there is no backup.
+A backup's name is the moment it was made. Its files are ``NAME/FILE``, and ``NAME.json`` is its
+manifest, written last and removed first: without one there is no backup. A copy of it is compared
+with its manifest. In a directory, ``NAME`` is an ordinary store.
 """
 
 import abc
@@ -62,7 +62,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def load(self, name: str, target: Path) -> None:
-        """Copy a backup to a directory that does not exist yet."""
+        """Copy a backup to a directory that does not exist yet, and compare it."""
 
     @abc.abstractmethod
     def remove(self, name: str) -> None:
@@ -91,6 +91,42 @@ class Place(abc.ABC):
         return removed
 
 
+class BackupFile(NamedTuple):
+    """A file of a backup in its manifest."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """What belongs to a backup."""
+
+    files: dict[str, BackupFile]
+    format: int = 1
+
+
+def _describe(file: Path) -> BackupFile:
+    with file.open("rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    return BackupFile(file.stat().st_size, digest)
+
+
+def _parse(data: bytes, path: str) -> Manifest:
+    """A manifest of this name."""
+    if len(data) > _MAX_MANIFEST_BYTES:
+        raise StorageError(f"{path}: more than {_MAX_MANIFEST_BYTES} bytes")
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as e:
+        raise StorageError(f"{path}: not a manifest: {e}") from None
+    if manifest.format != 1:
+        raise StorageError(f"{path}: format {manifest.format}, this version reads format 1")
+    for file in manifest.files:
+        if not _FILE.fullmatch(file) or not file.strip("."):
+            raise StorageError(f"{path}: not the name of a file: {file!a}")
+    return manifest
+
+
 class DirectoryPlace(Place):
     """A directory."""
 
@@ -112,15 +148,31 @@ class DirectoryPlace(Place):
         """See :class:`Place`."""
         with directories.new_directory(self._path / name) as path, self._errors("written"):
             directories.copy(source, path)
+            manifest = Manifest({i.name: _describe(i) for i in directories.files_of(path)})
+        file = self._manifest(name)
+        temporary = file.with_name(file.name + directories.PARTIAL)
+        with self._errors("written"):
+            temporary.write_bytes(msgspec.json.encode(manifest))
+            directories.sync(temporary)
+            temporary.rename(file)
+            directories.sync(self._path)
 
     def load(self, name: str, target: Path) -> None:
         """See :class:`Place`."""
         with self._errors("copied"):
+            with self._manifest(name).open("rb") as stream:
+                data = stream.read(_MAX_MANIFEST_BYTES + 1)
+            manifest = _parse(data, str(self._manifest(name)))
             directories.copy(self._path / name, target)
+            copied = {i.name: _describe(i) for i in directories.files_of(target)}
+        for file in sorted({*copied, *manifest.files}):
+            if copied.get(file) != manifest.files.get(file):
+                raise StorageError(f"{self}/{name}/{file}: is not what was backed up")
 
     def remove(self, name: str) -> None:
         """See :class:`Place`."""
         with self._errors("removed"):
+            self._manifest(name).unlink(missing_ok=True)
             for i in (name, name + directories.PARTIAL):
                 # without this file it is no store: an interrupted removal leaves no broken one
                 (self._path / i / "CURRENT").unlink(missing_ok=True)
@@ -136,7 +188,10 @@ class DirectoryPlace(Place):
         return sorted(i for i in {*entries} if _NAME.fullmatch(i))
 
     def _is_whole(self, name: str) -> bool:
-        return (self._path / name / "CURRENT").exists()
+        return self._manifest(name).exists()
+
+    def _manifest(self, name: str) -> Path:
+        return self._path / (name + _MANIFEST)
 
     @contextlib.contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -144,20 +199,6 @@ class DirectoryPlace(Place):
             yield
         except OSError as e:
             raise StorageError(f"{e.filename or self}: cannot be {what}: {e.strerror}") from e
-
-
-class BackupFile(NamedTuple):
-    """A file of a backup in its manifest."""
-
-    size: int
-    sha256: str
-
-
-class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What belongs to a backup in an object store."""
-
-    files: dict[str, BackupFile]
-    format: int = 1
 
 
 class ObjectPlace(Place):
@@ -201,9 +242,7 @@ class ObjectPlace(Place):
         files: dict[str, BackupFile] = {}
         with self._errors("written"):
             for path in directories.files_of(source):
-                with path.open("rb") as data:
-                    digest = hashlib.file_digest(data, "sha256").hexdigest()
-                files[path.name] = BackupFile(path.stat().st_size, digest)
+                files[path.name] = _describe(path)
                 self._store.put(f"{name}/{path.name}", path)
             self._store.put(name + _MANIFEST, msgspec.json.encode(Manifest(files)))
 
@@ -240,19 +279,7 @@ class ObjectPlace(Place):
         path = name + _MANIFEST
         if self._store.head(path)["size"] > _MAX_MANIFEST_BYTES:
             raise StorageError(f"{self}/{path}: more than {_MAX_MANIFEST_BYTES} bytes")
-        try:
-            data = bytes(self._store.get(path).bytes())
-            manifest = msgspec.json.decode(data, type=Manifest)
-        except msgspec.DecodeError as e:
-            raise StorageError(f"{self}/{path}: not a manifest: {e}") from None
-        if manifest.format != 1:
-            raise StorageError(
-                f"{self}/{path}: format {manifest.format}, this version reads format 1"
-            )
-        for file in manifest.files:
-            if not _FILE.fullmatch(file) or not file.strip("."):
-                raise StorageError(f"{self}/{path}: not the name of a file: {file!a}")
-        return manifest
+        return _parse(bytes(self._store.get(path).bytes()), f"{self}/{path}")
 
     def _load(self, path: str, target: Path, expected: BackupFile) -> None:
         digest, size = hashlib.sha256(), 0

@@ -67,12 +67,18 @@ def store_in(folder: Path) -> Path:
     return folder
 
 
-def put(url: str, path: str, data: bytes) -> None:
-    obstore.put(obstore.store.from_url(url), path, data)
+def put(place: str, path: str, data: bytes) -> None:
+    if "://" in place:
+        obstore.put(obstore.store.from_url(place), path, data)
+    else:
+        (Path(place) / path).parent.mkdir(parents=True, exist_ok=True)
+        (Path(place) / path).write_bytes(data)
 
 
-def manifest_of(url: str, name: str) -> Any:
-    store = obstore.store.from_url(url)
+def manifest_of(place: str, name: str) -> Any:
+    if "://" not in place:
+        return json.loads((Path(place) / f"{name}.json").read_bytes())
+    store = obstore.store.from_url(place)
     return json.loads(bytes(obstore.get(store, f"{name}.json").bytes()))
 
 
@@ -152,33 +158,43 @@ def test_a_directory_that_is_not_complete_is_no_backup(tmp_path: Path) -> None:
     place.save("20260101T000000Z", store_in(tmp_path / "source"))
     for name in (OLD, "20200102T000000Z.partial", "mine", f"{OLD}.old"):
         (tmp_path / "backups" / name).mkdir()
+    (tmp_path / "backups" / OLD / "CURRENT").write_text("MANIFEST-000001\n")
     assert place.names() == ["20260101T000000Z"]
     assert place.prune(1) == []
     left = sorted(path.name for path in (tmp_path / "backups").iterdir())
-    assert left == ["20200101T000000Z.old", "20260101T000000Z", "mine"]
+    kept = "20260101T000000Z"
+    assert left == ["20200101T000000Z.old", kept, f"{kept}.json", "mine"]
 
 
-@pytest.mark.parametrize("data", [b"", b"MANIFEST-000002\n", b"MANIFEST-000001\nand more"])
-def test_what_was_changed_is_noticed(tmp_path: Path, objects: str, data: bytes) -> None:
-    place = ObjectPlace(objects)
-    place.save(OLD, store_in(tmp_path / "source"))
-    place.load(OLD, tmp_path / "good")
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("CURRENT", b""),
+        ("CURRENT", b"MANIFEST-000002\n"),
+        ("CURRENT", b"MANIFEST-000001\nand more"),
+        ("000001.sst", bytes(2_999_999) + b"1"),
+    ],
+)
+def test_what_was_changed_is_noticed(tmp_path: Path, place: str, file: str, data: bytes) -> None:
+    kept = backup_places.find(place)
+    kept.save(OLD, store_in(tmp_path / "source"))
+    kept.load(OLD, tmp_path / "good")
     assert (tmp_path / "good" / "000001.sst").read_bytes() == bytes(3_000_000)
-    put(objects, f"{OLD}/CURRENT", data)
-    expected = f"{objects}/{OLD}/CURRENT: is not what was backed up"
-    assert fails(1, "restore", "--from", objects, tmp_path / "restored") == expected
+    put(place, f"{OLD}/{file}", data)
+    expected = f"{place}/{OLD}/{file}: is not what was backed up"
+    assert fails(1, "restore", "--from", place, tmp_path / "restored") == expected
     assert not list(tmp_path.glob("restored*"))
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", ".", "", "/etc/x", "a\0b"])
-def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, objects: str, name: str) -> None:
-    place = ObjectPlace(objects)
-    place.save(OLD, store_in(tmp_path / "source"))
-    manifest = manifest_of(objects, OLD)
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, place: str, name: str) -> None:
+    kept = backup_places.find(place)
+    kept.save(OLD, store_in(tmp_path / "source"))
+    manifest = manifest_of(place, OLD)
     manifest["files"][name] = [1, "0"]
-    put(objects, f"{OLD}.json", json.dumps(manifest).encode())
+    put(place, f"{OLD}.json", json.dumps(manifest).encode())
     with pytest.raises(StorageError, match="not the name of a file"):
-        place.load(OLD, tmp_path / "target")
+        kept.load(OLD, tmp_path / "target")
     assert not (tmp_path / "target").exists()
 
 
@@ -190,11 +206,11 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path: Path, objects: str, na
         (b'{"files": {}, "format": 2}', "format 2, this version reads format 1"),
     ],
 )
-def test_a_manifest_that_is_wrong(tmp_path: Path, objects: str, text: bytes, reason: str) -> None:
-    place = ObjectPlace(objects)
-    put(objects, f"{OLD}.json", text)
+def test_a_manifest_that_is_wrong(tmp_path: Path, place: str, text: bytes, reason: str) -> None:
+    kept = backup_places.find(place)
+    put(place, f"{OLD}.json", text)
     with pytest.raises(StorageError, match=f"{OLD}.json: {reason}"):
-        place.load(OLD, tmp_path / "target")
+        kept.load(OLD, tmp_path / "target")
 
 
 def test_what_is_missing_is_told(tmp_path: Path, place: str) -> None:
