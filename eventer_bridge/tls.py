@@ -128,6 +128,15 @@ def expiry(cert: Path) -> datetime:
     return min(i.not_valid_after_utc for i in _read_certificates(cert))
 
 
+def ca_expiry(ca: Path) -> datetime:
+    """When the last CA of a file expires: the others may be there until they are replaced.
+
+    Raises:
+        ConfigurationError: the file is missing or invalid.
+    """
+    return max(i.not_valid_after_utc for i in _read_certificates(ca))
+
+
 def crl_expiry(crl: Path) -> datetime | None:
     """When the first revocation list of a file is out of date; None: never.
 

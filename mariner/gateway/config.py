@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import ssl
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -257,15 +257,19 @@ def parse(data: Any, where: str) -> GatewayConfig:
     Raises:
         ConfigurationError: it is wrong; one line per error.
     """
-    problems = [_describe(error) for error in _validator().iter_errors(data)]
+    errors = [*_validator().iter_errors(data)]
+    problems = [_describe(error) for error in errors]
     if isinstance(data, Mapping) and ("event_core" in data) is ("eventer" in data):
         found = "both are there" if "eventer" in data else "missing"
         problems.append(
             f"event_core: {found}, expected either event_core, the embedded event server, or"
             " eventer, the remote one that everything is relayed to"
         )
-    if not problems:
-        problems = list(_semantic_problems(data))
+    if isinstance(data, Mapping):
+        wrong = {error.absolute_path[0] for error in errors if error.absolute_path}
+        if "schemas" in wrong:
+            wrong |= {"clients", "event_core"}  # which refer to them
+        problems += _semantic_problems({i: data[i] for i in data if i not in wrong})
     if problems:
         raise ConfigurationError("\n".join(f"{where}: {i}" for i in sorted(problems)))
     return msgspec.convert(data, GatewayConfig, dec_hook=_to_path)
@@ -275,25 +279,41 @@ def check(config: GatewayConfig) -> None:
     """Check the files and variables of the environment that a configuration names.
 
     Raises:
-        ConfigurationError: a certificate, key or token is missing or does not fit.
+        ConfigurationError: a certificate, key or token is missing or does not fit; one line each.
     """
-    for listener in listeners(config).values():
+    problems: list[str] = []
+    for key, look in _looks(config):
+        try:
+            look()
+        except ConfigurationError as e:
+            problems.append(str(e) if str(e).startswith(key) else f"{key}: {e}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _looks(config: GatewayConfig) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Keys with files or variables, and what reads them."""
+    for key, listener in listeners(config).items():
         if listener.tls is not None:
-            server_context(listener.tls)
-    for remote in remotes(config).values():
-        if remote.tls is not None:
-            tls.client_context(remote.tls.ca, remote.tls.cert, remote.tls.key)
-    trail = None if config.audit is None else config.audit.file
-    if trail is not None and (trail.is_dir() or not trail.parent.is_dir()):
-        raise ConfigurationError(f"audit.file: {trail}: expected a file in an existing directory")
-    for key, token in client_tokens(config).items():
-        tokens.read(token, key)
+            yield f"{key}.tls", functools.partial(server_context, listener.tls)
     for key, remote in remotes(config).items():
-        tokens.read_own(remote.token, f"{key}.token")
+        if (its := remote.tls) is not None:
+            yield f"{key}.tls", functools.partial(tls.client_context, its.ca, its.cert, its.key)
+        yield f"{key}.token", functools.partial(tokens.read_own, remote.token, f"{key}.token")
+    yield "audit.file", functools.partial(_look_at_trail, config.audit)
+    for key, token in client_tokens(config).items():
+        yield key, functools.partial(tokens.read, token, key)
     core = config.event_core
     if core is not None and core.monitor is not None and core.eventer_server is not None:
         # the other servers of the group present it
-        tokens.read_own(core.eventer_server.token, "event_core.eventer_server.token")
+        key = "event_core.eventer_server.token"
+        yield key, functools.partial(tokens.read_own, core.eventer_server.token, key)
+
+
+def _look_at_trail(audit: AuditConfig | None) -> None:
+    trail = None if audit is None else audit.file
+    if trail is not None and (trail.is_dir() or not trail.parent.is_dir()):
+        raise ConfigurationError(f"audit.file: {trail}: expected a file in an existing directory")
 
 
 def server_context(listener: TlsConfig) -> ssl.SSLContext:
@@ -404,6 +424,7 @@ def _describe(error: ValidationError, parent: Iterable[Any] = ()) -> str:
 
 
 def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    """What the schema cannot tell, of those top-level keys that it accepts."""
     schemas: list[Mapping[str, Any]] = data.get("schemas", [])
     for index, schema in enumerate(schemas):
         key = f"schemas[{index}]"
@@ -412,8 +433,9 @@ def _semantic_problems(data: Mapping[str, Any]) -> Iterator[str]:
         elif reason := _schema_problem(schema):
             yield f"{key}: expected a valid JSON Schema: {reason}"
     known = {schema.get("$id") for schema in schemas}
-    yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
-    yield from _listener_problems("mariner", data["mariner"])
+    if "clients" in data and "mariner" in data:
+        yield from _client_problems("clients", data["clients"], "mariner", data["mariner"], known)
+    yield from _listener_problems("mariner", data.get("mariner", {}))
     if "event_core" in data:
         yield from _core_problems(data["event_core"], known)
     yield from _token_problems("eventer.token", data.get("eventer", {}).get("token"))

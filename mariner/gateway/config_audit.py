@@ -67,6 +67,9 @@ def _secret_files(config: GatewayConfig) -> Iterator[tuple[str, Path]]:
     for key, listener in listeners(config).items():
         if listener.tls is not None:
             yield f"{key}.tls.key", listener.tls.key
+    for key, remote in remotes(config).items():
+        if remote.tls is not None and remote.tls.key is not None:
+            yield f"{key}.tls.key", remote.tls.key
     own = {f"{key}.token": remote.token for key, remote in remotes(config).items()}
     for key, token in {**client_tokens(config), **own}.items():
         for source in tokens.sources(token):

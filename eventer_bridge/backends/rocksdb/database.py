@@ -161,20 +161,27 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     names = _family_names(path) if exists else ["default"]
     cache = Cache(BLOCK_CACHE_BYTES)
     db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
-    try:
+    with _closed_if_it_fails(path, db):
         wanted = LATER_FAMILIES if is_known_format(path, db, names) else ALL_FAMILIES
         _create_families(db, set(wanted).difference(names), cache)
         _begin_log(db)
         undo(db)
         for family in (db, *(db.get_column_family(name) for name in ALL_FAMILIES)):
             family.set_options(_MUTABLE_OPTIONS)
+    return db
+
+
+@contextlib.contextmanager
+def _closed_if_it_fails(path: Path, db: Rdict) -> Iterator[None]:
+    """Close the database on failure; convert exceptions of RocksDB to ``StorageError``."""
+    try:
+        yield
     except StorageError:
         _close_quietly(db)
         raise
     except Exception as e:
         _close_quietly(db)
         raise explain(path, "cannot be opened", e) from None
-    return db
 
 
 def _close_quietly(db: Rdict) -> None:
@@ -216,15 +223,10 @@ def refuse_other_format(path: Path) -> None:
 
 @contextlib.contextmanager
 def _reading(path: Path, db: Rdict) -> Iterator[None]:
-    """Close the database at the end; convert exceptions of RocksDB to ``StorageError``."""
-    try:
+    """As :func:`_closed_if_it_fails`, and close it in any case."""
+    with _closed_if_it_fails(path, db):
         yield
-    except StorageError:
-        raise
-    except Exception as e:
-        raise explain(path, "cannot be opened", e) from None
-    finally:
-        _close_quietly(db)
+    _close_quietly(db)
 
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
@@ -241,14 +243,11 @@ def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
     if torn is not None:  # RocksDB does not always recognise one
         mode = DBRecoveryMode.point_in_time()
     db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
-    try:
+    with _closed_if_it_fails(path, db):
         first_needed = db.property_int_value("rocksdb.min-log-number-to-keep")
         acknowledged.check_missing(path, missing, first_needed or 0)
         if torn is not None and db.latest_sequence_number() < torn.sequence:
             raise StoreDamagedError(f"{path}: the event store is damaged: a checksum of its log")
-    except StorageError:
-        _close_quietly(db)
-        raise
     return db, names, torn
 
 
@@ -277,12 +276,9 @@ def open_for_reading(path: Path) -> Rdict:
     """
     check_exists(path)
     db, names, _ = _open_unchanged(path)
-    try:
+    with _closed_if_it_fails(path, db):
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
-    except StorageError:
-        _close_quietly(db)
-        raise
     return db
 
 

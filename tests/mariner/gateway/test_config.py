@@ -273,6 +273,16 @@ def test_all_errors_are_told_at_once() -> None:
     assert len(problems(conf)) == 3
 
 
+def test_what_the_schema_cannot_tell_is_told_beside_what_it_can() -> None:
+    clients = [GOOD["clients"][0], GOOD["clients"][0]]
+    assert len(problems({**changed("mariner", "port", to="x"), "clients": clients})) == 1
+    conf = {**changed("mariner", "port", to=0), "clients": clients, "foo": 1}
+    twice, unknown = problems(conf)
+    assert "foo: unknown key" in unknown
+    assert "clients[1].name: 'app'" in twice
+    assert len(problems({**GOOD, "schemas": 5})) == 1  # that no schema_id is known follows from it
+
+
 @pytest.mark.parametrize("ending", ["yaml", "yml", "json", "toml"])
 def test_formats(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"gateway.{ending}"
@@ -317,3 +327,17 @@ def test_check_looks_at_certificates(tmp_path: Path) -> None:
     made.server_key.unlink()
     with pytest.raises(ConfigurationError, match=f"{made.server_key}: No such file"):
         config.check(conf)
+
+
+def test_all_files_that_are_missing_are_told_at_once(tmp_path: Path) -> None:
+    tls = {"cert": "no.pem", "key": "no.key"}
+    conf = changed("mariner", "tls", to=tls)
+    client = {**GOOD["clients"][0], "token": {"file": str(tmp_path / "token")}}
+    conf = {**conf, "clients": [client], "audit": {"file": str(tmp_path / "no" / "audit")}}
+    with pytest.raises(ConfigurationError) as raised:
+        config.check(config.parse(conf, "test"))
+    assert str(raised.value).splitlines() == [
+        "mariner.tls: no.pem: No such file or directory",
+        f"audit.file: {tmp_path}/no/audit: expected a file in an existing directory",
+        f"clients[0].token.file: {tmp_path}/token: No such file or directory",
+    ]

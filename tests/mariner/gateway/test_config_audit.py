@@ -219,6 +219,10 @@ def test_what_expires_soon(tmp_path: Path, path: Path) -> None:
     issue_client(folder, "gateway", days=31)
     write_crl(folder, days=31)
     assert findings(path, conf) == []
+    (folder / "gateway.key").chmod(0o644)
+    key = f"event_core.replication[0].tls.key: {folder}/gateway.key"
+    assert findings(path, conf) == [f"{key}: others than its owner can read it: mode 0644"]
+    (folder / "gateway.key").chmod(0o600)
     del tls["client_ca"]
     result = check(path, changed(conf, "mariner", "tls", to=tls))
     assert result.exit_code == 2

@@ -178,6 +178,6 @@ async def test_a_client_by_its_certificate_alone(made: Certificates) -> None:
             await RawPeer.init(port, context("z"), client_token=None)
         moments = await metrics_of(gateway, "mariner_tls_expiry_timestamp_seconds")
         days = {key: (moment - time.time()) / 86_400 for key, moment in moments.items()}
-        assert days.keys() == {'{key="mariner.tls.cert"}', '{key="mariner.tls.crl"}'}
+        assert days.keys() == {f'{{key="mariner.tls.{i}"}}' for i in ("cert", "client_ca", "crl")}
         assert 6 < days['{key="mariner.tls.crl"}'] <= 7
         assert days['{key="mariner.tls.cert"}'] > 7
