@@ -35,7 +35,7 @@ from eventer_bridge.backends.request_keys import RequestKey, digest, digest_in_s
 from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
-from eventer_bridge.core.quotas import Account, first_rows, limit_rows
+from eventer_bridge.core.quotas import ROWS, Account, first_rows, has_ended_early, limit_rows
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.tokens import TokenHash
@@ -450,7 +450,7 @@ class ClientSession(Generic[RequestT]):
         if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
 
-    def _count_rejected(self, error: EventerBridgeError) -> None:
+    def _count_rejected(self, error: BaseException) -> None:
         self._service.stats.rejected[refusal_of(error)] += 1
         if isinstance(error, QuotaError):
             self._account.hit(error.name)
@@ -623,7 +623,7 @@ class ClientSession(Generic[RequestT]):
         if outcome is Outcome.UNKNOWN:
             self._service.stats.outcome_unknown += 1
         else:
-            self._service.stats.rejected[refusal_of(error)] += 1
+            self._count_rejected(error)
         self._wire.send_refused(request, reason, outcome)
 
     # --- queries ------------------------------------------------------------------------
@@ -669,8 +669,9 @@ class ClientSession(Generic[RequestT]):
     async def _answer_query(self, request: RequestT, params: QueryParams, holding: Reading) -> None:
         assert self.rights is not None
         subscription = None
+        asked = params
         if (most := self._account.max_query_rows) is not None:
-            params = limit_rows(params, most)
+            params = limit_rows(asked, most)
         while subscription is not self.rights.subscription:  # they may change meanwhile
             subscription = self.rights.subscription
             result = await self._service.core.query(
@@ -682,6 +683,8 @@ class ClientSession(Generic[RequestT]):
             )
             if most is not None:
                 result = first_rows(result, most)
+                if has_ended_early(asked, result, most):
+                    self._account.hit(ROWS)
             steps = self._wire.encode_result(request, result)
             del result  # it may be large
             encoded = await slices.run(steps)

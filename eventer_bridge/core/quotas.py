@@ -34,6 +34,8 @@ from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
 
 audit = logging.getLogger("audit")
 
+ROWS: Final = "max_query_rows"
+
 Bound: TypeAlias = int | UnsetType | None
 
 _RATES: Final = (EVENTS, BYTES, QUERIES)
@@ -66,8 +68,10 @@ class ClientQuota(msgspec.Struct, frozen=True):
     @property
     def n_event_types(self) -> int:
         """Price of the event types that it may add (``backends.type_budget``)."""
-        value = self.get("max_event_types")
-        return limits.MAX_CLIENT_EVENT_TYPES if value is None else value
+        value = self.max_event_types
+        if value is None:
+            return limits.MAX_EVENT_TYPES
+        return limits.MAX_CLIENT_EVENT_TYPES if value is UNSET else value
 
     @property
     def bounds(self) -> dict[str, int]:
@@ -137,7 +141,7 @@ class Account:
         if quota == self.quota:
             return
         self.quota = quota
-        self.max_query_rows = quota.get("max_query_rows")
+        self.max_query_rows = quota.get(ROWS)
         if (events_per_s := quota.get(EVENTS)) is None:
             self.max_gathered = limits.MAX_GATHERED_EVENTS
         else:
@@ -229,3 +233,10 @@ def first_rows(result: QueryResult, most: int) -> QueryResult:
     if len(result.events) <= most:
         return result
     return QueryResult(result.events[:most], more_follows=True)
+
+
+def has_ended_early(asked: QueryParams, result: QueryResult, most: int) -> bool:
+    """Whether an answer would have more rows if it were not for the quota."""
+    if not result.more_follows or len(result.events) < most:
+        return False
+    return isinstance(asked, QueryLatestParams) or asked.max_results != most

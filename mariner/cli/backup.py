@@ -57,7 +57,8 @@ def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: 
     and space at first: copy it elsewhere to be safe. With `--to` it is copied by this command,
     which needs the rights of the gateway's user; `restore --from` restores it.
 
-    Exit code 0: made; 1: it failed, and nothing is left of it; 2: wrong usage.
+    Exit code 0: made; 1: it failed, and nothing is left of TARGET, or, with `--to`, nothing that is
+    taken for a backup; 2: wrong usage.
     """
     if place is not None:
         [store] = resolve(_BACKUP[:1], conf, paths)

@@ -80,5 +80,5 @@ async def test_the_timer_backs_up_and_the_drill_restores(tmp_path: Path) -> None
         file.write_bytes(data)
         code, printed = await start("mariner-restore-drill.service", tmp_path, place)
         assert code == 1
-        assert "damaged" in printed
+        assert f"{name}/{file.name}: is not what was backed up" in printed
         assert not list((tmp_path / "drill").iterdir())

@@ -82,6 +82,10 @@ def test_the_unit_is_hardened_and_calls_what_exists() -> None:
     service = unit["Service"]
     for key, value in (
         ("Type", "notify"),
+        ("WatchdogSec", "30s"),
+        ("Restart", "on-failure"),
+        ("RestartPreventExitStatus", "2"),
+        ("TimeoutStopSec", "30"),
         ("NoNewPrivileges", "yes"),
         ("ProtectSystem", "strict"),
         ("PrivateTmp", "yes"),
@@ -90,6 +94,10 @@ def test_the_unit_is_hardened_and_calls_what_exists() -> None:
     ):
         assert service[key] == value
     assert service["User"] != "root"
+    # it may write where the example does, also in what is a comment there
+    example = (DEPLOY / "gateway.yaml").read_text()
+    assert f"#control: /run/{service['RuntimeDirectory']}/" in example
+    assert f"#    file: /var/log/{service['LogsDirectory']}/" in example
     for key in ("ExecStart", "ExecStartPre"):
         _, command, option, path = service[key].split()
         help_text = CliRunner().invoke(main, [command, "--help"]).output

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from eventer_bridge import tls
+from eventer_bridge import limits, tls
+from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.errors import ConfigurationError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
@@ -211,9 +212,18 @@ async def test_rows_of_an_answer(tmp_path: Path) -> None:
                 assert len(page["events"]) <= 2
                 found += [i["type"][1] for i in page["events"]]
             assert sorted(found) == ["a", "b", "c"]
+            assert account(it.gateway).hits.pop("max_query_rows") == 1  # the last page is whole
             assert len((await other.request(query))["events"]) == 3
         less = await peer.request({**QUERY, "event_types": [["x", "*"]], "max_results": 1})
         assert len(less["events"]) == 1
+        await peer.request({**QUERY, "event_types": [["x", "*"]], "max_results": 2})
+        assert not account(it.gateway).hits  # it asked for no more
+
+
+def test_event_types_that_are_not_bounded() -> None:
+    assert ClientQuota().n_event_types == limits.MAX_CLIENT_EVENT_TYPES
+    unbounded = ClientQuota(max_event_types=None).over(ClientQuota(max_event_types=5))
+    assert unbounded.n_event_types == limits.MAX_EVENT_TYPES
 
 
 async def test_time_of_queries(tmp_path: Path) -> None:

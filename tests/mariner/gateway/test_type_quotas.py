@@ -56,6 +56,11 @@ async def test_quota_of_a_mariner_client_holds_after_a_restart(tmp_path: Path) -
             assert await register(other, "c", "d", "e", "f") is None
             assert await register(peer, "a", "c", "d", "e") is None  # they are known now
             assert await register(peer, "g") is None
+            [account] = (i for i in gateway.accounts["mariner"] if i.name == "app")
+            assert account.hits == {"max_event_types": 1}
+            many = [f"x{i}" for i in range(limits.MANY_NEW_TYPES + 1)]  # in slices
+            assert REFUSAL in (await register(peer, *many) or "")
+            assert account.hits == {"max_event_types": 2}
         async with await RawPeer.init(port) as peer:
             assert REFUSAL in (await register(peer, "h") or "")
     async with running_gateway(clients, event_core=core) as gateway:
