@@ -22,7 +22,7 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
         "subscriptions": [["*"]],
         "register_events": [{"subscriptions": [["*"]]}],
     }
-    [code, _] = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    code, *_ = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     async with gateway(tmp_path, tls=tls, clients=[development]) as running:
         for old, new in {
             "23014": str(running.port),
