@@ -18,8 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
 
-$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,demo,spark
-$(READY)-without-spark: EXTRAS := dev,backup,demo
+$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,demo,otel,spark
+$(READY)-without-spark: EXTRAS := dev,backup,demo,otel
 $(READY) $(READY)-without-spark: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)

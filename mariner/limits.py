@@ -110,6 +110,9 @@ assert LARGE_FRAME_BYTES <= MAX_LENIENT_BYTES < MAX_OTHER_FRAME_BYTES
 
 # --- metrics ------------------------------------------------------------------------------
 
+TRACES_STOP_TIMEOUT_S: Final = 5.0
+"""Time to send the last spans when the gateway stops; and for a batch of them."""
+
 LOOP_LAG_PERIOD_S: Final = 0.25
 """Between two measurements of the event loop's lag: 60 for each scrape of 15 s, at 20 us each."""
 

@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -639,21 +640,21 @@ class ClientSession(Generic[RequestT]):
 
     async def _answer_queries(self) -> None:
         # one after the other, and the next only when the answer before it has left
-        loop, stream = asyncio.get_running_loop(), self.stream
+        stream = self.stream
         try:
             while self._queries:
                 await stream.drain()
                 if (throttle := self._account.throttle) is not None:
                     await throttle.until_paid()
                 request, params = self._queries[0]
-                started = loop.time()
+                started_s = time.perf_counter()
                 with Reading() as reading:
                     await self._answer_query(request, params, reading)
                 if throttle is not None:
                     throttle.spend(QUERIES, reading.seconds * 1_000)
                 if not self._queries:  # the connection was closed meanwhile
                     break
-                self._service.observe_query(params, loop.time() - started)
+                self._service.observe_query(params, time.perf_counter() - started_s)
                 del self._queries[0]
                 stream.resume_reading(Pause.QUERIES_FULL)
         except ClosedError:

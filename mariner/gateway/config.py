@@ -45,6 +45,7 @@ from eventer_bridge.resources import read_schema
 from eventer_bridge.rsb.event import parse_scope
 from eventer_bridge.subscription import Subscription
 from mariner.gateway.logs.audit import AuditConfig
+from mariner.gateway.tracing import TracesConfig
 
 DEFAULT_HTTP_PORT: Final = 23080
 
@@ -186,7 +187,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
 
     ``log`` is for ``logging.config.dictConfig``. ``control`` is a socket for requests of operators,
     besides the one that a store has. ``quota`` is for what clients' own quotas do not say;
-    ``audit`` turns the audit trail on.
+    ``audit`` turns the audit trail on, ``traces`` those of OpenTelemetry.
     """
 
     name: str
@@ -199,6 +200,7 @@ class GatewayConfig(msgspec.Struct, frozen=True):
     control: Path | None = None
     quota: ClientQuota = ClientQuota()
     audit: AuditConfig | None = None
+    traces: TracesConfig | None = None
     log: dict[str, Any] | None = None
 
 

@@ -21,6 +21,7 @@ from eventer_bridge.control import server as control_server
 from eventer_bridge.control.server import ControlServer
 from eventer_bridge.core import engine, tokens
 from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.clock import SteadyClock
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.quotas import Accounts
@@ -28,6 +29,7 @@ from eventer_bridge.core.scrypt_checks import ScryptChecks
 from eventer_bridge.errors import ControlError
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.eventer.server import EventerServer
+from eventer_bridge.model import QueryParams
 from eventer_bridge.net import Admission, descriptors
 from eventer_bridge.net.stats import ServerStats
 from eventer_bridge.remote import relay, replication
@@ -56,6 +58,7 @@ from mariner.gateway.metrics import (
     RemoteServer,
 )
 from mariner.gateway.registrations_audit import RegistrationsAudit
+from mariner.gateway.tracing import TracesConfig, Tracing
 from mariner.gateway.wire_metrics import Wire, WiresCollector
 
 if TYPE_CHECKING:
@@ -132,6 +135,8 @@ class Gateway(aio.Resource):
         self._access = access.ext_create(config, self._checks)
         self._connectors: dict[str, remotes.Connector] = {}
         self._control: ControlServer | None = None
+        self._tracing: Tracing | None = None
+        self._observe_query: ObserveQueryCb
         self._backend: Backend | None = None
         self._engine: engine.Engine | None = None
         self._monitor: Monitor | None = None
@@ -268,12 +273,17 @@ class Gateway(aio.Resource):
         config = self._config
         self._log_limits()
         metrics = Metrics()
+        self._observe_query = metrics.observe_query
+        if config.traces is not None:
+            self._trace(config.traces, metrics)
         if config.eventer is not None:
             self.core = self._relay(config.eventer)
         else:
             assert config.event_core is not None
             self.core = await self._embed(config.event_core, metrics)
         core = self.core
+        if self._tracing is not None and isinstance(core, engine.Engine):
+            core.add_observer(self._tracing)
         self.mariner = await server.listen(
             core,
             self._access.authenticators["mariner"],
@@ -281,7 +291,7 @@ class Gateway(aio.Resource):
             config.mariner.port,
             tls_context=self._access.contexts.get("mariner"),
             admission=self._admission,
-            observe_query=metrics.observe_query,
+            observe_query=self._observe_query,
         )
         self._own(self.mariner, "mariner server")
         metrics.registry.register(GatewayCollector(core, self._backend))
@@ -312,6 +322,15 @@ class Gateway(aio.Resource):
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
             self._own(self._control, "control socket")
+
+    def _trace(self, config: TracesConfig, metrics: Metrics) -> None:
+        tracing = self._tracing = Tracing(config, self._config.name)
+
+        def observe(params: QueryParams, seconds: float) -> None:
+            metrics.observe_query(params, seconds)
+            tracing.observe_query(params, seconds)
+
+        self._observe_query = observe
 
     def _audits_registrations(self) -> bool:
         return self._config.audit is not None and self._config.audit.registrations
@@ -384,7 +403,7 @@ class Gateway(aio.Resource):
             self._access.authenticators[_EVENTER],
             tls=self._access.contexts.get(_EVENTER),
             admission=self._admission,
-            observe_query=metrics.observe_query,
+            observe_query=self._observe_query,
         )
 
     def _rsb_settings(self, config: RsbConfig) -> rsb_bridge.BridgeSettings:
@@ -431,6 +450,9 @@ class Gateway(aio.Resource):
         await self._access.schemas.async_close()
         self._waits_for = "token checks"
         await self._checks.async_close()
+        if self._tracing is not None:
+            self._waits_for = "traces"
+            await self._tracing.async_close()
         self._waits_for = "threads"
 
 

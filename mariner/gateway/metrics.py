@@ -28,6 +28,7 @@ from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.remote.replication import Replication
 from mariner.gateway import families, logs
 from mariner.gateway.rsb_metrics import RsbLatency
+from mariner.gateway.tracing import query_name
 from mariner.version import __version__
 
 _LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
@@ -84,8 +85,7 @@ class Metrics:
 
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""
-        name = type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
-        self._query_seconds.labels(name).observe(seconds)
+        self._query_seconds.labels(query_name(params)).observe(seconds)
 
 
 class RemoteServer(Protocol):

@@ -54,6 +54,19 @@ async def test_process_and_store(tmp_path: Path) -> None:
     assert process["cpu_seconds_total"] > 0
 
 
+async def test_queries_take_time(tmp_path: Path) -> None:
+    query = {"msg_type": "query_req", "query_id": 1, "query_type": "latest", "event_types": [["a"]]}
+    async with (
+        running_gateway(path=tmp_path / "store", http=HTTP) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(query)
+        await until(gateway, 'mariner_query_seconds_count{type="latest"}', lambda n: n == 1)
+        found = await metrics_of(gateway, "mariner_query_seconds_")
+    # the event loop's own clock moves in milliseconds
+    assert 0 < found['sum{type="latest"}'] != pytest.approx(0.001, abs=1e-9)
+
+
 async def test_a_slow_sync_is_seen(tmp_path: Path) -> None:
     async with (
         running_gateway(path=tmp_path / "store", http=HTTP) as gateway,
