@@ -1,6 +1,6 @@
 """Metrics of connections and their clients, by the label ``wire``."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class Wire(NamedTuple):
     """
 
     stats: ServerStats
-    connections: Callable[[], Iterable[Stream[Any]]] = tuple
+    connections: Callable[[], Collection[Stream[Any]]] = tuple
     has_clients: bool = True
 
 
@@ -95,11 +95,12 @@ def _queue_metrics(wires: Mapping[str, Wire]) -> Iterable[Metric]:
     largest: dict[str, float] = {}
     behind_s: dict[str, float] = {}
     for name, wire in wires.items():
-        connections = tuple(wire.connections())
+        connections = wire.connections()
         unread_bytes = [i.unread_bytes for i in connections]
         queued[name] = sum(unread_bytes)
         largest[name] = max(unread_bytes, default=0)
-        behind_s[name] = max((i.behind_s for i in connections), default=0)
+        blocked = [i for i in connections if i.is_write_blocked]
+        behind_s[name] = max((i.behind_s for i in blocked), default=0)
     for key, text, values in (
         ("send_queue_bytes", "Bytes that clients have not read yet, of all together", queued),
         ("send_queue_largest_bytes", "Bytes that a single client has not read yet", largest),

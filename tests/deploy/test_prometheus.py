@@ -206,8 +206,8 @@ async def test_a_real_prometheus(tmp_path: Path) -> None:
             "MarinerCertificateExpiresSoon",
             "MarinerRemoteDisconnected",
         )
-        # on a busy machine syncs and the event loop may be slow, too
-        assert found.keys().isdisjoint({"MarinerDown", "MarinerReloadFailed"})
+        # on a busy machine others may fire, too: syncs are slow, or a scrape takes too long
+        assert "MarinerReloadFailed" not in found
         [certificate] = found["MarinerCertificateExpires"]
         summary = certificate["annotations"]["summary"]
         instance = f"127.0.0.1:{running.http_port}"
@@ -217,8 +217,10 @@ async def test_a_real_prometheus(tmp_path: Path) -> None:
         conf = tmp_path / "gateway.json"
         conf.write_text(conf.read_text().replace('"port"', '"porz"'))
         running.process.send_signal(signal.SIGHUP)
-        assert "MarinerDown" not in await asked.until_firing("MarinerReloadFailed")
+        await asked.until_firing("MarinerReloadFailed")
 
+        while "MarinerDown" in await asked.alerts():
+            await asyncio.sleep(0.1)
         running.process.kill()
         [down] = (await asked.until_firing("MarinerDown"))["MarinerDown"]
         assert down["labels"]["severity"] == "critical"

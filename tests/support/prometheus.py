@@ -14,7 +14,7 @@ import yaml
 
 from tests.support import process as processes
 
-PERIOD_S: Final = 0.2
+PERIOD_S: Final = 0.5
 """Between two scrapes, and between two evaluations of the rules."""
 
 needs_promtool: Final = pytest.mark.skipif(
