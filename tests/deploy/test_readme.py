@@ -6,11 +6,61 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
+from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload
+from eventer_bridge.resources import read_schema
+from mariner import limits as mariner_limits
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
+
+WORDS = " ".join(README.split())
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        f"at most {limits.MAX_FRAME_BYTES >> 20} MiB (64 KiB before `init`)",
+        f"a registration at most {limits.MAX_SESSION_EVENTS:,} events, an answer at most"
+        f" {limits.MAX_RESULTS:,} events ({limits.MAX_LATEST_RESULTS:,} of `latest`)",
+        f"nested at most 512 levels, and {limits.MAX_JSON_DEPTH} in the payload of an event; a"
+        f" number has at most {limits.MAX_NUMBER_DIGITS:,} digits in a row",
+        f"turns of at most {limits.TURN_MESSAGES} messages or {limits.TURN_S * 1_000:.0f} ms",
+        f"at most {limits.MAX_BUFFERED_BYTES >> 20} MiB together",
+        f"{limits.MAX_NEW_CONNECTIONS:,} before `init`"
+        f" ({limits.MAX_NEW_CONNECTIONS_PER_ADDRESS} per address) and"
+        f" {limits.MAX_CONNECTIONS:,} after it ({limits.MAX_CONNECTIONS_PER_ADDRESS:,} per"
+        f" address), fewer if the limit of open files requires it. A peer has"
+        f" {limits.FIRST_MESSAGE_TIMEOUT_S:.0f} s from `accept` to `init`",
+        f"A message has {limits.MESSAGE_TIMEOUT_S:.0f} s from its first byte to its last",
+        f"silent in both directions for {mariner_limits.SERVER_PING_DELAY_S:.0f} s",
+        f"for {limits.REQUEST_KEYS_S / 3600:.0f} h, unless the client has used"
+        f" {limits.REQUEST_KEYS:,} newer ones",
+        f"kept in memory: {limits.MAX_EVENT_TYPES:,} in total. A client may add"
+        f" `quota.max_event_types` new ones ({limits.MAX_CLIENT_EVENT_TYPES:,} by default)",
+    ],
+)
+def test_bounds_are_those_of_the_code(promise: str) -> None:
+    assert promise in WORDS
+
+
+def test_defaults_of_the_schema_are_those_of_the_code() -> None:
+    schema = yaml.safe_load(read_schema("gateway.yaml"))
+    core = schema["properties"]["event_core"]["properties"]
+    defaults = {
+        limits.MAX_CLIENT_EVENT_TYPES: (
+            schema["$defs"]["quota"]["properties"]["max_event_types"],
+            core["rsb"]["properties"]["max_event_types"],
+        ),
+        limits.REQUEST_KEYS: (schema["$defs"]["request_keys"]["properties"]["max_entries"],),
+        limits.REQUEST_KEYS_S: (schema["$defs"]["request_keys"]["properties"]["duration"],),
+    }
+    for default, described in defaults.items():
+        assert [i["default"] for i in described] == [default] * len(described)
 
 
 async def test_client_of_the_readme(tmp_path: Path) -> None:

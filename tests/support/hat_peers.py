@@ -148,18 +148,22 @@ async def hat_mariner_server(directory: Path, eventer_port: int) -> AsyncIterato
         yield port
 
 
-@contextlib.asynccontextmanager
-async def _mariner_server(
-    directory: Path, eventer_port: int, clients: list[dict[str, Any]] | None
-) -> AsyncIterator[tuple[int, int]]:
-    mariner_conf = {
+def mariner_conf(eventer_port: int, clients: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Configuration of hat-mariner-server."""
+    return {
         "type": "mariner",
         "name": "hat",
         "mariner": {"host": HOST, "port": 0},
         "eventer": {"host": HOST, "port": eventer_port, "token": None},
         "clients": CLIENTS if clients is None else clients,
     }
-    conf = write_conf(directory / "hat-mariner.json", mariner_conf)
+
+
+@contextlib.asynccontextmanager
+async def _mariner_server(
+    directory: Path, eventer_port: int, clients: list[dict[str, Any]] | None
+) -> AsyncIterator[tuple[int, int]]:
+    conf = write_conf(directory / "hat-mariner.json", mariner_conf(eventer_port, clients))
     output = directory / "hat-mariner.log"
     async with processes.child("hat.mariner.server", "--conf", str(conf), output=output) as process:
         yield await processes.wait_listening(process, output), process.pid

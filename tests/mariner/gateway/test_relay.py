@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import AsyncIterator
@@ -16,9 +17,10 @@ from hat.event import eventer as hat_eventer
 from eventer_bridge import limits
 from eventer_bridge.model import Status
 from tests.support.hat_events import UNREADABLE
-from tests.support.hat_peers import hat_event_server
+from tests.support.hat_peers import hat_event_server, mariner_conf
 from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import RawPeer, event, register_req
+from tests.support.process import child, wait_listening
 
 QUERY: dict[str, Any] = {
     "msg_type": "query_req",
@@ -99,6 +101,22 @@ async def test_in_front_of_hat_event_server(tmp_path: Path) -> None:
         relaying_to(server.port) as port,
     ):
         await check_everything(port)
+
+
+async def test_a_configuration_of_hat_mariner(tmp_path: Path) -> None:
+    """It runs unchanged: the very file that hat-mariner-server takes."""
+    async with hat_event_server(tmp_path) as hat:
+        conf = tmp_path / "hat-mariner.json"
+        conf.write_text(json.dumps(mariner_conf(hat.port)))
+        output = tmp_path / "gateway.log"
+        async with child("mariner", "serve", "--conf", str(conf), output=output) as process:
+            port = await wait_listening(process, output)
+            async with await RawPeer.connect(port) as peer:
+                peer.send(INIT)
+                response = await peer.receive()
+                while response.get("status") != "OPERATIONAL":
+                    response = await peer.receive()
+                assert (await peer.request(register_req(1, event("a"))))["success"]
 
 
 async def test_in_front_of_another_gateway(tmp_path: Path) -> None:
