@@ -746,8 +746,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self.abort(CloseReason.WRITE_STALLED, detail=f"{self.unread_bytes} bytes are not read")
 
     def _check_gone(self, now: float) -> None:
-        """Find out whether a peer that is not read from still waits for its answers."""
-        if not (self.pauses or self.has_ended) or not self.is_answering:
+        """Find out whether a peer that is not read from is still there."""
+        is_waited_for = self.is_answering or Pause.QUOTA in self.pauses  # maybe for hours
+        if not (self.pauses or self.has_ended) or not is_waited_for:
             return
         state = tcp_state(self._transport)
         if state is TcpState.RESET:

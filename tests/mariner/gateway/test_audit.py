@@ -238,14 +238,22 @@ async def test_a_file_for_a_process(tmp_path: Path) -> None:
         await asyncio.to_thread(
             requests.request, socket, "reload", None, what="it", timeout_s=TIMEOUT_S
         )
+        other = tmp_path / "other.jsonl"
+        conf["audit"]["file"] = str(other)
+        (tmp_path / "gateway.json").write_text(json.dumps(conf))
+        await asyncio.to_thread(
+            requests.request, socket, "reload", None, what="it", timeout_s=TIMEOUT_S
+        )
     before = [json.loads(line) for line in moved.read_text().splitlines()]
     assert [i["action"] for i in before] == ["connected", "declined"]
     after = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [i["action"] for i in after] == ["reload", "registered", "declined"]
-    assert after[0]["changed"] == ["quota.bytes_per_s"]
-    assert after[1]["events"] == {"app": 1}
+    assert [i["action"] for i in after] == ["reload", "reload", "declined"]
+    assert [i.get("changed") for i in after[:2]] == [["quota.bytes_per_s"], ["audit.file"]]
     assert after[2]["repeats"] == n_declined - 1
-    text = moved.read_text() + path.read_text() + it.stderr_path.read_text()
+    first, second = [json.loads(line) for line in other.read_text().splitlines()]
+    assert (first["action"], first["changed"]) == ("reload", ["audit.file"])
+    assert (second["action"], second["events"]) == ("registered", {"app": 1})
+    text = "".join(i.read_text() for i in (moved, path, other, it.stderr_path))
     assert "hunter" not in text
     assert "secret" not in text
     assert path.stat().st_mode & 0o777 == 0o600

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from eventer_bridge import limits, tls
+from eventer_bridge.core import tokens
 from eventer_bridge.core.quotas import ClientQuota
 from eventer_bridge.errors import ConfigurationError, InitError
 from eventer_bridge.eventer import client as eventer
@@ -155,9 +156,31 @@ async def test_who_ends_is_answered_when_it_is_paid_for(tmp_path: Path) -> None:
         await until(lambda: is_held(it.gateway))
         assert (await peer.receive())["success"]
         await it.reload(clients=[with_quota(events_per_s=200)])  # 14 s would be left to pay
-        assert (await peer.receive())["register_id"] == 1
-        assert await peer.is_closed_by_server()
+        assert (await peer.receive_answer())["register_id"] == 1
+        async with asyncio.timeout(TIMEOUT_S):
+            await peer.reader.read()  # up to the end
         assert time.monotonic() - began_s > 0.6
+
+
+async def test_who_leaves_is_not_held(tmp_path: Path) -> None:
+    async with running(tmp_path, clients=[with_quota(events_per_s=1)]) as it:
+        for _ in range(2):  # nor who comes again, and sends nothing
+            async with await RawPeer.init(it.port) as peer:
+                if not is_held(it.gateway):
+                    assert (await peer.request(many(50_000)))["success"]
+                await until(lambda: is_held(it.gateway))
+            await until(lambda: not account(it.gateway).members)
+            assert not is_held(it.gateway)
+
+
+async def test_a_login_that_takes_long_does_not_help(tmp_path: Path) -> None:
+    chosen = {**with_quota(events_per_s=1), "token": tokens.scrypt_text("secret")}
+    async with running(tmp_path, clients=[chosen]) as it:
+        async with await RawPeer.init(it.port) as peer:
+            assert (await peer.request(many(1_000)))["success"]
+        await until(lambda: not account(it.gateway).members)
+        async with await RawPeer.init(it.port):
+            assert is_held(it.gateway)
 
 
 async def test_connections(tmp_path: Path) -> None:
@@ -326,6 +349,13 @@ async def test_a_reload_brings_quotas_and_takes_them(tmp_path: Path) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             assert (await peer.receive())["msg_type"] == "ping_res"
         assert not is_held(it.gateway)
+
+
+async def test_a_reload_brings_a_rate_of_bytes(tmp_path: Path) -> None:
+    async with running(tmp_path) as it, await RawPeer.init(it.port) as peer:
+        await it.reload(quota={"bytes_per_s": 1_000})
+        peer.send({**PING, "padding": "x" * 100_000})
+        await until(lambda: is_held(it.gateway))
 
 
 async def test_a_removed_client_is_forgotten(tmp_path: Path) -> None:

@@ -43,18 +43,20 @@ def test_equal_lines_are_counted(rate: AuditRate, clock: Clock) -> None:
     assert message == "declined"
     expected = {"peer": "1.2.3.4", "reason": "x", "repeats": 9_999, "seconds": 60.0}
     assert fields == expected
-    assert passes(rate, message, **fields)  # it is not counted itself
     assert passes(rate, "declined", peer="1.2.3.4:1", reason="x")  # and the next period begins
     assert rate.take(is_last=True) == []
 
 
-def test_an_address_has_few_lines_and_hides_nobody(rate: AuditRate) -> None:
+def test_an_address_has_few_lines_and_hides_nobody(rate: AuditRate, clock: Clock) -> None:
     n_passed = sum(passes(rate, "declined", peer="1.1.1.1:5", client=f"{i}") for i in range(500))
     assert n_passed == limits.MAX_AUDITED_OF_ADDRESS
     assert passes(rate, "declined", peer="2.2.2.2:5", client="1")
-    [(message, fields)] = rate.take(is_last=True)
+    clock.now_s += limits.AUDIT_PERIOD_S
+    [(message, fields)] = rate.take()
     assert message == "declined"
     assert (fields["peer"], fields["repeats"]) == ("others", 500 - n_passed)
+    n_passed = sum(passes(rate, "declined", peer="1.1.1.1:5", client=f"{i}") for i in range(500))
+    assert n_passed == limits.MAX_AUDITED_OF_ADDRESS
 
 
 def test_all_strangers_have_few_lines_and_clients_have_more(rate: AuditRate) -> None:
@@ -63,11 +65,14 @@ def test_all_strangers_have_few_lines_and_clients_have_more(rate: AuditRate) -> 
     assert n_passed == limits.MAX_AUDITED_STRANGERS
     n_passed = sum(passes(rate, "connected", client=f"{i}") for i in range(5_000))
     assert n_passed == limits.MAX_AUDITED_LINES
-    repeats = {message: fields["repeats"] for message, fields in rate.take(is_last=True)}
+    told = rate.take(is_last=True)
+    repeats = {message: fields["repeats"] for message, fields in told}
     assert repeats == {
         "handshake failed": 1_000 - limits.MAX_AUDITED_STRANGERS,
         "connected": 5_000 - limits.MAX_AUDITED_LINES,
     }
+    assert sum(passes(rate, "handshake failed", peer=peer) for peer in peers) < len(peers)
+    assert [passes(rate, message, **fields) for message, fields in told] == [True, True]
 
 
 # --- where it goes --------------------------------------------------------------------------
@@ -135,14 +140,19 @@ def test_within_the_log(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("restored")
 def test_none_unless_it_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    info = {"version": 1, "root": {"level": "INFO"}}
+    root = {"level": "INFO", "handlers": ["stderr"]}
+    info = {**logs.DEFAULT, "root": root}
     path = tmp_path / "audit"
     logs.configure(info, AuditConfig(path))
-    logs.configure(info)
+    logs.configure(info, AuditConfig())
     audit.info("backup")
+    logs.configure(info)
+    audit.info("restored")
     logs.close()
     assert path.read_text() == ""
-    assert "backup" not in capfd.readouterr().err
+    text = capfd.readouterr().err
+    assert "backup" in text
+    assert "restored" not in text
 
 
 @pytest.mark.usefixtures("restored")
