@@ -1,4 +1,4 @@
-"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and four of its own.
+"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and six of its own.
 
 ::
 
@@ -15,6 +15,8 @@
     │   └── UnavailableError         for a reason that may pass: it is not OPERATIONAL, say
     ├── OutcomeUnknownError          whether a registration is stored is not known
     ├── UnsupportedError             the server does not know an extension of ours
+    ├── BufferUnusableError          a buffer on this machine's disk is damaged, locked, …
+    ├── BufferFullError              it has no room for a registration
     └── ClosedError
         └── ConnectionLostError      closed, or was while a request was under way (also a
                                      ConnectionError)
@@ -35,6 +37,8 @@ from eventer_bridge.errors import (
 )
 
 __all__ = [
+    "BufferFullError",
+    "BufferUnusableError",
     "ClosedError",
     "ConnectError",
     "ConnectionLostError",
@@ -89,6 +93,14 @@ class ContractError(InvalidMessageError):
 
 class UnavailableError(RegisterError):
     """A server cannot store a registration now; nothing of it is stored. It may be repeated."""
+
+
+class BufferUnusableError(EventerBridgeError):
+    """A buffer on the local disk cannot be used; the text says where and why."""
+
+
+class BufferFullError(EventerBridgeError):
+    """A buffer on the local disk has no room for a registration; nothing of it is queued."""
 
 
 class UnsupportedError(EventerBridgeError):

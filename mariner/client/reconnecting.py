@@ -27,7 +27,7 @@ import functools
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
@@ -96,10 +96,12 @@ class ReconnectingClient(aio.Resource):
 
     Args:
         servers: how to connect to each server; at least one.
+        requires: extensions without which a server is of no use.
     """
 
-    def __init__(self, servers: Sequence[Connect]) -> None:
+    def __init__(self, servers: Sequence[Connect], requires: Collection[str] = ()) -> None:
         self._servers = deque(servers)
+        self._requires = requires
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
         self._changed = asyncio.Event()
@@ -259,9 +261,13 @@ class ReconnectingClient(aio.Resource):
             except MarinerError as e:
                 refusals.append(str(e))
             else:
-                if len(self._servers) == 1 or client.status is Status.OPERATIONAL:
+                missing = [i for i in self._requires if i not in client.extensions]
+                if missing:
+                    refusals.append(f"{client.address}: the server does not know {missing[0]!r}")
+                elif len(self._servers) == 1 or client.status is Status.OPERATIONAL:
                     return client
-                refusals.append(f"{client.address}: STANDBY")
+                else:
+                    refusals.append(f"{client.address}: STANDBY")
                 await aio.uncancellable(client.async_close())
             self._servers.rotate(-1)
         raise ConnectError("; ".join(refusals))

@@ -1,0 +1,412 @@
+"""Store and forward: registrations go to a queue on the local disk, and from there to a server.
+
+:meth:`BufferedClient.register` returns when they are on the disk, whether there is a network or
+not. They are forwarded in their order under request keys that they got when they were queued: each
+is stored once, even if the application or the server is killed, or a connection is cut::
+
+    async with await BufferedClient.open(Path("buffer"), servers) as buffered:
+        await buffered.register([RegisterEvent(("a", "b"), None, JsonPayload.of(1))])
+
+What was queued together is synced together, and many registrations are under way to the server
+(``reconnecting``). What a server refuses for good is put aside, with its reason, so that it holds
+up nothing. A bound of bytes is kept; ``WhenFull`` says what becomes of more.
+
+Belongs to the event loop's thread; SQLite works on a thread of its own.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
+from hat import aio
+
+from eventer_bridge import limits as core_limits
+from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
+from mariner.client.buffer_file import (
+    BufferChange,
+    BufferedRegistration,
+    BufferFile,
+    BufferStatus,
+    WhenFull,
+)
+from mariner.client.reconnecting import Connect, ReconnectingClient
+from mariner.errors import (
+    BufferUnusableError,
+    ClosedError,
+    LocalProtocolError,
+    RegisterError,
+)
+
+mlog = logging.getLogger(__name__)
+
+DEFAULT_BYTES: Final = 1 << 30
+"""Size of a buffer: five million small events, half a day without a network at 100 events/s."""
+
+MAX_GATHERED_BYTES: Final = 16 << 20
+"""What may wait for one sync; whoever registers more waits."""
+
+MAX_UNDER_WAY: Final = 512
+MAX_UNDER_WAY_BYTES: Final = 8 << 20
+"""What is in memory on its way to a server: more than a server commits at once."""
+
+POLL_S: Final = 0.2
+"""How long what another process queued may wait to be seen."""
+
+RETRY_S: Final = 1.0
+"""After the disk failed, before what was forwarded is taken out again."""
+
+_HEAD_BYTES: Final = 1_024
+"""Of a request besides its events."""
+
+T = TypeVar("T")
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(list[RegisterEvent]).decode
+
+
+class RegistrationBuffer(aio.Resource):
+    """The queue of a :class:`BufferedClient`; any number of processes may add to one.
+
+    Made by :meth:`open`.
+    """
+
+    def __init__(self, file: BufferFile, executor: ThreadPoolExecutor) -> None:
+        self._file = file
+        self._executor = executor
+        self._added: list[tuple[BufferedRegistration, asyncio.Future[None]]] = []
+        self._added_bytes = 0
+        self._forwarded: list[int] = []
+        self._refused: list[tuple[int, str]] = []
+        self._wanted = asyncio.Event()
+        self._written = asyncio.Event()  # replaced after each change
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        max_bytes: int = DEFAULT_BYTES,
+        when_full: WhenFull = WhenFull.REFUSE,
+        is_locked: bool = False,
+    ) -> Self:
+        """Open a buffer.
+
+        Args:
+            directory: where it is; made if there is none.
+            max_bytes: of the registrations in it; its files take somewhat more.
+            when_full: what becomes of a registration that has no room.
+            is_locked: to forward it; only one process can.
+
+        Raises:
+            BufferUnusableError: it is damaged, locked, or cannot be written.
+        """
+        executor = ThreadPoolExecutor(1, "buffer")
+
+        def ext_open() -> BufferFile:
+            file = BufferFile(directory, max_bytes, when_full)
+            try:
+                if is_locked:
+                    file.lock()
+            except BaseException:
+                file.close()
+                raise
+            return file
+
+        try:
+            file = await asyncio.get_running_loop().run_in_executor(executor, ext_open)
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+        return cls(file, executor)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the buffer's tasks."""
+        return self._async_group
+
+    async def add(self, events: Sequence[RegisterEvent], request_key: str | None = None) -> None:
+        """Add a registration; see :meth:`BufferedClient.register`."""
+        row = _row(events, request_key)
+        while self._added_bytes >= MAX_GATHERED_BYTES and self.is_open:
+            await self.wait_written()
+        if not self.is_open:
+            raise ClosedError(f"{self._file.directory}: the buffer is closed")
+        added: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._added.append((row, added))
+        self._added_bytes += row.size_bytes
+        self._wanted.set()
+        await added
+
+    async def read(self, after_id: int) -> list[BufferedRegistration]:
+        """Some of what waits to be forwarded, in its order, behind this id.
+
+        Raises:
+            BufferUnusableError: it cannot be read.
+        """
+        return await self._call(self._file.read, after_id, MAX_UNDER_WAY, MAX_UNDER_WAY_BYTES)
+
+    def forwarded(self, row_id: int) -> None:
+        """Take out what a server has stored, soon."""
+        self._forwarded.append(row_id)
+        self._wanted.set()
+
+    def refused(self, row_id: int, reason: str) -> None:
+        """Put aside what a server refused for good, soon."""
+        self._refused.append((row_id, reason))
+        self._wanted.set()
+
+    async def status(self) -> BufferStatus:
+        """What is in it; counts every registration.
+
+        Raises:
+            BufferUnusableError: it cannot be read.
+        """
+        return await self._call(self._file.status)
+
+    async def wait_written(self, timeout_s: float | None = None) -> None:
+        """Wait until something was written, or until the timeout."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._written.wait()
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, function, *args)
+        except RuntimeError as e:  # it does nothing any more
+            raise ClosedError(f"{self._file.directory}: the buffer is closed") from e
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wanted.wait()
+                await aio.uncancellable(self._write())
+        except asyncio.CancelledError:
+            await aio.uncancellable(self._write())
+            raise
+        finally:
+            self.close()
+            await aio.uncancellable(self._call(self._file.close))
+            self._executor.shutdown(wait=False)
+            self._notify_written()
+
+    async def _write(self) -> None:
+        """Write what has gathered."""
+        self._wanted.clear()
+        added, self._added, self._added_bytes = self._added, [], 0
+        forwarded, self._forwarded = self._forwarded, []
+        refused, self._refused = self._refused, []
+        if not (added or forwarded or refused):
+            return
+        change = BufferChange([row for row, _ in added], forwarded, refused)
+        outcomes: Sequence[Exception | None]
+        try:
+            outcomes = await self._call(self._file.apply, change)
+        except Exception as e:
+            outcomes = [e] * len(added)
+            if forwarded or refused:  # they are still there
+                self._forwarded[:0], self._refused[:0] = forwarded, refused
+                mlog.error("buffer cannot be written", extra={"reason": str(e)})
+                asyncio.get_running_loop().call_later(RETRY_S, self._wanted.set)
+        for (_, future), error in zip(added, outcomes, strict=True):
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+        self._notify_written()
+
+    def _notify_written(self) -> None:
+        self._written.set()
+        self._written = asyncio.Event()
+
+
+class BufferedClient(aio.Resource):
+    """See the module. Made by :meth:`open`."""
+
+    def __init__(self, buffer: RegistrationBuffer, client: ReconnectingClient) -> None:
+        self._buffer = buffer
+        self._client = client
+        self._under_way: dict[int, int] = {}  # bytes by id
+        self._under_way_bytes = 0
+        self._ended = asyncio.Event()
+        self._last_reason: str | None = None
+        self._close_reason: str | None = None
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._run)
+        for resource in (buffer, client):
+            self._async_group.spawn(aio.call_on_done, resource.wait_closing(), self.close)
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        servers: Sequence[Connect],
+        *,
+        max_bytes: int = DEFAULT_BYTES,
+        when_full: WhenFull = WhenFull.REFUSE,
+    ) -> Self:
+        """Open a buffer, and begin to forward what is in it.
+
+        Args:
+            directory: of the buffer; made if there is none.
+            servers: see :class:`ReconnectingClient`. None of them need be there.
+            max_bytes: of the registrations in the buffer; its files take somewhat more.
+            when_full: what becomes of a registration that has no room.
+
+        Raises:
+            BufferUnusableError: the buffer is damaged, another process forwards it, or it cannot
+                be written.
+        """
+        buffer = await RegistrationBuffer.open(
+            directory, max_bytes=max_bytes, when_full=when_full, is_locked=True
+        )
+        return cls(buffer, ReconnectingClient(servers, requires=["request_key"]))
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the client's tasks."""
+        return self._async_group
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why it ended by itself; None: it did not."""
+        return self._close_reason
+
+    async def register(
+        self, events: Sequence[RegisterEvent], request_key: str | None = None
+    ) -> None:
+        """Queue a registration; returns when it is on the disk.
+
+        An event without a source timestamp gets the present time as one.
+
+        Args:
+            events: events; all of them are registered, or none.
+            request_key: as of ``Client.register``; None: a new one. An application that repeats
+                its own work after a crash gives the same key, the same events and their source
+                timestamps again, and they are stored once.
+
+        Raises:
+            BufferFullError: there is no room; nothing is queued.
+            BufferUnusableError: the disk is full or failed. If a sync failed, it may be queued all
+                the same.
+            InvalidEventError, LocalProtocolError: no server would take them.
+            ClosedError: the client is closed.
+        """
+        await self._buffer.add(events, request_key)
+
+    async def status(self) -> BufferStatus:
+        """What is in the buffer.
+
+        Raises:
+            BufferUnusableError: it cannot be read.
+        """
+        return await self._buffer.status()
+
+    async def drain(self) -> None:
+        """Wait until nothing waits any more: all is stored, or was refused for good.
+
+        Raises:
+            BufferUnusableError, ClosedError: it ended before.
+        """
+        while (await self.status()).waiting:
+            await self._buffer.wait_written(POLL_S)
+
+    async def _run(self) -> None:
+        try:
+            await self._forward()
+        except (BufferUnusableError, ClosedError) as e:
+            self._close_reason = str(e)
+            mlog.error("buffer cannot be read", extra={"reason": str(e)})
+        finally:
+            self.close()
+            await aio.uncancellable(self._client.async_close())
+            await aio.uncancellable(self._buffer.async_close())
+
+    async def _forward(self) -> None:
+        last_id = 0
+        while True:
+            rows = await self._buffer.read(last_id)
+            for row in rows:
+                while self._under_way and (
+                    len(self._under_way) >= MAX_UNDER_WAY
+                    or self._under_way_bytes + row.size_bytes > MAX_UNDER_WAY_BYTES
+                ):
+                    self._ended.clear()
+                    await self._ended.wait()
+                self._send(row)
+                last_id = row.id
+            if not rows:
+                await self._buffer.wait_written(POLL_S)
+
+    def _send(self, row: BufferedRegistration) -> None:
+        try:
+            events = _decode(row.events)
+        except (msgspec.DecodeError, UnicodeError) as e:
+            self._on_refused(row, f"damaged in the buffer: {e}")
+            return
+        self._under_way[row.id] = row.size_bytes
+        self._under_way_bytes += row.size_bytes
+        outcome = self._client.submit(events, row.key)
+        outcome.add_done_callback(functools.partial(self._on_outcome, row))
+
+    def _on_outcome(
+        self, row: BufferedRegistration, outcome: asyncio.Future[Sequence[Event]]
+    ) -> None:
+        self._under_way_bytes -= self._under_way.pop(row.id)
+        self._ended.set()
+        error = outcome.exception()
+        if error is None:
+            self._buffer.forwarded(row.id)
+        elif isinstance(error, RegisterError | LocalProtocolError):
+            self._on_refused(row, str(error))
+        # else it is closed, and they are forwarded the next time
+
+    def _on_refused(self, row: BufferedRegistration, reason: str) -> None:
+        level = logging.DEBUG if reason == self._last_reason else logging.WARNING
+        self._last_reason = reason
+        mlog.log(level, "registration refused and put aside", extra={"reason": reason})
+        self._buffer.refused(row.id, reason)
+
+
+def _row(events: Sequence[RegisterEvent], request_key: str | None) -> BufferedRegistration:
+    """A registration to be added; see :meth:`BufferedClient.register`."""
+    now = Timestamp.now()
+    if len(events) > core_limits.MAX_SESSION_EVENTS:
+        raise LocalProtocolError(
+            f"{len(events)} events in one registration, at most"
+            f" {core_limits.MAX_SESSION_EVENTS} are allowed"
+        )
+    for event in events:
+        check_registrable(event.type)
+    dated = [
+        i if i.source_timestamp is not None else msgspec.structs.replace(i, source_timestamp=now)
+        for i in events
+    ]
+    key = request_key or secrets.token_hex(16)
+    if len(key) > core_limits.MAX_REQUEST_KEY_CHARACTERS:
+        raise LocalProtocolError(
+            f"a request key of {len(key)} characters, at most"
+            f" {core_limits.MAX_REQUEST_KEY_CHARACTERS} are allowed"
+        )
+    try:
+        encoded = _encode(dated)
+        key.encode()
+    except UnicodeEncodeError as e:
+        raise LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
+    if len(encoded) > core_limits.MAX_FRAME_BYTES - _HEAD_BYTES:
+        raise LocalProtocolError(
+            f"a registration of {len(encoded)} bytes, at most"
+            f" {core_limits.MAX_FRAME_BYTES - _HEAD_BYTES} are allowed"
+        )
+    return BufferedRegistration(0, key, encoded, now.s * 1_000_000 + now.us)
