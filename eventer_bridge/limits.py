@@ -274,6 +274,25 @@ COUNTED_REQUEST_KEYS: Final = 1_024
 MAX_KEY_OWNERS: Final = 10_000
 """Clients whose number of request keys is kept in memory; it is read anew for others."""
 
+MAX_CURSOR_NAME_CHARACTERS: Final = 64
+"""Length of a cursor's name."""
+
+MAX_PARKED_REASON_CHARACTERS: Final = 500
+"""Length of the reason for which a client parks an event."""
+
+MAX_PARKED_AT_ONCE: Final = 1_024
+"""Events that are parked, or done, by one message."""
+
+REPLAY_PAGE_EVENTS: Final = 2_048
+"""Events of a message of a replay: some 10 ms of reading, and 0.3 MB."""
+
+MAX_HELD_BYTES: Final = 4 << 20
+"""Notifications held for a client that is about to catch up: 0.2 s at full speed. If there are
+more, it reads them from the store."""
+
+MAX_JOINING: Final = 16
+"""Clients for which notifications are held at a time; others wait some milliseconds."""
+
 MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 """Registrations of one client in progress; above it, the client is not read from."""
 

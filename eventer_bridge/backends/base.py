@@ -11,7 +11,7 @@ backend owns; functions that run there are named ``ext_…``.
 
 import abc
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from hat import aio, util
 
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.model import Event, EventType, QueryParams, QueryResult, Timestamp
+from eventer_bridge.model import Event, EventId, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 
@@ -141,9 +141,37 @@ class Backend(aio.Resource, abc.ABC):
         """
 
     @property
-    def keeps_requests(self) -> bool:
-        """Whether it keeps request keys (``request_keys``)."""
-        return False
+    def is_keeping(self) -> bool:
+        """Whether it keeps anything: events, request keys, cursors."""
+        return True
+
+    def servers(self) -> list[int]:
+        """Servers of which there are events; at least those whose events are durable.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+        return []
+
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """Servers of which retention deleted events that somebody did not see.
+
+        Where events of several servers are kept, one whose events were not deleted may be among
+        them.
+
+        Args:
+            seen: the last event that was seen of each server.
+            subscription: types of interest; None: all.
+            client: see :meth:`query`.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+        return set()
 
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """Requests that are stored; what is under way may be found or not.

@@ -23,6 +23,11 @@ def create() -> "DummyBackend":
 class DummyBackend(VolatileBackend):
     """See the module. Made by :func:`create`."""
 
+    @property
+    def is_keeping(self) -> bool:
+        """See :class:`Backend`."""
+        return False
+
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`; there is no limit, because no type is stored."""
 

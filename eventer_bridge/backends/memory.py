@@ -6,7 +6,7 @@ from a snapshot of the events.
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -32,6 +32,7 @@ from eventer_bridge.backends.type_budget import TypeBudget, TypeQuota
 from eventer_bridge.backends.volatile import VolatileBackend
 from eventer_bridge.model import (
     Event,
+    EventId,
     EventType,
     QueryLatestParams,
     QueryParams,
@@ -69,6 +70,7 @@ class MemoryBackend(VolatileBackend):
         self._lock = threading.Lock()  # guards the next two, which queries read
         self._events = EventBlocks()
         self._latest: dict[EventType, Event] = {}
+        self._deleted: dict[EventType, Event] = {}  # the last one of each type
         self._readers = Readers(self._check_open)
         self.async_group.spawn(aio.call_on_cancel, self._stop)
         self._budget = TypeBudget()
@@ -133,15 +135,22 @@ class MemoryBackend(VolatileBackend):
         """See :class:`Backend`."""
         return self._readers.n_turns
 
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """See :class:`Backend`."""
+        self._check_open()
+        deleted = [
+            event
+            for event_type, event in self._deleted.items()
+            if subscription is None or subscription.matches(event_type)
+        ]
+        return {i for i, last in seen.items() if any(_is_behind(event, last) for event in deleted)}
+
     def stats(self) -> StoreStats:
         """See :class:`Backend`."""
         self._check_open()
         return StoreStats(len(self._events), len(self._latest), 0)
-
-    @property
-    def keeps_requests(self) -> bool:
-        """See :class:`Backend`."""
-        return True
 
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """See :class:`Backend`."""
@@ -245,6 +254,7 @@ class MemoryBackend(VolatileBackend):
         if not budget.take(moment is not None and event.timestamp < moment, n_bytes):
             del budgets[share]
             return False
+        self._deleted[event.type] = event
         share.old_events -= 1
         share.old_bytes -= n_bytes
         return True
@@ -271,3 +281,7 @@ class MemoryBackend(VolatileBackend):
         if isinstance(params, QueryTimeseriesParams):
             return reader.ext_timeseries(params)
         return reader.ext_latest(params, latest)
+
+
+def _is_behind(deleted: Event, last: EventId) -> bool:
+    return deleted.id.server == last.server and deleted.id > last

@@ -64,6 +64,11 @@ class VolatileBackend(Backend):
         self._check_open()
         return self._marks.get(server_id, HighWaterMark(0, None))
 
+    def servers(self) -> list[int]:
+        """See :class:`Backend`."""
+        self._check_open()
+        return sorted(self._marks)
+
     def reserve(self, server_id: int, session: int) -> asyncio.Future[None]:
         """See :class:`Backend`."""
         if self.is_open:

@@ -10,7 +10,7 @@ import abc
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
@@ -23,6 +23,7 @@ from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
 from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
 from eventer_bridge.model import (
+    EventId,
     QueryParams,
     QueryResult,
     RegisterEvent,
@@ -226,6 +227,20 @@ class EventCore(aio.Resource, abc.ABC):
             else:
                 outcomes.append(RequestKeyError("this server does not keep a request_key"))
         return outcomes
+
+    def servers(self) -> list[int]:
+        """Servers whose events it keeps; raises as :meth:`query`."""
+        return []
+
+    def last_persisted(self, server_id: int) -> int:
+        """The last session of a server that is stored; 0: none is. Raises as :meth:`query`."""
+        return 0
+
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """See ``Backend.find_gaps``; raises as :meth:`query`."""
+        return set()
 
     @abc.abstractmethod
     async def query(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from eventer_bridge import limits
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout
@@ -107,6 +108,7 @@ class ClientService:
         stats: counts of what was done so far.
         fanout: who hears of which events.
         clients: those that are initialised.
+        joining: who goes over from a replay to what is new has it (``replay``).
         accounts: what they use.
     """
 
@@ -124,6 +126,7 @@ class ClientService:
         self.fanout = Fanout(encoding.notification, encoding.prepare, self._on_hearing)
         self.stats = ServerStats()
         self.clients: set[ServedClient] = set()
+        self.joining = asyncio.Semaphore(limits.MAX_JOINING)
         self.accounts = Accounts()
         self._tasks: set[asyncio.Task[None]] = set()
         core.add_observer(self)

@@ -37,6 +37,7 @@ from eventer_bridge.core.authentication import Admitted, DeclinedError, Login
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.quotas import ROWS, Account, first_rows, has_ended_early, limit_rows
+from eventer_bridge.core.replay import Replay, Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.tokens import TokenHash
@@ -101,9 +102,11 @@ class ClientSession(Generic[RequestT]):
         "_has_keys",
         "_heard",
         "_n_gathered",
+        "_preparing",
         "_proof",
         "_queries",
         "_querying",
+        "_replay",
         "_service",
         "_source",
         "_unanswered",
@@ -140,11 +143,13 @@ class ClientSession(Generic[RequestT]):
         self._querying: asyncio.Task[None] | None = None  # before init: checks its token
         self._heard: list[asyncio.Future[None]] = []  # commits of large sessions
         self._delayed: asyncio.TimerHandle | None = None
+        self._replay: Replay | None = None
+        self._preparing: asyncio.Task[None] | None = None  # before init: looks for gaps
 
     @property
     def is_answering(self) -> bool:
         """Whether it waits for an answer."""
-        return bool(self._unanswered or self._queries or self._querying)
+        return bool(self._unanswered or self._queries or self._querying or self._preparing)
 
     # --- init ---------------------------------------------------------------------------
 
@@ -156,15 +161,17 @@ class ClientSession(Generic[RequestT]):
         server_id: int | None,
         *,
         persisted: bool,
+        start: Start | None = None,
     ) -> None:
         """It says who it is and what it wants to hear of (001, ``MsgInitReq``; 002, ``init_req``).
 
-        It is accepted, or declined at once, or after a while if it guesses names or tokens.
+        It is accepted, or declined at once, or after a while if it guesses names or tokens, or
+        wants to hear of what it missed (``start``).
         """
         stream = self.stream
         stream.client = cut(name)
         authenticator = self._service.authenticator
-        accept = functools.partial(self._accept, subscriptions, server_id, persisted)
+        accept = functools.partial(self._accept, subscriptions, server_id, persisted, start)
         try:
             names = authenticator.names_of(stream.ssl_object)
             login = Login(name, token, names, stream.slot.address)
@@ -203,6 +210,7 @@ class ClientSession(Generic[RequestT]):
         subscriptions: Sequence[EventType],
         server_id: int | None,
         persisted: bool,
+        start: Start | None,
         admitted: Admitted,
     ) -> None:
         service, stream = self._service, self.stream
@@ -211,6 +219,12 @@ class ClientSession(Generic[RequestT]):
             subscription = admitted.rights.subscription.intersection(wanted)
         except InvalidEventError as e:
             self.decline(str(e))
+            return
+        wanted_filter = Filter(subscription, server_id, persisted)
+        if start is not None and self._replay is None:
+            self._replay = Replay(service, self, start, wanted_filter)
+            accept = functools.partial(self._accept, subscriptions, server_id, persisted, start)
+            self._prepare_replay(self._replay, start, accept, admitted, persisted=persisted)
             return
         account = service.accounts.of(admitted.rights)
         if refusal := account.refusal(len(subscriptions)):
@@ -224,18 +238,69 @@ class ClientSession(Generic[RequestT]):
         self.rights, self._proof = admitted.rights, admitted.proof
         self._wanted = subscription if subscription == wanted else wanted  # usually one object
         self.is_persisted = persisted
-        self._filter = Filter(subscription, server_id, persisted)
+        self._filter = wanted_filter
         self.n_subscriptions = len(subscriptions)
         service.clients.add(self)
         service.stats.clients += 1
-        service.fanout.add(self, self._filter)
+        if self._replay is None:
+            service.fanout.add(self, self._filter)
+        else:
+            self._replay.use(self._filter)
         self._account = account
         account.join(self)
         self._wire.use_rights(admitted.rights)
         self._wire.send_accepted(service.core.status, service.core.extensions)
+        if self._replay is not None:
+            self._replay.begin()
         mlog.debug("client connected", extra=stream.log_extra)
         audit.info("connected", extra=stream.log_extra)
         service.core.announce(self._source, name, is_connected=True)
+
+    def _prepare_replay(
+        self,
+        replay: Replay,
+        start: Start,
+        accept: Callable[[Admitted], None],
+        admitted: Admitted,
+        *,
+        persisted: bool,
+    ) -> None:
+        """Find out whether a client can be told of what it missed, and then accept it."""
+        if not persisted:
+            self.decline("start: expected with persisted events only")
+        elif "replay" not in self._service.core.extensions:
+            self.decline("start: this server does not keep events")
+        else:
+            self.stream.pause_reading(Pause.REPLAY)
+            preparing = self._find_gaps(replay, start, accept, admitted)
+            self._preparing = self._service.spawn(preparing)
+
+    async def _find_gaps(
+        self,
+        replay: Replay,
+        start: Start,
+        accept: Callable[[Admitted], None],
+        admitted: Admitted,
+    ) -> None:
+        try:
+            has_gaps = await replay.find_gaps()
+            # the configuration may have changed meanwhile
+            rights = self._service.authenticator.readmit(
+                admitted.name, admitted.proof, self.stream.ssl_object
+            )
+        except DeclinedError as e:
+            self._decline_later(e)
+        except EventerBridgeError as e:
+            self.decline(str(e))
+        except Exception as e:
+            self.stream.on_failed(e)
+        else:
+            if has_gaps and start.declines_gap:
+                self.decline("start: events that this client did not see were deleted")
+            elif self.stream.close_reason is None:
+                accept(admitted._replace(rights=rights))
+        self._preparing = None
+        self.stream.resume_reading(Pause.REPLAY)
 
     def readmit(self) -> None:
         """Go on with the rights of a new configuration, or close if it does not let the client in.
@@ -265,9 +330,12 @@ class ClientSession(Generic[RequestT]):
             account.join(self)
         self._wire.use_rights(rights)
         if subscription != self._filter.subscription:
-            service.fanout.remove(self, self._filter)
-            self._filter = self._filter._replace(subscription=subscription)
-            service.fanout.add(self, self._filter)
+            before, self._filter = self._filter, self._filter._replace(subscription=subscription)
+            if self._replay is not None:
+                self._replay.use(self._filter)
+            else:
+                service.fanout.remove(self, before)
+                service.fanout.add(self, self._filter)
 
     def decline(self, reason: str, cause: str | None = None) -> None:
         """Close the connection of a client that cannot be accepted.
@@ -307,8 +375,12 @@ class ClientSession(Generic[RequestT]):
         if self._delayed is not None:
             self._delayed.cancel()
         self._queries.clear()
-        if self._querying is not None:
-            self._querying.cancel()
+        for task in (self._querying, self._preparing):
+            if task is not None:
+                task.cancel()
+        replay, self._replay = self._replay, None  # they would hold each other
+        if replay is not None:
+            replay.end()
         if self._filter is None:
             return
         service = self._service
@@ -339,7 +411,12 @@ class ClientSession(Generic[RequestT]):
 
     # --- notifications (fanout.Receiver) ------------------------------------------------
 
-    def notify(self, message: bytes, event_count: int) -> None:
+    @property
+    def account(self) -> Account:
+        """What its client uses; from when it is accepted."""
+        return self._account
+
+    def notify(self, message: bytes, event_count: int, session: Session) -> None:
         """See ``fanout.Receiver``."""
         self._wire.send_notification(message)
         self._service.stats.events_notified += event_count

@@ -15,7 +15,7 @@ Everything here runs on the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -36,6 +36,7 @@ from eventer_bridge.errors import (
     NotOperationalError,
 )
 from eventer_bridge.model import (
+    EventId,
     JsonPayload,
     QueryLatestParams,
     QueryParams,
@@ -143,6 +144,20 @@ class Engine(SessionCore):
         if waiting := [commit for commit in after if not commit.done()]:
             await asyncio.wait(waiting)
         return await self._backend.query(params, subscription, client, holding)
+
+    def servers(self) -> list[int]:
+        """See :class:`EventCore`."""
+        return self._backend.servers()
+
+    def last_persisted(self, server_id: int) -> int:
+        """See :class:`EventCore`."""
+        return self._backend.last_session(server_id).session
+
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """See :class:`EventCore`."""
+        return await self._backend.find_gaps(seen, subscription, client)
 
     async def check_ready(self) -> None:
         """See :class:`EventCore`."""

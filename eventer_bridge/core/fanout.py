@@ -40,8 +40,8 @@ class Filter(NamedTuple):
 class Receiver(Protocol):
     """A client's connection."""
 
-    def notify(self, message: bytes, event_count: int) -> None:
-        """Send a message of ``EncodeCb``; must not block."""
+    def notify(self, message: bytes, event_count: int, session: Session, /) -> None:
+        """Send a message of ``EncodeCb``, of so many events of a session; must not block."""
 
     def on_failed(self, error: Exception) -> None:
         """Notifying it raised: it missed a message, and is to be closed. Must not raise."""
@@ -170,7 +170,7 @@ class Fanout:
             # a copy: a receiver closed by its notification leaves the group
             for receiver in tuple(group.receivers):
                 try:
-                    receiver.notify(message, len(key))
+                    receiver.notify(message, len(key), session)
                 except Exception as e:
                     mlog.exception("a receiver failed")
                     receiver.on_failed(e)

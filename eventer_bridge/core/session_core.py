@@ -156,8 +156,9 @@ class SessionCore(EventCore):
     @property
     def extensions(self) -> tuple[str, ...]:
         """See :class:`EventCore`."""
-        keyed = ("request_key",) if self._backend.keeps_requests else ()
-        return ("latest_paging", *keyed)
+        if not self._backend.is_keeping:
+            return ("latest_paging",)
+        return ("latest_paging", "request_key", "replay")
 
     def register_keyed(
         self,
@@ -167,7 +168,7 @@ class SessionCore(EventCore):
         keys: Sequence[RequestKey | None],
     ) -> "list[Session | Repeated | EventerBridgeError]":
         """See :class:`EventCore`."""
-        if not self._backend.keeps_requests:
+        if not self._backend.is_keeping:
             return super().register_keyed(source, requests, quota, keys)
         return self._keyed.register(source, requests, quota, keys)
 

@@ -58,6 +58,7 @@ class Pause(enum.StrEnum):
     TURN_OVER = "others get their turn"
     LARGE_MESSAGE = "a large message of it is being handled"
     LOGIN = "its token is being checked"
+    REPLAY = "what it missed is being looked up"
     DECLINED = "it is to be declined after a while"
     QUOTA = "its client sent more than it may"
     USER = "its user takes no more"

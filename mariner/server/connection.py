@@ -19,11 +19,12 @@ from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
+from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.excerpts import cut
-from eventer_bridge.model import QueryResult, Status
+from eventer_bridge.model import Event, EventId, QueryResult, Status
 from eventer_bridge.net import Slot, framing
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason
@@ -34,6 +35,8 @@ from mariner.errors import ContractError
 from mariner.server.encoding import encoded_requested
 from mariner.wire import codec
 from mariner.wire.messages import (
+    EventsMsg,
+    Gap,
     InitReq,
     InitRes,
     Message,
@@ -44,6 +47,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
     StatusMsg,
+    UpToDate,
 )
 from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role
 
@@ -124,7 +128,17 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             message.subscriptions,
             message.server_id,
             persisted=message.persisted,
+            start=self._start(message),
         )
+
+    def _start(self, message: InitReq) -> Start | None:
+        if message.start is None:
+            return None
+        ids = () if message.start == "earliest" else message.start
+        seen: dict[int, EventId] = {}
+        for i in ids:
+            seen[i.server] = max(i, seen.get(i.server, i))
+        return Start(self, seen, message.decline_gap)
 
     def _on_refused_register(self, message: RefusedRegister) -> None:
         extra = {**self.log_extra, "reason": cut(message.error)}
@@ -225,6 +239,24 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def send_notification(self, message: bytes) -> None:
         """See ``ClientWire``; a framed ``events`` message."""
         self.write(message)
+
+    # --- ReplayWire ---------------------------------------------------------------------
+
+    def encode_replayed(self, events: Sequence[Event]) -> Steps[list[bytes]]:
+        """See ``ReplayWire``."""
+        return codec.encode_events_in_steps(events)
+
+    def send_replayed(self, parts: list[bytes]) -> None:
+        """See ``ReplayWire``."""
+        self.write_parts(self._protocol.send_parts(EventsMsg, parts))
+
+    def send_gap(self, server_id: int, oldest: EventId | None) -> None:
+        """See ``ReplayWire``."""
+        self.write(self._protocol.send(Gap(server_id, oldest)))
+
+    def send_up_to_date(self) -> None:
+        """See ``ReplayWire``."""
+        self.write(self._protocol.send(UpToDate()))
 
     def send_status(self, status: Status) -> None:
         """See ``ClientWire``; clients know two of the four states (002)."""

@@ -38,7 +38,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
-from eventer_bridge.slices import Steps, cut_in_steps
+from eventer_bridge.slices import Steps, cut_in_steps, event_parts
 from mariner import limits
 from mariner.errors import ContractError
 from mariner.wire import contract, lenient
@@ -285,6 +285,20 @@ def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
         register_id,
         b",".join(events),
     )
+
+
+def encode_events_in_steps(
+    events: Sequence[Event], *, is_redelivered: bool = False
+) -> Steps[list[bytes]]:
+    """The parts of an ``events`` message, encoded in steps."""
+    encoded = [b'{"msg_type":"events","events":[']
+    comma = b""
+    for some in event_parts(events):
+        encoded += (comma, encode_events(some))
+        comma = b","
+        yield
+    encoded.append(b'],"redelivered":true}' if is_redelivered else b"]}")
+    return encoded
 
 
 def events_message_parts(parts: Sequence[bytes]) -> list[bytes]:

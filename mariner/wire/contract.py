@@ -30,6 +30,10 @@ _MESSAGES: Final = (
     "query_res",
     "ping_req",
     "ping_res",
+    "events_ack",
+    "up_to_date",
+    "gap",
+    "cursor_lost",
 )
 _QUERIES: Final = ("latest", "timeseries", "server")
 _MAX_VALUE_CHARACTERS: Final = 60

@@ -44,10 +44,13 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
     "init_req": {
         **dict.fromkeys(("client_name", "client_token", "subscriptions", "persisted"), _AS_IT_IS),
         "server_id": _INTEGER,
+        "start": _EVENT_ID,
+        "cursor": _AS_IT_IS,
+        "decline_gap": _AS_IT_IS,
     },
     "init_res": dict.fromkeys(("success", "status", "error", "extensions"), _AS_IT_IS),
     "status": {"status": _AS_IT_IS},
-    "events": {"events": _EVENT},
+    "events": {"events": _EVENT, "redelivered": _AS_IT_IS},
     "register_req": {
         "register_id": _INTEGER,
         "register_events": _REGISTER_EVENT,
@@ -73,6 +76,14 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Shape]]] = {
     "query_res": {"query_id": _INTEGER, "events": _EVENT, "more_follows": _AS_IT_IS},
     "ping_req": {"ping_id": _INTEGER},
     "ping_res": {"ping_id": _INTEGER},
+    "events_ack": {
+        "ids": _EVENT_ID,
+        "parked": {"id": _EVENT_ID, "reason": _AS_IT_IS},
+        "done": _EVENT_ID,
+    },
+    "up_to_date": {},
+    "gap": {"server_id": _INTEGER, "oldest": _EVENT_ID},
+    "cursor_lost": {"reason": _AS_IT_IS},
 }
 
 

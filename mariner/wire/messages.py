@@ -1,4 +1,4 @@
-"""The ten messages of the Mariner protocol (002, "Messages").
+"""The ten messages of the Mariner protocol (002, "Messages"), and four of ours.
 
 Plain values, tagged with their ``msg_type``; most have the same form on the wire. ``codec``
 encodes and decodes them, ``protocol`` defines which role may send which of them when. Events,
@@ -6,13 +6,21 @@ register events and query parameters are those of ``eventer_bridge.model``.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.errors import Outcome
-from eventer_bridge.model import Event, EventType, Int64, QueryParams, RegisterEvent, Status
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    Int64,
+    QueryParams,
+    RegisterEvent,
+    Status,
+)
 
 UNKNOWN: Final = Outcome.UNKNOWN.value
 UNAVAILABLE: Final = Outcome.UNAVAILABLE.value
@@ -29,14 +37,32 @@ class Tagged(
     """Any message. Decoding refuses additional properties: ``lenient`` removes them."""
 
 
-class InitReq(Tagged, frozen=True, tag="init_req"):
-    """Client → server, once, first: the client's identity and subscription."""
+CursorName: TypeAlias = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=limits.MAX_CURSOR_NAME_CHARACTERS)
+]
+StartIds: TypeAlias = Annotated[
+    tuple[EventId, ...], msgspec.Meta(max_length=limits.MAX_REMOTE_SERVERS)
+]
+
+
+class InitReq(Tagged, frozen=True, tag="init_req", omit_defaults=True):
+    """Client → server, once, first: the client's identity and subscription.
+
+    Attributes:
+        start: what was persisted before is sent, too: from the oldest event on, or behind the last
+            one that was seen of each server.
+        cursor: name of what keeps how far the client acknowledged.
+        decline_gap: whether to decline the client if retention deleted what it did not see.
+    """
 
     client_name: str
     client_token: str | None
     subscriptions: tuple[EventType, ...]
     server_id: Int64 | None
     persisted: bool
+    start: Literal["earliest"] | StartIds | None = None
+    cursor: CursorName | None = None
+    decline_gap: bool = False
 
 
 class InitRes(Tagged, frozen=True, tag="init_res"):
@@ -58,10 +84,15 @@ class StatusMsg(Tagged, frozen=True, tag="status"):
     status: Status
 
 
-class EventsMsg(Tagged, frozen=True, tag="events"):
-    """Server → client: new events of one session."""
+class EventsMsg(Tagged, frozen=True, tag="events", omit_defaults=True):
+    """Server → client: new events of one session, or of several that were persisted before.
+
+    Attributes:
+        redelivered: they were parked, and are to be tried again.
+    """
 
     events: Sequence[Event]
+    redelivered: bool = False
 
 
 class RegisterReq(Tagged, frozen=True, tag="register_req", omit_defaults=True):
@@ -123,6 +154,49 @@ class PingRes(Tagged, frozen=True, tag="ping_res"):
     ping_id: Int64
 
 
+class Parked(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """An event that a client cannot deal with now, and why."""
+
+    id: EventId
+    reason: Annotated[str, msgspec.Meta(max_length=limits.MAX_PARKED_REASON_CHARACTERS)]
+
+
+class EventsAck(Tagged, frozen=True, tag="events_ack", omit_defaults=True):
+    """Client → server: how far its cursor may go on.
+
+    Attributes:
+        ids: of each server, the last event that is dealt with.
+        parked: events that are left to people.
+        done: redelivered events that are dealt with.
+    """
+
+    ids: StartIds = ()
+    parked: Annotated[tuple[Parked, ...], msgspec.Meta(max_length=limits.MAX_PARKED_AT_ONCE)] = ()
+    done: StartIds = ()
+
+
+class UpToDate(Tagged, frozen=True, tag="up_to_date"):
+    """Server → client: what was persisted before has been sent."""
+
+
+class Gap(Tagged, frozen=True, tag="gap"):
+    """Server → client: retention deleted events that the client did not see.
+
+    Attributes:
+        server_id: whose events.
+        oldest: the next one that there is.
+    """
+
+    server_id: Int64
+    oldest: EventId | None
+
+
+class CursorLost(Tagged, frozen=True, tag="cursor_lost"):
+    """Server → client, before it closes the connection: why the client has the cursor no more."""
+
+    reason: str
+
+
 Message: TypeAlias = (
     InitReq
     | InitRes
@@ -134,6 +208,10 @@ Message: TypeAlias = (
     | QueryRes
     | PingReq
     | PingRes
+    | EventsAck
+    | UpToDate
+    | Gap
+    | CursorLost
 )
 
 

@@ -11,7 +11,8 @@ state       client → server                       server → client
 CONNECTING  init_req
 INITIATING                                        init_res
 OPEN        register_req query_req ping_req       status events register_res query_res
-            ping_res                              ping_req ping_res
+            ping_res events_ack                   ping_req ping_res
+                                                  up_to_date gap cursor_lost
 CLOSED
 ==========  ====================================  =====================================
 
@@ -36,7 +37,10 @@ from mariner.errors import (
 from mariner.wire import codec
 from mariner.wire.large import decode as decode_large
 from mariner.wire.messages import (
+    CursorLost,
+    EventsAck,
     EventsMsg,
+    Gap,
     InitReq,
     InitRes,
     Message,
@@ -47,6 +51,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
     StatusMsg,
+    UpToDate,
     name_of,
 )
 
@@ -70,12 +75,22 @@ class State(enum.Enum):
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
     (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
     (Role.CLIENT, State.INITIATING): frozenset(),
-    (Role.CLIENT, State.OPEN): frozenset({RegisterReq, QueryReq, PingReq, PingRes}),
+    (Role.CLIENT, State.OPEN): frozenset({RegisterReq, QueryReq, PingReq, PingRes, EventsAck}),
     (Role.CLIENT, State.CLOSED): frozenset(),
     (Role.SERVER, State.CONNECTING): frozenset(),
     (Role.SERVER, State.INITIATING): frozenset({InitRes}),
     (Role.SERVER, State.OPEN): frozenset(
-        {StatusMsg, EventsMsg, RegisterRes, QueryRes, PingReq, PingRes}
+        {
+            StatusMsg,
+            EventsMsg,
+            RegisterRes,
+            QueryRes,
+            PingReq,
+            PingRes,
+            UpToDate,
+            Gap,
+            CursorLost,
+        }
     ),
     (Role.SERVER, State.CLOSED): frozenset(),
 }

@@ -20,7 +20,10 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from mariner.wire.messages import (
+    CursorLost,
+    EventsAck,
     EventsMsg,
+    Gap,
     InitReq,
     PingReq,
     PingRes,
@@ -28,6 +31,7 @@ from mariner.wire.messages import (
     RegisterReq,
     StatusMsg,
     Tagged,
+    UpToDate,
 )
 
 EventTypes: TypeAlias = tuple[EventType, ...]
@@ -72,6 +76,10 @@ WireMessage: TypeAlias = (
     | QueryRes
     | PingReq
     | PingRes
+    | EventsAck
+    | UpToDate
+    | Gap
+    | CursorLost
 )
 
 

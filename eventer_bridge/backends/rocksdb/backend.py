@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hat import aio
@@ -29,6 +29,7 @@ from eventer_bridge.errors import (
     StorageError,
 )
 from eventer_bridge.model import (
+    EventId,
     QueryParams,
     QueryResult,
     QueryServerParams,
@@ -143,6 +144,19 @@ class RocksDbBackend(GroupCommit):
         if not self._async_group.is_open:
             raise self._closed()
         return await self._queries.run(params, subscription, client, holding)
+
+    def servers(self) -> list[int]:
+        """See :class:`Backend`."""
+        self._check_open()
+        with self._store.in_use():
+            return self._store.servers()
+
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """See :class:`Backend`."""
+        self._check_open()
+        return await self._queries.find_gaps(seen, subscription, client)
 
     @property
     def control(self) -> control.StoreControl | None:

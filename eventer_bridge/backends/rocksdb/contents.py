@@ -26,7 +26,7 @@ IMPORTING: Final = b"import"
 FAMILIES: Final = ("event", "source", "session", "server", "type")
 """Column families besides ``default``."""
 
-LATER_FAMILIES: Final = ("request",)
+LATER_FAMILIES: Final = ("request", "reader")
 """Those that stores of earlier versions lack until they are opened to be written."""
 
 ALL_FAMILIES: Final = (*FAMILIES, *LATER_FAMILIES)

@@ -21,6 +21,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_sessions
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.rocksdb.trimmed import ext_note
 from eventer_bridge.backends.turns import yield_gil
 
 
@@ -110,6 +111,7 @@ class Deletion:
             by_type.setdefault(type_id, []).append(key)
         for of_type in by_type.values():
             self._delete_rows(of_type, store.handle("event"))
+        ext_note(store, self._batch, [of_type[-1] for of_type in by_type.values()])
 
     def _delete_sessions(
         self, store: Store, snapshot: Snapshot, events: Sequence[StoredEvent]

@@ -190,11 +190,6 @@ class GroupCommit(Backend):
         """See :class:`Backend`."""
         self._types.check(event_types, quota)
 
-    @property
-    def keeps_requests(self) -> bool:
-        """See :class:`Backend`."""
-        return True
-
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """See :class:`Backend`. Two short reads each on the loop's thread at most."""
         self._check_writable()

@@ -45,6 +45,7 @@ from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, sca
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
+from eventer_bridge.backends.rocksdb.trimmed import ext_find_gaps
 from eventer_bridge.backends.rocksdb.types import TypeRegistry, VisibleTypes
 from eventer_bridge.backends.rocksdb.wanted import EveryType, all_wanted, find_wanted
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError
@@ -52,6 +53,7 @@ from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
+    EventId,
     EventType,
     QueryLatestParams,
     QueryParams,
@@ -133,6 +135,26 @@ class QueryRunner:
         return await self._readers.run(
             client, partial(self._ext_run, params, asked, rights), holding
         )
+
+    async def find_gaps(
+        self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
+    ) -> set[int]:
+        """See ``Backend.find_gaps``."""
+        rights = EVERYTHING if subscription is None else subscription
+        return await self._readers.run(client, partial(self._ext_find_gaps, seen, rights))
+
+    def _ext_find_gaps(
+        self, seen: Mapping[int, EventId], rights: Subscription, pause: PauseCb, _: LargeCb
+    ) -> set[int]:
+        with self._store.in_use() as opened:
+            # in a function of its own: as in _ext_run
+            return self._ext_gaps(Snapshot(self._store, *opened, pause), seen, rights)
+
+    def _ext_gaps(
+        self, snapshot: Snapshot, seen: Mapping[int, EventId], rights: Subscription
+    ) -> set[int]:
+        wanted = find_wanted(self._types, QueryServerParams(0), rights, snapshot.pause)
+        return ext_find_gaps(self._store, snapshot, wanted, seen)
 
     def ext_close(self) -> None:
         """Wait until nobody reads; nothing is run afterwards. The store is to be closing."""

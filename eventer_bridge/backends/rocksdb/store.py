@@ -437,6 +437,19 @@ class Store(Database):
         session = keys.decode_int(position[: keys.INT_BYTES])
         return HighWaterMark(session, keys.decode_timestamp(position, keys.INT_BYTES))
 
+    def servers(self) -> list[int]:
+        """Servers of which there are events; a short read for each of them."""
+        found: list[int] = []
+        with self.errors():
+            rows = self._families["server"].iter()
+            rows.seek_to_first()
+            while rows.valid():
+                server = rows.key()[: keys.INT_BYTES]
+                found.append(keys.decode_int(server))
+                rows.seek(server + keys.KEY_MAX)
+            rows.status()
+        return found
+
     def history_id(self) -> str | None:
         """Name of the history (``history``); None: the store is of before, or was just made."""
         with self.errors():

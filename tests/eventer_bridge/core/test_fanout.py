@@ -27,7 +27,7 @@ class Recorder:
         self.told: list[tuple[bytes, int]] = []
         self.heard: list[asyncio.Future[None]] = []
 
-    def notify(self, message: bytes, event_count: int) -> None:
+    def notify(self, message: bytes, event_count: int, session: Session) -> None:
         self.told.append((message, event_count))
 
     def on_failed(self, error: Exception) -> None:
@@ -217,8 +217,8 @@ def test_one_that_leaves_while_it_is_notified(loop: asyncio.AbstractEventLoop) -
     one_filter = Filter(Subscription([("a",)]), None, False)
 
     class Leaving(Recorder):
-        def notify(self, message: bytes, event_count: int) -> None:
-            super().notify(message, event_count)
+        def notify(self, message: bytes, event_count: int, session: Session) -> None:
+            super().notify(message, event_count, session)
             fanout.remove(self, one_filter)
 
     receivers = [Leaving() for _ in range(3)]
@@ -235,7 +235,7 @@ def test_one_that_raises_costs_the_others_nothing(loop: asyncio.AbstractEventLoo
     failed: list[Exception] = []
 
     class Raising(Recorder):
-        def notify(self, message: bytes, event_count: int) -> None:
+        def notify(self, message: bytes, event_count: int, session: Session) -> None:
             raise ZeroDivisionError
 
         def on_failed(self, error: Exception) -> None:

@@ -50,6 +50,10 @@ MESSAGE_TYPES: Final = (
     "query_res",
     "ping_req",
     "ping_res",
+    "events_ack",
+    "up_to_date",
+    "gap",
+    "cursor_lost",
 )
 
 
@@ -103,6 +107,13 @@ class MessageGenerator:
             "subscriptions": self._list(self._type),
             "server_id": self._optional(self._integer),
             "persisted": self._boolean(),
+            **self._some(
+                {
+                    "start": lambda: self._choose((None, "earliest", self._list(self._event_id))),
+                    "cursor": lambda: self._optional(lambda: self._text() or "cursor"),
+                    "decline_gap": self._boolean,
+                }
+            ),
         }
 
     def _init_res(self) -> Json:
@@ -115,7 +126,26 @@ class MessageGenerator:
         return {"status": self._choose(("STANDBY", "OPERATIONAL", "STARTING", "STOPPING"))}
 
     def _events(self) -> Json:
+        return self._event_list() | self._some({"redelivered": self._boolean})
+
+    def _event_list(self) -> dict[str, Json]:
         return {"events": self._list(self._event)}
+
+    def _events_ack(self) -> Json:
+        ids = lambda: self._list(self._event_id)  # noqa: E731
+        return self._some({"ids": ids, "parked": lambda: self._list(self._parked), "done": ids})
+
+    def _parked(self) -> Json:
+        return {"id": self._event_id(), "reason": self._text()}
+
+    def _up_to_date(self) -> Json:
+        return {}
+
+    def _gap(self) -> Json:
+        return {"server_id": self._integer(), "oldest": self._optional(self._event_id)}
+
+    def _cursor_lost(self) -> Json:
+        return {"reason": self._text()}
 
     def _register_req(self) -> Json:
         return {
@@ -130,7 +160,7 @@ class MessageGenerator:
     def _register_res(self) -> Json:
         message = {"register_id": self._integer(), "success": self._boolean()}
         if message["success"]:
-            return message | self._events() | self._some({"repeated": self._boolean})
+            return message | self._event_list() | self._some({"repeated": self._boolean})
         said = {i: self._text() for i in ("error", "outcome") if self._boolean()}
         return message | said
 
@@ -156,7 +186,7 @@ class MessageGenerator:
         return message | self._some(makers)
 
     def _query_res(self) -> Json:
-        return {"query_id": self._integer(), **self._events(), "more_follows": self._boolean()}
+        return {"query_id": self._integer(), **self._event_list(), "more_follows": self._boolean()}
 
     def _ping_req(self) -> Json:
         return {"ping_id": self._integer()}

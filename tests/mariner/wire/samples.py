@@ -20,10 +20,14 @@ from eventer_bridge.model import (
 from mariner.wire.messages import (
     UNAVAILABLE,
     UNKNOWN,
+    CursorLost,
+    EventsAck,
     EventsMsg,
+    Gap,
     InitReq,
     InitRes,
     Message,
+    Parked,
     PingReq,
     PingRes,
     QueryReq,
@@ -31,6 +35,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
     StatusMsg,
+    UpToDate,
 )
 
 _PAYLOADS: Final[tuple[Payload | None, ...]] = (
@@ -108,6 +113,16 @@ EXTENDED_MESSAGES: Final = (
     RegisterReq(1, _REGISTER_EVENTS, "k" * 64),
     RegisterReq(1, _REGISTER_EVENTS, "key", "the one before"),
     RegisterRes(1, True, events=_EVENTS, repeated=True),
+    InitReq("app", None, (), None, True, start="earliest", cursor="c", decline_gap=True),
+    InitReq("app", None, (), None, True, start=(EventId(1, 2, 3),)),
+    InitReq("app", None, (), None, True, start=()),
+    EventsMsg(_EVENTS, redelivered=True),
+    EventsAck((EventId(1, 2, 3),), (Parked(EventId(1, 2, 2), "why"),), (EventId(0, 1, 1),)),
+    EventsAck(),
+    UpToDate(),
+    Gap(1, EventId(1, 5, 1)),
+    Gap(-1, None),
+    CursorLost("another connection has it"),
 )
 """What only we say beyond 002: extensions."""
 

@@ -41,7 +41,12 @@ from mariner.wire.messages import (
 )
 from tests.mariner.wire.hat_messages import to_hat
 from tests.mariner.wire.record_vectors import record
-from tests.mariner.wire.samples import EXTENDED_QUERIES, FAILED_REGISTRATIONS, SAMPLES
+from tests.mariner.wire.samples import (
+    EXTENDED_MESSAGES,
+    EXTENDED_QUERIES,
+    FAILED_REGISTRATIONS,
+    SAMPLES,
+)
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "vectors" / "hat_mariner.json").read_text(encoding="utf-8")
@@ -49,7 +54,7 @@ VECTORS = json.loads(
 
 TYPES = (
     "init_req, init_res, status, events, register_req, register_res, query_req, query_res,"
-    " ping_req, ping_res"
+    " ping_req, ping_res, events_ack, up_to_date, gap, cursor_lost"
 )
 
 each_sample = pytest.mark.parametrize("message", SAMPLES.values(), ids=SAMPLES)
@@ -103,8 +108,8 @@ def test_reason_of_a_registration_that_failed(message: Message) -> None:
     assert contract.explain(json.loads(data)) is None
 
 
-@pytest.mark.parametrize("message", EXTENDED_QUERIES)
-def test_queries_that_only_we_know(message: Message) -> None:
+@pytest.mark.parametrize("message", [*EXTENDED_QUERIES, *EXTENDED_MESSAGES])
+def test_messages_that_only_we_know(message: Message) -> None:
     data = codec.encode(message)
     assert codec.decode(data) == message
     assert contract.explain(json.loads(data)) is None

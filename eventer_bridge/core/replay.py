@@ -1,0 +1,292 @@
+"""What a client missed: from the store, and then what is new, without a gap and without a double.
+
+::
+
+    init ─▶ gaps ─▶ pages of the store, of each server in turn ─▶ join ─▶ live
+                        ▲         as fast as the client reads       │        │
+                        └──── too much came meanwhile ◀─────────────┘        │
+                        └──── the client does not read ◀─────────────────────┘
+
+To join, the client is subscribed first, and what it is notified of is held; then the rest is read
+from the store. What a commit made durable before the subscription is found by these reads, what is
+notified after it is held, and what is both (a read may be ahead of the notification) is left out:
+sessions of a server are notified in the order of their ids. What is held is bounded: if it becomes
+too much, it is dropped and read from the store after all. So nothing waits in memory for a client,
+neither while it catches up nor when it reads slowly afterwards.
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from eventer_bridge import limits, slices
+from eventer_bridge.backends.readers import Reading
+from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.fanout import Filter
+from eventer_bridge.core.quotas import Account
+from eventer_bridge.core.session import Session
+from eventer_bridge.errors import ClosedError, EventerBridgeError, InitError
+from eventer_bridge.model import Event, EventId, QueryServerParams
+from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.net.stream import Stream
+from eventer_bridge.net.throttle import QUERIES
+from eventer_bridge.slices import Steps
+
+
+class ReplayWire(Protocol):
+    """What a wire that knows replays does for a client."""
+
+    def encode_replayed(self, events: Sequence[Event], /) -> Steps[list[bytes]]:
+        """The parts of a notification of several sessions, encoded in steps."""
+
+    def send_replayed(self, parts: list[bytes], /) -> None:
+        """Send them."""
+
+    def send_gap(self, server_id: int, oldest: EventId | None, /) -> None:
+        """Retention deleted events that the client did not see; ``oldest`` is the next one."""
+
+    def send_up_to_date(self) -> None:
+        """What was persisted before has been sent."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Where a client goes on.
+
+    Attributes:
+        wire: of the client.
+        seen: the last event that it saw of each server; of others, it saw none.
+        declines_gap: whether it is to be declined if retention deleted what it did not see.
+    """
+
+    wire: ReplayWire
+    seen: Mapping[int, EventId]
+    declines_gap: bool
+
+
+class ReplayingClient(Protocol):
+    """Whose replay it is, ``ClientSession``."""
+
+    @property
+    def stream(self) -> Stream[Any]:
+        """Its connection."""
+
+    @property
+    def account(self) -> Account:
+        """What it uses."""
+
+    def notify(self, message: bytes, event_count: int, session: Session) -> None:
+        """See ``fanout.Receiver``."""
+
+    def on_failed(self, error: Exception) -> None:
+        """See ``fanout.Receiver``."""
+
+
+class Replay:
+    """See the module. It is the client's ``fanout.Receiver``.
+
+    Args:
+        service: of the server.
+        client: whose replay it is.
+        start: where it begins.
+        wanted: what the client is to be notified of.
+    """
+
+    def __init__(
+        self, service: ClientService, client: ReplayingClient, start: Start, wanted: Filter
+    ) -> None:
+        self._service = service
+        self._client = client
+        self._wire = start.wire
+        self._filter = wanted
+        self._seen = dict(start.seen)  # what it was sent, by server
+        self._gaps: dict[int, EventId | None] = {}
+        self._is_live = False
+        self._held: list[tuple[bytes, int, Session]] | None = None
+        self._held_bytes = 0
+        self._is_behind = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def find_gaps(self) -> bool:
+        """Whether retention deleted what the client did not see; it will be told.
+
+        Raises:
+            InitError: the client saw events that are not stored here.
+            EventerBridgeError: that cannot be found out.
+        """
+        core = self._service.core
+        seen = {i: last for i, last in self._seen.items() if self._is_wanted(i)}
+        for server_id, last in seen.items():
+            if last.session > core.last_persisted(server_id):
+                raise InitError(
+                    f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
+                )
+        if seen:
+            name = self._client.stream.client or ""
+            for server_id in await core.find_gaps(seen, self._subscription, name):
+                result = await self._query(server_id, 1)
+                self._gaps[server_id] = result[0].id if result else None
+        return bool(self._gaps)
+
+    def begin(self) -> None:
+        """The client was accepted: tell it of gaps, and begin."""
+        for server_id, oldest in self._gaps.items():
+            self._wire.send_gap(server_id, oldest)
+        self._task = self._service.spawn(self._run())
+
+    def use(self, wanted: Filter) -> None:
+        """The client is to be notified of something else from now on."""
+        if self._is_live:
+            self._service.fanout.remove(self, self._filter)
+            self._service.fanout.add(self, wanted)
+        else:  # what is held may have what it must not see any more
+            self._leave()
+        self._filter = wanted
+
+    def end(self) -> None:
+        """The client is gone."""
+        self._service.fanout.remove(self, self._filter)
+        self._is_live, self._held = False, None
+        if self._task is not None:
+            self._task.cancel()
+
+    # --- fanout.Receiver ----------------------------------------------------------------
+
+    def notify(self, message: bytes, event_count: int, session: Session) -> None:
+        """See ``fanout.Receiver``."""
+        if self._is_live:
+            self._pass_on(message, event_count, session)
+        elif self._held is not None:
+            self._held.append((message, event_count, session))
+            self._held_bytes += len(message) + limits.ANSWER_EVENT_BYTES * event_count
+            if self._held_bytes > limits.MAX_HELD_BYTES:
+                self._leave()
+
+    def delay_queries(self, commit: asyncio.Future[None]) -> None:
+        """See ``fanout.Receiver``; it hears of nothing before its commit."""
+
+    def on_failed(self, error: Exception) -> None:
+        """See ``fanout.Receiver``."""
+        self._client.on_failed(error)
+
+    def _pass_on(self, message: bytes, event_count: int, session: Session) -> None:
+        if self._client.stream.is_write_blocked:
+            self._leave()
+            self._is_behind.set()
+            return
+        last = session.events[-1].id
+        seen = self._seen.get(last.server)
+        if seen is None or last.session > seen.session:  # else it was read from the store
+            self._seen[last.server] = last
+            self._client.notify(message, event_count, session)
+
+    # --- the way ------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        stream = self._client.stream
+        try:
+            while True:
+                self._is_behind.clear()
+                await self._catch_up()
+                if await self._join():
+                    self._wire.send_up_to_date()
+                    await self._is_behind.wait()
+        except ClosedError:
+            stream.close(CloseReason.QUERY_FAILED, detail="closed")
+        except EventerBridgeError as e:
+            stream.close(CloseReason.QUERY_FAILED, detail=str(e), level=logging.WARNING)
+        except Exception as e:
+            stream.on_failed(e)
+
+    async def _catch_up(self) -> None:
+        """Send pages of the store, until there are no more."""
+        stream = self._client.stream
+        waiting = deque(self._servers())
+        while waiting:
+            await stream.drain()
+            if (throttle := self._client.account.throttle) is not None:
+                await throttle.until_paid()
+            server_id = waiting.popleft()
+            if await self._send_page(server_id):
+                waiting.append(server_id)
+
+    async def _join(self) -> bool:
+        """Go over to what is new; false if more came meanwhile than may be held."""
+        async with self._service.joining:
+            self._held, self._held_bytes = [], 0
+            self._service.fanout.add(self, self._filter)
+            waiting = deque(self._servers())
+            while waiting:
+                if not self._is_holding() or self._client.stream.is_write_blocked:
+                    self._leave()
+                    return False
+                server_id = waiting.popleft()
+                if await self._send_page(server_id):
+                    waiting.append(server_id)
+            if not self._is_holding():
+                return False
+            held, self._held, self._is_live = self._held, None, True
+            for message, event_count, session in held or ():
+                if self._is_live:
+                    self._pass_on(message, event_count, session)
+            return self._is_live
+
+    def _is_holding(self) -> bool:
+        return self._held is not None
+
+    def _leave(self) -> None:
+        """Be notified no longer."""
+        self._held, self._is_live = None, False
+        self._service.fanout.remove(self, self._filter)
+
+    async def _send_page(self, server_id: int) -> bool:
+        """Send what follows of a server; whether there is more."""
+        wanted = self._filter
+        with Reading() as reading:
+            events, more_follows = await self._read(server_id, limits.REPLAY_PAGE_EVENTS, reading)
+            last = events[-1].id if events else None
+            n_events = len(events)
+            steps = self._wire.encode_replayed(events)
+            del events  # they may be large
+            parts = await slices.run(steps) if n_events else []
+        if (throttle := self._client.account.throttle) is not None:
+            throttle.spend(QUERIES, reading.seconds * 1_000)
+        if wanted is not self._filter:  # read it again, with other rights
+            return True
+        if last is not None:
+            self._wire.send_replayed(parts)
+            self._seen[server_id] = last
+            self._service.stats.events_notified += n_events
+            self._client.account.n_notified += n_events
+        return more_follows
+
+    async def _query(self, server_id: int, max_results: int) -> Sequence[Event]:
+        with Reading() as reading:
+            events, _ = await self._read(server_id, max_results, reading)
+            return events
+
+    async def _read(
+        self, server_id: int, max_results: int, holding: Reading
+    ) -> tuple[Sequence[Event], bool]:
+        params = QueryServerParams(server_id, True, max_results, self._seen.get(server_id))
+        name = self._client.stream.client or ""
+        result = await self._service.core.query(params, self._subscription, name, (), holding)
+        return result.events, result.more_follows
+
+    @property
+    def _subscription(self) -> Any:
+        subscription = self._filter.subscription
+        return None if subscription.is_everything else subscription
+
+    def _servers(self) -> list[int]:
+        if self._filter.subscription.is_empty:
+            return []
+        return [i for i in self._service.core.servers() if self._is_wanted(i)]
+
+    def _is_wanted(self, server_id: int) -> bool:
+        return self._filter.server_id in (None, server_id)
