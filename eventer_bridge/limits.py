@@ -283,6 +283,29 @@ MAX_PARKED_REASON_CHARACTERS: Final = 500
 MAX_PARKED_AT_ONCE: Final = 1_024
 """Events that are parked, or done, by one message."""
 
+MAX_CURSORS: Final = 1_000
+"""Cursors of all clients; each is in memory with a position for each server, and its lag is looked
+at."""
+
+MAX_CLIENT_CURSORS: Final = 100
+"""Cursors of one client."""
+
+MAX_CURSOR_TYPES: Final = 100
+"""Query types that are kept with a cursor, for its lag; if it has more, all events count."""
+
+CURSOR_PERIOD_S: Final = 0.2
+"""How long an acknowledgement waits for others before it is written; what comes again after a
+crash."""
+
+CURSOR_LAG_PERIOD_S: Final = 10.0
+"""Period of looking how far cursors are behind: a query each."""
+
+MAX_LAG_EVENTS: Final = 1_000
+"""Events behind a cursor that are counted."""
+
+MAX_PARKED: Final = 1_000
+"""Events that a cursor may have parked; somebody is to look at them before there are so many."""
+
 REPLAY_PAGE_EVENTS: Final = 2_048
 """Events of a message of a replay: some 10 ms of reading, and 0.3 MB."""
 

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from hat import aio, util
 
+from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
@@ -185,6 +187,22 @@ class Backend(aio.Resource, abc.ABC):
             ClosedError: the backend is closed.
         """
         return [None] * len(names)
+
+    def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
+        """Rows that are kept for readers (``core.cursors``), by key; those that are durable.
+
+        Args:
+            prefix: beginning of their keys.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: they cannot be read.
+        """
+        return {}
+
+    def keep_reader_rows(self, rows: Mapping[bytes, bytes | None]) -> asyncio.Future[None]:
+        """Put rows for readers, or delete them (None), in one commit; see :meth:`register`."""
+        return failed(asyncio.get_running_loop().create_future(), StorageError("nothing is kept"))
 
     @abc.abstractmethod
     def register(

@@ -76,6 +76,7 @@ class MemoryBackend(VolatileBackend):
         self._budget = TypeBudget()
         self._clock = clock
         self._key_retention = key_retention
+        self._reader_rows: dict[bytes, bytes] = {}
         self._requests: dict[str, dict[str, KeptRequest]] = {}  # by client, the oldest first
         self._shares = Shares(retention)
         self._share_of: dict[EventType, Share | None] = {}
@@ -158,6 +159,19 @@ class MemoryBackend(VolatileBackend):
         now, retention = self._clock(), self._key_retention
         found = map(self._requests.get(owner, {}).get, names)
         return [None if i is None or retention.is_expired(i.timestamp, now) else i for i in found]
+
+    def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
+        """See :class:`Backend`."""
+        return {key: value for key, value in self._reader_rows.items() if key.startswith(prefix)}
+
+    def keep_reader_rows(self, rows: Mapping[bytes, bytes | None]) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        for key, value in rows.items():
+            if value is None:
+                self._reader_rows.pop(key, None)
+            else:
+                self._reader_rows[key] = value
+        return self._done()
 
     def _keep_request(self, request: RequestKey, event: Event) -> None:
         kept = self._requests.setdefault(request.owner, {})

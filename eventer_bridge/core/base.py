@@ -19,6 +19,7 @@ from hat import aio
 from eventer_bridge import limits
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.core.stalls import Stalls, Work
 from eventer_bridge.errors import EventerBridgeError, NotOperationalError, RequestKeyError
@@ -76,6 +77,7 @@ class EventCore(aio.Resource, abc.ABC):
         registers_one_by_one: whether :meth:`register_all` gains nothing.
         pending_events: events that were accepted and are not acknowledged yet.
         n_ended: sessions that have ended so far.
+        cursors: of clients; None: it keeps none.
         lane: who takes in a large message of a client has it from before it is decoded, and
             for a large session until that is committed.
     """
@@ -97,6 +99,7 @@ class EventCore(aio.Resource, abc.ABC):
         self._last_status = Status.STANDBY
         self._stalls = Stalls()
         self._notifying = WorkQueue()
+        self.cursors: Cursors | None = None
 
     @property
     @abc.abstractmethod

@@ -55,6 +55,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import (
+    EventId,
     EventType,
     QueryParams,
     RegisterEvent,
@@ -429,6 +430,17 @@ class ClientSession(Generic[RequestT]):
     def on_failed(self, error: Exception) -> None:
         """See ``fanout.Receiver``."""
         self.stream.close(CloseReason.INTERNAL_ERROR, detail=str(error), level=logging.ERROR)
+
+    def acknowledge(
+        self,
+        ids: Sequence[EventId],
+        parked: Sequence[tuple[EventId, str]],
+        done: Sequence[EventId],
+    ) -> None:
+        """See ``Replay.acknowledge``."""
+        if self._replay is None:
+            raise RemoteProtocolError("events_ack: this client has no cursor")
+        self._replay.acknowledge(ids, parked, done)
 
     def notify_status(self, status: Status) -> None:
         """The status of the core is another one now."""

@@ -28,6 +28,7 @@ from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
+from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.core.stalls import Work
 from eventer_bridge.errors import (
@@ -113,6 +114,10 @@ class Engine(SessionCore):
         self._announcer = Announcer(server_id, self._register_announced)
         self._starting_or_stopping = asyncio.Lock()
         self._failure_handle = backend.register_failure_cb(self._notify_status)
+        if backend.is_keeping:
+            cursors = self.cursors = Cursors(backend)
+            self.async_group.spawn(cursors.run)
+            self.async_group.spawn(cursors.watch)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
@@ -279,6 +284,8 @@ class Engine(SessionCore):
         if not self._backend.is_open:
             return
         try:
+            if self.cursors is not None:
+                await self.cursors.flush()
             await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})

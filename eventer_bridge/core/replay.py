@@ -28,11 +28,23 @@ import msgspec
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.core.client_service import ClientService
+from eventer_bridge.core.cursors import Cursor
 from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.session import Session
-from eventer_bridge.errors import ClosedError, EventerBridgeError, InitError
-from eventer_bridge.model import Event, EventId, QueryServerParams
+from eventer_bridge.errors import (
+    ClosedError,
+    EventerBridgeError,
+    InitError,
+    RemoteProtocolError,
+)
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    Order,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import QUERIES
@@ -42,8 +54,15 @@ from eventer_bridge.slices import Steps
 class ReplayWire(Protocol):
     """What a wire that knows replays does for a client."""
 
-    def encode_replayed(self, events: Sequence[Event], /) -> Steps[list[bytes]]:
-        """The parts of a notification of several sessions, encoded in steps."""
+    def encode_replayed(
+        self, events: Sequence[Event], /, *, is_redelivered: bool = False
+    ) -> Steps[list[bytes]]:
+        """The parts of a notification of several sessions, encoded in steps.
+
+        Args:
+            events: the events.
+            is_redelivered: whether they were parked.
+        """
 
     def send_replayed(self, parts: list[bytes], /) -> None:
         """Send them."""
@@ -54,6 +73,9 @@ class ReplayWire(Protocol):
     def send_up_to_date(self) -> None:
         """What was persisted before has been sent."""
 
+    def send_cursor_lost(self, reason: str, /) -> None:
+        """The client has its cursor no more; the connection is closed afterwards."""
+
 
 class Start(msgspec.Struct, frozen=True):
     """Where a client goes on.
@@ -62,11 +84,14 @@ class Start(msgspec.Struct, frozen=True):
         wire: of the client.
         seen: the last event that it saw of each server; of others, it saw none.
         declines_gap: whether it is to be declined if retention deleted what it did not see.
+        cursor: name of what keeps how far it acknowledged; ``seen`` is where that begins if it is
+            new. None: the client keeps that itself.
     """
 
     wire: ReplayWire
     seen: Mapping[int, EventId]
     declines_gap: bool
+    cursor: str | None = None
 
 
 class ReplayingClient(Protocol):
@@ -104,12 +129,15 @@ class Replay:
         self._client = client
         self._wire = start.wire
         self._filter = wanted
+        self._start = start
         self._seen = dict(start.seen)  # what it was sent, by server
+        self._cursor: Cursor | None = None
         self._gaps: dict[int, EventId | None] = {}
         self._is_live = False
         self._held: list[tuple[bytes, int, Session]] | None = None
         self._held_bytes = 0
-        self._is_behind = asyncio.Event()
+        self._is_any_due = True  # of parked events
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def find_gaps(self) -> bool:
@@ -119,7 +147,10 @@ class Replay:
             InitError: the client saw events that are not stored here.
             EventerBridgeError: that cannot be found out.
         """
-        core = self._service.core
+        core, start = self._service.core, self._start
+        if start.cursor is not None:
+            assert core.cursors is not None  # else there is no replay
+            self._seen = dict(core.cursors.seen(self._name, start.cursor, start.seen))
         seen = {i: last for i, last in self._seen.items() if self._is_wanted(i)}
         for server_id, last in seen.items():
             if last.session > core.last_persisted(server_id):
@@ -127,14 +158,18 @@ class Replay:
                     f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
                 )
         if seen:
-            name = self._client.stream.client or ""
-            for server_id in await core.find_gaps(seen, self._subscription, name):
+            for server_id in await core.find_gaps(seen, self._subscription, self._name):
                 result = await self._query(server_id, 1)
                 self._gaps[server_id] = result[0].id if result else None
         return bool(self._gaps)
 
     def begin(self) -> None:
         """The client was accepted: tell it of gaps, and begin."""
+        cursors, name = self._service.core.cursors, self._start.cursor
+        if cursors is not None and name is not None:
+            wanted = self._filter.subscription, self._filter.server_id
+            self._cursor = cursors.take(self._name, name, self, self._start.seen, wanted)
+            self._seen = dict(self._cursor.seen)  # what it acknowledged meanwhile
         for server_id, oldest in self._gaps.items():
             self._wire.send_gap(server_id, oldest)
         self._task = self._service.spawn(self._run())
@@ -154,6 +189,52 @@ class Replay:
         self._is_live, self._held = False, None
         if self._task is not None:
             self._task.cancel()
+        if self._cursor is not None and self._service.core.cursors is not None:
+            self._service.core.cursors.leave(self._cursor, self)
+
+    # --- acknowledgements, CursorHolder ---------------------------------------------------
+
+    def acknowledge(
+        self,
+        ids: Sequence[EventId],
+        parked: Sequence[tuple[EventId, str]],
+        done: Sequence[EventId],
+    ) -> None:
+        """The client dealt with what it was sent.
+
+        Args:
+            ids: of each server, the last event that it dealt with.
+            parked: events that it cannot deal with, each with the reason.
+            done: events that were redelivered, and that it dealt with.
+
+        Raises:
+            RemoteProtocolError: there is no cursor, or the client was not sent that.
+        """
+        cursors = self._service.core.cursors
+        if self._cursor is None or cursors is None:
+            raise RemoteProtocolError("events_ack: this client has no cursor")
+        for event_id in (*ids, *(i for i, _ in parked)):
+            seen = self._seen.get(event_id.server)
+            if seen is None or seen < event_id:
+                raise RemoteProtocolError(
+                    f"events_ack: event {event_id.server}/{event_id.session}/{event_id.instance}"
+                    " was not sent"
+                )
+        for event_id, reason in parked:
+            cursors.park(self._cursor, event_id, reason)
+        cursors.done(self._cursor, done)
+        if ids:
+            cursors.acknowledge(self._cursor, ids)
+
+    def on_cursor_lost(self, reason: str) -> None:
+        """See ``CursorHolder``."""
+        self._wire.send_cursor_lost(reason)
+        self._client.stream.close(CloseReason.CURSOR_LOST, detail=reason, level=logging.INFO)
+
+    def redeliver(self) -> None:
+        """See ``CursorHolder``."""
+        self._is_any_due = True
+        self._wake.set()
 
     # --- fanout.Receiver ----------------------------------------------------------------
 
@@ -177,7 +258,7 @@ class Replay:
     def _pass_on(self, message: bytes, event_count: int, session: Session) -> None:
         if self._client.stream.is_write_blocked:
             self._leave()
-            self._is_behind.set()
+            self._wake.set()
             return
         last = session.events[-1].id
         seen = self._seen.get(last.server)
@@ -191,11 +272,14 @@ class Replay:
         stream = self._client.stream
         try:
             while True:
-                self._is_behind.clear()
-                await self._catch_up()
-                if await self._join():
-                    self._wire.send_up_to_date()
-                    await self._is_behind.wait()
+                self._wake.clear()
+                await self._redeliver()
+                if not self._is_live:
+                    await self._catch_up()
+                    if await self._join():
+                        self._wire.send_up_to_date()
+                if self._is_live:
+                    await self._wake.wait()
         except ClosedError:
             stream.close(CloseReason.QUERY_FAILED, detail="closed")
         except EventerBridgeError as e:
@@ -265,6 +349,25 @@ class Replay:
             self._client.account.n_notified += n_events
         return more_follows
 
+    async def _redeliver(self) -> None:
+        """Send parked events that are to be tried again."""
+        cursors = self._service.core.cursors
+        if self._cursor is None or cursors is None or not self._is_any_due:
+            return
+        self._is_any_due = False
+        due = [i for i, row in cursors.parked(self._cursor).items() if row.is_due]
+        if not due:
+            return
+        params = QueryTimeseriesParams(order=Order.ASCENDING, ids=due)
+        with Reading() as reading:
+            result = await self._service.core.query(
+                params, self._subscription, self._name, (), reading
+            )
+            steps = self._wire.encode_replayed(result.events, is_redelivered=True)
+            parts = await slices.run(steps)
+        if result.events:
+            self._wire.send_replayed(parts)
+
     async def _query(self, server_id: int, max_results: int) -> Sequence[Event]:
         with Reading() as reading:
             events, _ = await self._read(server_id, max_results, reading)
@@ -274,9 +377,12 @@ class Replay:
         self, server_id: int, max_results: int, holding: Reading
     ) -> tuple[Sequence[Event], bool]:
         params = QueryServerParams(server_id, True, max_results, self._seen.get(server_id))
-        name = self._client.stream.client or ""
-        result = await self._service.core.query(params, self._subscription, name, (), holding)
+        result = await self._service.core.query(params, self._subscription, self._name, (), holding)
         return result.events, result.more_follows
+
+    @property
+    def _name(self) -> str:
+        return self._client.stream.client or ""
 
     @property
     def _subscription(self) -> Any:

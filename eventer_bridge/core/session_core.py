@@ -158,7 +158,7 @@ class SessionCore(EventCore):
         """See :class:`EventCore`."""
         if not self._backend.is_keeping:
             return ("latest_paging",)
-        return ("latest_paging", "request_key", "replay")
+        return ("latest_paging", "request_key", "replay", "cursor")
 
     def register_keyed(
         self,

@@ -27,6 +27,7 @@ class CloseReason(enum.StrEnum):
     OUTCOME_UNKNOWN = "outcome unknown"
     ANOTHER_HISTORY = "another history"
     REMOVED = "removed from the configuration"
+    CURSOR_LOST = "another connection has its cursor"
 
 
 class RefusedSlot(enum.StrEnum):

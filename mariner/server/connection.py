@@ -35,6 +35,8 @@ from mariner.errors import ContractError
 from mariner.server.encoding import encoded_requested
 from mariner.wire import codec
 from mariner.wire.messages import (
+    CursorLost,
+    EventsAck,
     EventsMsg,
     Gap,
     InitReq,
@@ -132,13 +134,13 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         )
 
     def _start(self, message: InitReq) -> Start | None:
-        if message.start is None:
+        if message.start is None and message.cursor is None:
             return None
-        ids = () if message.start == "earliest" else message.start
+        ids = () if message.start is None or message.start == "earliest" else message.start
         seen: dict[int, EventId] = {}
         for i in ids:
             seen[i.server] = max(i, seen.get(i.server, i))
-        return Start(self, seen, message.decline_gap)
+        return Start(self, seen, message.decline_gap, message.cursor)
 
     def _on_refused_register(self, message: RefusedRegister) -> None:
         extra = {**self.log_extra, "reason": cut(message.error)}
@@ -147,6 +149,10 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     def _on_query(self, message: QueryReq) -> None:
         self._session.query(message.query_id, message.params)
+
+    def _on_events_ack(self, message: EventsAck) -> None:
+        parked = [(i.id, i.reason) for i in message.parked]
+        self._session.acknowledge(message.ids, parked, message.done)
 
     def _on_ping_req(self, message: PingReq) -> None:
         response = codec.encode_ping_response(message.ping_id)
@@ -177,6 +183,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         InitReq: _on_init,
         RefusedRegister: _on_refused_register,
         QueryReq: _on_query,
+        EventsAck: _on_events_ack,
         PingReq: _on_ping_req,
         PingRes: _on_ping_res,
         LargeMessage: _on_large,
@@ -242,9 +249,11 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     # --- ReplayWire ---------------------------------------------------------------------
 
-    def encode_replayed(self, events: Sequence[Event]) -> Steps[list[bytes]]:
+    def encode_replayed(
+        self, events: Sequence[Event], *, is_redelivered: bool = False
+    ) -> Steps[list[bytes]]:
         """See ``ReplayWire``."""
-        return codec.encode_events_in_steps(events)
+        return codec.encode_events_in_steps(events, is_redelivered=is_redelivered)
 
     def send_replayed(self, parts: list[bytes]) -> None:
         """See ``ReplayWire``."""
@@ -257,6 +266,11 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def send_up_to_date(self) -> None:
         """See ``ReplayWire``."""
         self.write(self._protocol.send(UpToDate()))
+
+    def send_cursor_lost(self, reason: str) -> None:
+        """See ``ReplayWire``."""
+        if self.close_reason is None:
+            self.write(self._protocol.send(CursorLost(reason)))
 
     def send_status(self, status: Status) -> None:
         """See ``ClientWire``; clients know two of the four states (002)."""

@@ -29,7 +29,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -185,6 +185,22 @@ class GroupCommit(Backend):
     def types_cost(self, owner: str) -> int:
         """See :class:`Backend`."""
         return self._types.spent(owner)
+
+    def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
+        """See :class:`Backend`. A short read on the loop's thread."""
+        self._check_open()
+        with self._store.in_use():
+            return self._store.reader_rows(prefix)
+
+    def keep_reader_rows(self, rows: Mapping[bytes, bytes | None]) -> asyncio.Future[None]:
+        """See :class:`Backend`."""
+        try:
+            self._check_writable()
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        group = self._gather(0)
+        self._store.stage_reader_rows(group.commit, rows)
+        return group.future
 
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""

@@ -411,6 +411,27 @@ class Store(Database):
         """One of ``contents.LATER_FAMILIES``, to read and to write; not to be kept."""
         return self._families[family], self._later[family]
 
+    def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
+        """See ``Backend.reader_rows``."""
+        found: dict[bytes, bytes] = {}
+        with self.errors():
+            rows = self._families["reader"].iter()
+            rows.seek(prefix)
+            while rows.valid() and (key := rows.key()).startswith(prefix):
+                found[key] = rows.value()
+                rows.next()
+            rows.status()
+        return found
+
+    def stage_reader_rows(self, commit: Commit, rows: Mapping[bytes, bytes | None]) -> None:
+        """Add rows of readers to a commit, or their deletion."""
+        handle = self._later["reader"]
+        for key, value in rows.items():
+            if value is None:
+                commit.batch.delete(key, handle)
+            else:
+                commit.batch.put(key, value, handle)
+
     def deleted_position(self, server: bytes) -> bytes:
         """How far a server had come in what was deleted of it, or empty (see ``keys``)."""
         with self.errors():

@@ -1,0 +1,352 @@
+"""Cursors: how far clients acknowledged what they were sent, kept by the server.
+
+A cursor belongs to a client name and has a name of its own. A client that connects with it goes on
+behind what it acknowledged. One connection has it at a time: the newest takes it over.
+
+Events that a client cannot deal with are parked: the cursor goes on, and people look at them, and
+have them redelivered or dropped.
+
+Everything is kept in rows of the backend, which are written with other commits, some
+``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last are sent again.
+A cursor itself is kept in memory, an event that is parked is not::
+
+    "c" · ["client","cursor"]             → CursorRow
+    "p" · ["client","cursor"] · 0 · id    → ParkedRow
+
+Runs on the event loop's thread.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend
+from eventer_bridge.errors import ControlError, EventerBridgeError, LimitError, RemoteProtocolError
+from eventer_bridge.model import EventId, EventType, QueryServerParams, Timestamp
+from eventer_bridge.subscription import Subscription
+
+mlog = logging.getLogger(__name__)
+
+CURSOR_PREFIX: Final = b"c"
+PARKED_PREFIX: Final = b"p"
+
+_ID: Final = struct.Struct(">qqq")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class CursorRow(msgspec.Struct):
+    """A cursor as it is kept.
+
+    Attributes:
+        seen: the last event that was acknowledged, of each server.
+        created, acked: when it was made, and when something was acknowledged last.
+        types: what the last connection wanted; None: everything, or too much to be kept.
+        server_id: whose events it wanted; None: everybody's.
+    """
+
+    seen: list[EventId]
+    created: Timestamp
+    acked: Timestamp | None = None
+    types: list[EventType] | None = None
+    server_id: int | None = None
+
+
+class ParkedRow(msgspec.Struct):
+    """A parked event as it is kept.
+
+    Attributes:
+        reason: why, in the client's words.
+        at: when.
+        is_due: whether it is to be redelivered.
+    """
+
+    reason: str
+    at: Timestamp
+    is_due: bool = False
+
+
+class CursorHolder(Protocol):
+    """The connection that has a cursor, ``Replay``."""
+
+    def on_cursor_lost(self, reason: str) -> None:
+        """It has it no more."""
+
+    def redeliver(self) -> None:
+        """There are events to be redelivered."""
+
+
+class Cursor:
+    """One cursor.
+
+    Attributes:
+        client: name of the client.
+        name: of the cursor.
+        row: as it is kept.
+        seen: the last event that was acknowledged, by server.
+        holder: the connection that has it.
+        n_parked: events of it that are parked.
+        lag_events: events behind, at most ``limits.MAX_LAG_EVENTS``.
+        lag_s: age of the oldest of them, in seconds.
+    """
+
+    def __init__(self, client: str, name: str, row: CursorRow) -> None:
+        self.client = client
+        self.name = name
+        self.row = row
+        self.seen = {i.server: i for i in row.seen}
+        self.holder: CursorHolder | None = None
+        self.n_parked = 0
+        self.lag_events = 0
+        self.lag_s = 0.0
+
+    @property
+    def key(self) -> bytes:
+        """Key of its row."""
+        return CURSOR_PREFIX + _encode([self.client, self.name])
+
+    @property
+    def parked_prefix(self) -> bytes:
+        """Beginning of the keys of its parked events."""
+        return PARKED_PREFIX + _encode([self.client, self.name]) + b"\x00"
+
+
+class Cursors:
+    """See the module.
+
+    Args:
+        backend: keeps them.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._cursors: dict[tuple[str, str], Cursor] = {}
+        self._changed: dict[bytes, bytes | None] = {}
+        self._saving: dict[bytes, bytes | None] = {}
+        self._is_changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        for key, value in backend.reader_rows(CURSOR_PREFIX).items():
+            client, name = msgspec.json.decode(key[1:], type=tuple[str, str])
+            row = msgspec.json.decode(value, type=CursorRow)
+            cursor = self._cursors[client, name] = Cursor(client, name, row)
+            cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
+
+    def __iter__(self) -> Iterator[Cursor]:
+        return iter(tuple(self._cursors.values()))
+
+    # --- of clients -----------------------------------------------------------------------
+
+    def seen(self, client: str, name: str, start: Mapping[int, EventId]) -> Mapping[int, EventId]:
+        """Where a client goes on; ``start``: where, if the cursor is new.
+
+        Raises:
+            LimitError: there are too many.
+        """
+        cursor = self._cursors.get((client, name))
+        if cursor is not None:
+            return cursor.seen
+        n_of_client = sum(i.client == client for i in self._cursors.values())
+        if len(self._cursors) >= limits.MAX_CURSORS or n_of_client >= limits.MAX_CLIENT_CURSORS:
+            raise LimitError(f"cursor {name!r}: there are too many cursors")
+        return start
+
+    def take(
+        self,
+        client: str,
+        name: str,
+        holder: CursorHolder,
+        start: Mapping[int, EventId],
+        wanted: tuple[Subscription, int | None],
+    ) -> Cursor:
+        """Have a connection have a cursor, from now on; another one that has it loses it.
+
+        Args:
+            client: name of the client.
+            name: of the cursor, which is made if it is new.
+            holder: the connection.
+            start: where it begins if it is new.
+            wanted: what the connection wants, and whose events.
+        """
+        cursor = self._cursors.get((client, name))
+        if cursor is None:
+            row = CursorRow([*start.values()], Timestamp.now())
+            cursor = self._cursors[client, name] = Cursor(client, name, row)
+        before, cursor.holder = cursor.holder, holder
+        if before is not None:
+            before.on_cursor_lost("another connection has the cursor now")
+        subscription, cursor.row.server_id = wanted
+        types = () if subscription.is_everything else subscription.query_types
+        is_kept = 0 < len(types) <= limits.MAX_CURSOR_TYPES
+        cursor.row.types = [*types] if is_kept else None
+        self._keep(cursor)
+        return cursor
+
+    def leave(self, cursor: Cursor, holder: CursorHolder) -> None:
+        """A connection that has a cursor, or had it, is gone."""
+        if cursor.holder is holder:
+            cursor.holder = None
+
+    def acknowledge(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
+        """A cursor goes on; never back."""
+        for event_id in ids:
+            seen = cursor.seen.get(event_id.server)
+            if seen is None or seen < event_id:
+                cursor.seen[event_id.server] = event_id
+        cursor.row.acked = Timestamp.now()
+        self._keep(cursor)
+
+    def park(self, cursor: Cursor, event_id: EventId, reason: str) -> None:
+        """Leave an event to people.
+
+        Raises:
+            RemoteProtocolError: too many are parked.
+        """
+        key = cursor.parked_prefix + _ID.pack(event_id.server, event_id.session, event_id.instance)
+        if not self._rows(key):
+            if cursor.n_parked >= limits.MAX_PARKED:
+                raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
+            cursor.n_parked += 1
+        self._put(key, _encode(ParkedRow(reason, Timestamp.now())))
+
+    def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
+        """Events that were redelivered are dealt with, or dropped."""
+        for event_id in ids:
+            key = cursor.parked_prefix + _ID.pack(
+                event_id.server, event_id.session, event_id.instance
+            )
+            if self._rows(key):
+                cursor.n_parked -= 1
+                self._put(key, None)
+
+    def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
+        """Events that are parked, in the order of their ids."""
+        prefix = cursor.parked_prefix
+        return {
+            EventId(*_ID.unpack(key[len(prefix) :])): msgspec.json.decode(value, type=ParkedRow)
+            for key, value in self._rows(prefix).items()
+        }
+
+    # --- of operators ---------------------------------------------------------------------
+
+    def find(self, client: str, name: str) -> Cursor:
+        """A cursor; raises ControlError where there is none."""
+        cursor = self._cursors.get((client, name))
+        if cursor is None:
+            raise ControlError(f"client {client!r} has no cursor {name!r}")
+        return cursor
+
+    def reset(self, cursor: Cursor, seen: Mapping[int, EventId]) -> None:
+        """Have a cursor go on somewhere else, also back; a connection that has it loses it."""
+        cursor.seen = dict(seen)
+        self._keep(cursor)
+        self._take_away(cursor, "the cursor was reset")
+
+    def delete(self, cursor: Cursor) -> None:
+        """Forget a cursor and what it parked; a connection that has it loses it."""
+        self.done(cursor, [*self.parked(cursor)])
+        del self._cursors[cursor.client, cursor.name]
+        self._put(cursor.key, None)
+        self._take_away(cursor, "the cursor was deleted")
+
+    def redeliver(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
+        """Send parked events again: now, or when the client comes."""
+        parked = self.parked(cursor)
+        for event_id in ids:
+            row = parked[event_id]
+            row.is_due = True
+            key = cursor.parked_prefix + _ID.pack(
+                event_id.server, event_id.session, event_id.instance
+            )
+            self._put(key, _encode(row))
+        if cursor.holder is not None:
+            cursor.holder.redeliver()
+
+    def _take_away(self, cursor: Cursor, reason: str) -> None:
+        holder, cursor.holder = cursor.holder, None
+        if holder is not None:
+            holder.on_cursor_lost(reason)
+
+    # --- rows -----------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Keep what changed; returns when that is durable.
+
+        Raises:
+            EventerBridgeError: it is not.
+        """
+        async with self._lock:
+            while self._changed:
+                self._saving, self._changed = self._changed, {}
+                try:
+                    await asyncio.shield(self._backend.keep_reader_rows(self._saving))
+                except BaseException:
+                    self._changed = self._saving | self._changed
+                    raise
+                finally:
+                    self._saving = {}
+
+    async def run(self) -> None:
+        """Keep what changes, now and then."""
+        while True:
+            await self._is_changed.wait()
+            await asyncio.sleep(limits.CURSOR_PERIOD_S)
+            self._is_changed.clear()
+            try:
+                await self.flush()
+            except EventerBridgeError as e:
+                mlog.warning("cursors are not kept, and will be later", extra={"reason": str(e)})
+                self._is_changed.set()
+
+    def _keep(self, cursor: Cursor) -> None:
+        cursor.row.seen = [*cursor.seen.values()]
+        self._put(cursor.key, _encode(cursor.row))
+
+    def _rows(self, prefix: bytes) -> dict[bytes, bytes]:
+        """Rows as they will be."""
+        rows: dict[bytes, bytes | None] = {**self._backend.reader_rows(prefix)}
+        for changed in (self._saving, self._changed):
+            rows |= {key: value for key, value in changed.items() if key.startswith(prefix)}
+        return {key: value for key, value in sorted(rows.items()) if value is not None}
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        self._changed[key] = value
+        self._is_changed.set()
+
+    # --- lag ------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Find out how far cursors are behind, again and again."""
+        while True:
+            await asyncio.sleep(limits.CURSOR_LAG_PERIOD_S)
+            for cursor in self:
+                try:
+                    await self.measure(cursor)
+                except EventerBridgeError as e:
+                    mlog.debug("lag of a cursor is not known", extra={"reason": str(e)})
+
+    async def measure(self, cursor: Cursor) -> None:
+        """Find out how far a cursor is behind.
+
+        Raises:
+            EventerBridgeError: as ``Backend.query``.
+        """
+        row = cursor.row
+        subscription = None if row.types is None else Subscription(row.types)
+        servers = self._backend.servers() if row.server_id is None else [row.server_id]
+        n_events, oldest = 0, None
+        for server_id in servers:
+            params = QueryServerParams(
+                server_id, True, limits.MAX_LAG_EVENTS, cursor.seen.get(server_id)
+            )
+            result = await self._backend.query(params, subscription, "cursors")
+            n_events += len(result.events)
+            if result.events:
+                timestamp = result.events[0].timestamp
+                oldest = timestamp if oldest is None else min(oldest, timestamp)
+        cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
+        now = Timestamp.now().to_float()
+        cursor.lag_s = 0.0 if oldest is None else max(0.0, now - oldest.to_float())

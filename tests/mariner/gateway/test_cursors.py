@@ -1,0 +1,191 @@
+"""Cursors: the server keeps what a client acknowledged; parked events."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.core.cursors import Cursor, Cursors
+from eventer_bridge.model import EventId
+from mariner.gateway.gateway import Gateway
+from tests.mariner.gateway.test_replay import (
+    connect,
+    declined,
+    id_of,
+    received,
+    register,
+    serving,
+    values,
+)
+from tests.support.peer import RawPeer
+
+
+@contextlib.asynccontextmanager
+async def reader(gateway: Gateway, name: str = "c", **keys: Any) -> AsyncIterator[RawPeer]:
+    wanted: Any = {"subscriptions": [["a"]], "persisted": True, "cursor": name, **keys}
+    async with await RawPeer.init(gateway.mariner.port, **wanted) as peer:
+        yield peer
+
+
+def ack(*ids: Any, parked: Any = (), done: Any = ()) -> dict[str, Any]:
+    parked = [{"id": i, "reason": reason} for i, reason in parked]
+    return {"msg_type": "events_ack", "ids": ids, "parked": parked, "done": done}
+
+
+async def settled(peer: RawPeer) -> None:
+    """The server took everything that was sent."""
+    assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
+
+
+def cursors_of(gateway: Gateway) -> Cursors:
+    assert gateway.core.cursors is not None
+    return gateway.core.cursors
+
+
+def find(gateway: Gateway, name: str = "c") -> Cursor:
+    return cursors_of(gateway).find("app", name)
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path if request.param == "rocksdb" else None
+
+
+async def test_goes_on_behind_what_was_acknowledged(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, *range(5))
+        async with reader(gateway) as peer:
+            events = await received(peer)
+            assert values(events) == [*range(5)]
+            peer.send(ack(events[2]["id"]))
+            peer.send(ack(events[1]["id"]))  # never back
+            await settled(peer)
+        async with reader(gateway) as peer:
+            assert values(await received(peer)) == [3, 4]
+            await register(connection, 5)
+            (last,) = await received(peer, 1)
+            peer.send(ack(last["id"]))
+            await settled(peer)
+        async with reader(gateway) as peer:
+            assert await received(peer) == []
+        async with reader(gateway, "other", start=[events[3]["id"]]) as peer:
+            assert values(await received(peer)) == [4, 5]
+
+
+async def test_outlives_the_gateway(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        await register(connection, *range(5))
+        async with reader(gateway) as peer:
+            events = await received(peer)
+            peer.send(ack(events[3]["id"], parked=[(events[1]["id"], "no idea")]))
+            await settled(peer)
+    async with serving(tmp_path) as gateway:
+        cursor = find(gateway)
+        ((parked, row),) = cursors_of(gateway).parked(cursor).items()
+        assert parked == EventId(*events[1]["id"].values())
+        assert row.reason == "no idea"
+        async with reader(gateway) as peer:
+            assert values(await received(peer)) == [4]
+
+
+async def test_another_connection_takes_it_over(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, 1)
+        async with reader(gateway) as first:
+            (event,) = await received(first)
+            first.send(ack(event["id"]))
+            async with reader(gateway) as second:
+                reason = "another connection has the cursor now"
+                assert await first.receive() == {"msg_type": "cursor_lost", "reason": reason}
+                assert await first.is_closed_by_server()
+                assert await received(second) == []
+
+
+async def test_wrong_acknowledgements_close(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        (event,) = await register(connection, 1)
+        unknown = {**id_of(event), "session": event.id.session + 1}
+        for wrong in (ack(unknown), ack(parked=[(unknown, "x")])):
+            async with reader(gateway) as peer:
+                await received(peer)
+                peer.send(wrong)
+                assert await peer.is_closed_by_server()
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            peer.send(ack(id_of(event)))
+            assert await peer.is_closed_by_server()
+
+
+async def test_parked_events_are_redelivered_or_dropped(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, *range(4))
+        cursors = cursors_of(gateway)
+        async with reader(gateway) as peer:
+            events = await received(peer)
+            ids = [i["id"] for i in events]
+            parked = [(ids[1], "one"), (ids[2], "two"), (ids[3], "three")]
+            peer.send(ack(ids[3], parked=parked))
+            await settled(peer)
+            cursor = find(gateway)
+            assert cursor.n_parked == 3
+            cursors.done(cursor, [EventId(*ids[3].values())])
+            cursors.redeliver(cursor, [EventId(*ids[1].values())])
+            message = await peer.receive()
+            assert message["redelivered"] is True
+            assert message["events"] == [events[1]]
+            peer.send(ack(parked=[(ids[1], "again")]))
+            await settled(peer)
+            assert [i.reason for i in cursors.parked(cursor).values()] == ["again", "two"]
+        cursors.redeliver(cursor, [EventId(*ids[2].values())])
+        async with reader(gateway) as peer:
+            assert (await peer.receive())["events"] == [events[2]]
+            assert await received(peer) == []
+            peer.send(ack(done=[ids[2]]))
+            await settled(peer)
+            assert [i.reason for i in cursors.parked(cursor).values()] == ["again"]
+
+
+async def test_bounds(path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CLIENT_CURSORS", 2)
+    monkeypatch.setattr(limits, "MAX_PARKED", 1)
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, 1, 2)
+        for name in ("c", "d"):
+            async with reader(gateway, name) as peer:
+                events = await received(peer)
+        assert await declined(gateway, cursor="e") == "cursor 'e': there are too many cursors"
+        async with reader(gateway) as peer:
+            await received(peer)
+            peer.send(ack(parked=[(i["id"], "x") for i in events]))
+            assert await peer.is_closed_by_server()
+        cursors_of(gateway).delete(find(gateway, "d"))
+        async with reader(gateway, "e") as peer:
+            assert len(await received(peer)) == 2
+
+
+async def test_lag(path: Path | None) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        events = await register(connection, *range(5))
+        async with reader(gateway) as peer:
+            await received(peer)
+            cursor, cursors = find(gateway), cursors_of(gateway)
+            await cursors.measure(cursor)
+            assert cursor.lag_events == 5
+            assert cursor.lag_s > 0
+            peer.send(ack(id_of(events[3])))
+            await settled(peer)
+            await cursors.measure(cursor)
+            assert cursor.lag_events == 1
+            peer.send(ack(id_of(events[4])))
+            await settled(peer)
+            await cursors.measure(cursor)
+            assert (cursor.lag_events, cursor.lag_s) == (0, 0.0)
+
+
+async def test_a_cursor_needs_persisted_events() -> None:
+    async with serving(None) as gateway:
+        text = await declined(gateway, cursor="c", persisted=False)
+        assert text == "start: expected with persisted events only"
+        assert "/cursor" in await declined(gateway, cursor="")
