@@ -1,4 +1,4 @@
-"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and six of its own.
+"""Errors of the Mariner side: those of ``eventer_bridge.errors``, and some of its own.
 
 ::
 
@@ -17,7 +17,9 @@
     ├── UnsupportedError             the server does not know an extension of ours
     ├── BufferUnusableError          a buffer on this machine's disk is damaged, locked, …
     ├── BufferFullError              it has no room for a registration
+    ├── GapError                     retention deleted events that were not seen
     └── ClosedError
+        ├── CursorLostError          another connection has the cursor now
         └── ConnectionLostError      closed, or was while a request was under way (also a
                                      ConnectionError)
 """
@@ -35,6 +37,7 @@ from eventer_bridge.errors import (
     RegisterError,
     RemoteProtocolError,
 )
+from eventer_bridge.model import EventId
 
 __all__ = [
     "BufferFullError",
@@ -43,7 +46,9 @@ __all__ = [
     "ConnectError",
     "ConnectionLostError",
     "ContractError",
+    "CursorLostError",
     "FrameError",
+    "GapError",
     "InitError",
     "InvalidMessageError",
     "LocalProtocolError",
@@ -105,6 +110,27 @@ class BufferFullError(EventerBridgeError):
 
 class UnsupportedError(EventerBridgeError):
     """The server does not know an extension of the protocol; nothing was sent."""
+
+
+class GapError(EventerBridgeError):
+    """Retention deleted events that the client did not see.
+
+    Attributes:
+        server_id: whose events.
+        oldest: the next one that there is; None: there is none.
+    """
+
+    def __init__(self, server_id: int, oldest: EventId | None) -> None:
+        text = f"events of server {server_id} were deleted before they were seen"
+        super().__init__(
+            text if oldest is None else f"{text}; the next is {oldest.session}/{oldest.instance}"
+        )
+        self.server_id = server_id
+        self.oldest = oldest
+
+
+class CursorLostError(ClosedError):
+    """The client has its cursor no more: another connection has it, or an operator took it."""
 
 
 class ConnectionLostError(ClosedError, ConnectionError):

@@ -5,7 +5,7 @@ server.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -269,11 +269,22 @@ async def _query(server: Target, params: QueryParams, limit: int | None, as_tabl
         write(chunk)
 
 
+def subscribe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of ``subscribe``."""
+    for option in (
+        click.option("--count", type=click.IntRange(1), help="End after this many events."),
+        click.option(
+            "--persisted", is_flag=True, help="Print events when they are persisted, not before."
+        ),
+        click.option("--server-id", type=_SERVER_ID, help="Only events of this server."),
+        _types,
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@_types
-@click.option("--server-id", type=_SERVER_ID, help="Only events of this server.")
-@click.option("--persisted", is_flag=True, help="Print events when they are persisted, not before.")
-@click.option("--count", type=click.IntRange(1), help="End after this many events.")
+@subscribe_options
 def subscribe(
     server: Target,
     event_types: tuple[EventType, ...] | None,
@@ -288,16 +299,17 @@ def subscribe(
     Exit code 0: --count events were printed; 1: the connection failed or was lost; 130:
     interrupted.
     """
-    run(_subscribe(server, event_types or EVERYTHING, server_id, persisted, count))
+    run(subscribe_to(server, event_types or EVERYTHING, server_id, persisted, count))
 
 
-async def _subscribe(
+async def subscribe_to(
     server: Target,
     event_types: tuple[EventType, ...],
     server_id: int | None,
     persisted: bool,
     count: int | None,
 ) -> None:
+    """Print new events until the connection is lost, or so many of them."""
     async with await server.connect(
         subscriptions=event_types, server_id=server_id, persisted=persisted
     ) as client:

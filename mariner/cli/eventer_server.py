@@ -26,7 +26,7 @@ from eventer_bridge.remote.relay_queries import is_conditional, matching
 from mariner.cli import client as commands
 from mariner.cli.target import Target, TargetClient, TargetWire, command_of, server_options
 from mariner.client import reasons
-from mariner.client.notifications import Notifications
+from mariner.client.notifications import Notifications, size_of
 from mariner.errors import ClosedError, ConnectError
 
 
@@ -76,7 +76,7 @@ class _Client(aio.Resource):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.notifications = Notifications(self._resume_reading)
+        self.notifications: Notifications[Sequence[Event]] = Notifications(self._resume_reading)
 
     @property
     def _connected(self) -> EventerClient:
@@ -121,7 +121,7 @@ class _Client(aio.Resource):
 
     def on_events(self, events: Sequence[Event]) -> None:
         """Handle a notification."""
-        self.notifications.put(events)
+        self.notifications.put(events, size_of(events))
         self.pause_when_full()
 
     def pause_when_full(self) -> None:

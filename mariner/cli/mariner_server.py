@@ -1,12 +1,21 @@
 """Mariner servers as a target of the client commands."""
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
-from eventer_bridge.model import EventType
+import click
+
+from eventer_bridge.model import EventId, EventType
 from mariner import client
 from mariner.cli import client as commands
+from mariner.cli import output
+from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
+from mariner.cli.values import parse_event_id, values_option
+from mariner.client.replay import Start
+from mariner.errors import ConnectionLostError, GapError
 
 
 class MarinerTarget(Target):
@@ -19,8 +28,10 @@ class MarinerTarget(Target):
         server_id: int | None = None,
         persisted: bool = False,
         timeout_s: float = 10,
+        start: Start | None = None,
+        cursor: str | None = None,
     ) -> client.Client:
-        """See :meth:`Target.connect`."""
+        """See :meth:`Target.connect`, and ``mariner.client.connect`` for the rest."""
         return await client.connect(
             self.host,
             self.port,
@@ -29,6 +40,8 @@ class MarinerTarget(Target):
             subscriptions=subscriptions,
             server_id=server_id,
             persisted=persisted,
+            start=start,
+            cursor=cursor,
             ssl=self.ssl_context(),
             connect_timeout_s=timeout_s,
         )
@@ -40,4 +53,102 @@ MARINER: Final = TargetWire(
     {"query": "Only this gateway's server understands --id, --payload and --unique-type."},
 )
 
-ping, register, query, subscribe = (command_of(MARINER, i) for i in commands.COMMANDS)
+
+@click.command()
+@commands.subscribe_options
+@click.option(
+    "--from-start",
+    is_flag=True,
+    help="Print what was persisted before, too, from the oldest event on.",
+)
+@click.option(
+    "--after",
+    metavar="SERVER/SESSION/INSTANCE",
+    multiple=True,
+    callback=values_option(parse_event_id),
+    help="Print what was persisted behind this event, too. Can be repeated, for each server.",
+)
+@click.option(
+    "--cursor",
+    metavar="NAME",
+    help="Print what this cursor of the client did not acknowledge, and acknowledge it. A new one"
+    " begins at --from-start (default), or --after.",
+)
+@click.option(
+    "--ack-after-flush",
+    is_flag=True,
+    help="Acknowledge what was printed, once standard output took it: what was printed and not"
+    " acknowledged is printed again. Default: the cursor only reads, and goes nowhere.",
+)
+def subscribe_or_replay(
+    server: MarinerTarget,
+    *,
+    event_types: tuple[EventType, ...] | None,
+    server_id: int | None,
+    persisted: bool,
+    count: int | None,
+    from_start: bool,
+    after: tuple[EventId, ...] | None,
+    cursor: str | None,
+    ack_after_flush: bool,
+) -> None:
+    """Print new events as JSON lines, until interrupted; also earlier ones.
+
+    A line on standard error says when the subscription is active, and when it is up to date. It
+    does not reconnect.
+
+    Exit code 0: --count events were printed; 1: the connection failed or was lost, or another
+    connection has the cursor; 130: interrupted.
+    """
+    if from_start and after:
+        raise click.UsageError("Give either --from-start or --after, not both.")
+    if ack_after_flush and cursor is None:
+        raise click.UsageError("--ack-after-flush needs --cursor.")
+    wanted = event_types or commands.EVERYTHING
+    start: Start | None = "earliest" if from_start else after or None
+    if start is None and cursor is None:
+        run(commands.subscribe_to(server, wanted, server_id, persisted, count))
+    else:
+        connecting = server.connect(
+            subscriptions=wanted, server_id=server_id, start=start, cursor=cursor
+        )
+        run(_replay(connecting, count, is_acknowledged=ack_after_flush))
+
+
+async def _replay(
+    connecting: Awaitable[client.Client], count: int | None, *, is_acknowledged: bool
+) -> None:
+    async with await connecting as connection:
+        report(f"subscribed at {connection.address}")
+        telling = asyncio.create_task(_tell_up_to_date(connection))
+        remaining = count
+        try:
+            while connection.is_open:
+                try:
+                    async for batch in connection.replay():
+                        printed = batch if remaining is None else batch.first(remaining)
+                        output.write_jsonl(printed.events)
+                        if is_acknowledged:
+                            await printed.ack()
+                        if remaining is not None:
+                            remaining -= len(printed.events)
+                            if remaining <= 0:
+                                return
+                except GapError as e:
+                    report(str(e))
+        finally:
+            telling.cancel()
+        raise ConnectionLostError(f"{connection.address}: {connection.close_reason}")
+
+
+async def _tell_up_to_date(connection: client.Client) -> None:
+    with contextlib.suppress(ConnectionLostError):
+        await connection.wait_up_to_date()
+        report("up to date")
+
+
+subscribe_or_replay.name = "subscribe"
+ping, register, query = (
+    command_of(MARINER, i) for i in (commands.ping, commands.register, commands.query)
+)
+subscribe = command_of(MARINER, subscribe_or_replay)

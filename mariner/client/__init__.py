@@ -13,12 +13,14 @@ from mariner.client.buffer_file import BufferStatus, WhenFull
 from mariner.client.buffered import BufferedClient
 from mariner.client.client import Client, connect
 from mariner.client.reconnecting import ReconnectingClient
+from mariner.client.replay import ReplayBatch
 
 __all__ = [
     "BufferStatus",
     "BufferedClient",
     "Client",
     "ReconnectingClient",
+    "ReplayBatch",
     "WhenFull",
     "connect",
 ]

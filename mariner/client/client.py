@@ -18,9 +18,9 @@ import itertools
 import logging
 import ssl as ssl_module
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from hat import aio
 
@@ -28,6 +28,7 @@ from eventer_bridge import errors
 from eventer_bridge.core import paging
 from eventer_bridge.model import (
     Event,
+    EventId,
     EventType,
     QueryParams,
     QueryResult,
@@ -39,11 +40,14 @@ from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
-from mariner.client.notifications import Notifications
+from mariner.client.notifications import Notifications, size_of
+from mariner.client.replay import ReplayBatch, ReplayItem, Start, batches
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
+    CursorLostError,
     InitError,
+    LocalProtocolError,
     OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
@@ -53,7 +57,10 @@ from mariner.errors import (
 from mariner.wire.messages import (
     UNAVAILABLE,
     UNKNOWN,
+    CursorLost,
+    EventsAck,
     EventsMsg,
+    Gap,
     InitReq,
     InitRes,
     Message,
@@ -64,6 +71,7 @@ from mariner.wire.messages import (
     RegisterReq,
     RegisterRes,
     StatusMsg,
+    UpToDate,
 )
 from mariner.wire.protocol import RefusedRegister
 
@@ -89,6 +97,9 @@ async def connect(
     subscriptions: Iterable[EventType] = (),
     server_id: int | None = None,
     persisted: bool = False,
+    start: Start | None = None,
+    cursor: str | None = None,
+    decline_gap: bool = False,
     ssl: ssl_module.SSLContext | None = None,
     server_hostname: str | None = None,
     connect_timeout_s: float = 10,
@@ -102,10 +113,13 @@ async def connect(
         port: its TCP port.
         client_name: the client's name.
         client_token: the client's token.
-        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of; default:
-            none.
+        subscriptions: event types (``?`` and ``*`` are wildcards) to be notified of.
         server_id: notify only of events of this server; None: of all.
         persisted: notify when events are persisted, not already when they are registered.
+        start: where a replay begins (see :meth:`Client.replay`); implies ``persisted``.
+        cursor: name of a cursor, by which a replay begins behind what was acknowledged (if it is
+            new, at ``start``, default the earliest); the newest connection has it.
+        decline_gap: be declined if retention deleted events that were not seen.
         ssl: TLS with this context (``mariner.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
         connect_timeout_s: time limit for everything up to the answer to ``init_req``.
@@ -118,14 +132,18 @@ async def connect(
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
         InitError: the server declined; the text is its reason.
+        UnsupportedError: the server knows no ``start`` or ``cursor``.
     """
     client = Client(f"{host}:{port}")
     init_req = InitReq(
         client_name,
         client_token,
-        tuple(tuple(event_type) for event_type in subscriptions),
+        tuple(map(tuple, subscriptions)),
         server_id,
-        persisted,
+        persisted or start is not None or cursor is not None,
+        _start_of(start),
+        cursor,
+        decline_gap,
     )
     timeout = asyncio.timeout(connect_timeout_s)
     try:
@@ -160,9 +178,12 @@ class Client(aio.Resource):
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._notifications = Notifications(
-            functools.partial(self._connection.resume_reading, Pause.USER)
-        )
+        self._on_room = functools.partial(self._connection.resume_reading, Pause.USER)
+        self._notifications: Notifications[Sequence[Event]] = Notifications(self._on_room)
+        self._replayed: Notifications[ReplayItem] | None = None
+        self._has_cursor = False
+        self._cursor_lost: str | None = None
+        self._up_to_date: asyncio.Future[None] = self._loop.create_future()
         self._stall_mark: tuple[int, int | None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._async_group = aio.Group()
@@ -324,6 +345,47 @@ class Client(aio.Resource):
         """
         return self._notifications
 
+    async def replay(self) -> AsyncIterator[ReplayBatch]:
+        """What the client missed, then what is new: each event once, in the order of its server.
+
+        It is for clients that were connected with ``start`` or ``cursor``.
+        The iteration ends when the client is closed and everything is consumed; see
+        :meth:`events` for what happens if it is not.
+
+        Raises:
+            GapError: retention deleted events that were not seen. Call it again for what follows.
+            CursorLostError: another connection has the cursor now.
+            LocalProtocolError: the client was connected without ``start`` and ``cursor``.
+        """
+        if self._replayed is None:
+            raise LocalProtocolError("replay: connect with start or cursor")
+        async for batch in batches(self._replayed, self._acknowledge):
+            yield batch
+        if self._cursor_lost is not None:
+            raise CursorLostError(f"{self._address}: {self._cursor_lost}")
+
+    async def wait_up_to_date(self) -> None:
+        """Wait until everything that was persisted before the connection has been received.
+
+        It may not be consumed yet.
+
+        Raises:
+            ConnectionLostError: the client closed before that.
+        """
+        await asyncio.wait([self._up_to_date])
+        self._up_to_date.result()
+
+    async def _acknowledge(self, message: EventsAck) -> None:
+        """See ``ReplayBatch.ack``."""
+        if not self._has_cursor:
+            raise LocalProtocolError("ack: connect with a cursor")
+        await self._connection.wait_writable()
+        if self._cursor_lost is not None:
+            raise CursorLostError(f"{self._address}: {self._cursor_lost}")
+        self._check_open()
+        if not self._connection.send(message):
+            raise self._not_sent()
+
     async def ping(self) -> float:
         """Ping the server.
 
@@ -364,12 +426,19 @@ class Client(aio.Resource):
             ) from e
 
     async def _init(self, init_req: InitReq) -> None:
+        self._has_cursor = init_req.cursor is not None
+        if self._has_cursor or init_req.start is not None:
+            self._replayed = Notifications(self._on_room)
         self._connection.send(init_req)
         response = await self._init_res
         if not response.success or response.status is None:
             raise InitError(response.error or "declined; the server gave no reason")
         self._status = response.status
         self._extensions = frozenset(response.extensions)
+        if self._replayed is not None:
+            self._check_supported("replay")
+        if self._has_cursor:
+            self._check_supported("cursor")
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
@@ -393,6 +462,11 @@ class Client(aio.Resource):
             if not future.done():
                 future.set_exception(ConnectionLostError(reason))
         self._notifications.end()
+        if self._replayed is not None:
+            self._replayed.end()
+        if not self._up_to_date.done():
+            self._up_to_date.set_exception(ConnectionLostError(reason))
+            self._up_to_date.exception()  # nobody has to wait for it
         self._status_changed.set()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -452,7 +526,11 @@ class Client(aio.Resource):
             case QueryRes():
                 self._on_response(message.query_id, message)
             case EventsMsg():
-                self._on_events(message.events)
+                self._on_events(message)
+            case Gap() | UpToDate():
+                self._on_mark(message)
+            case CursorLost():
+                self._cursor_lost = message.reason
             case PingRes():
                 self._on_response(message.ping_id, message)
             case StatusMsg():
@@ -463,15 +541,29 @@ class Client(aio.Resource):
                 if not self._init_res.done():
                     self._init_res.set_result(message)
 
+    @property
+    def _queue(self) -> Notifications[Any]:
+        return self._notifications if self._replayed is None else self._replayed
+
     def _on_response(self, request_id: int, response: Message) -> None:
         # the requester may be gone (cancelled), or it answers a ping of _keep_alive
         future = self._pending.get(request_id)
         if future is not None and not future.done():
             future.set_result(response)
 
-    def _on_events(self, events: Sequence[Event]) -> None:
-        self._notifications.put(events)
-        if self._notifications.is_full:
+    def _on_mark(self, mark: Gap | UpToDate) -> None:
+        if self._replayed is not None:
+            self._replayed.put(mark, 0)
+        if isinstance(mark, UpToDate) and not self._up_to_date.done():
+            self._up_to_date.set_result(None)
+
+    def _on_events(self, message: EventsMsg) -> None:
+        size_bytes = size_of(message.events)
+        if self._replayed is not None:
+            self._replayed.put(message, size_bytes)
+        else:
+            self._notifications.put(message.events, size_bytes)
+        if self._queue.is_full:
             self._connection.pause_reading(Pause.USER)
             if self._stall_timer is None:
                 self._watch_stall()
@@ -484,7 +576,7 @@ class Client(aio.Resource):
             self._stall_timer = self._stall_mark = None
             return
         oldest_request = next(iter(self._pending), None)
-        mark = (self._notifications.taken, oldest_request)
+        mark = (self._queue.taken, oldest_request)
         if oldest_request is not None and mark == self._stall_mark:
             self._connection.abort(
                 CloseReason.SLOW_CONSUMER,
@@ -511,3 +603,10 @@ class Client(aio.Resource):
         connection.has_received = False
         await asyncio.sleep(duration_s)
         return connection.has_received or connection.is_reading_paused
+
+
+def _start_of(start: Start | None) -> Literal["earliest"] | tuple[EventId, ...] | None:
+    """As a message has it."""
+    if start is None or isinstance(start, str):
+        return start
+    return tuple(start.values() if isinstance(start, Mapping) else start)
