@@ -31,7 +31,10 @@ main = click.version_option(__version__, prog_name="mariner")(
             **{i: f"mariner.cli.mariner_server:{i}" for i in _CLIENT_COMMANDS},
             **{i: f"mariner.cli.serve:{i}" for i in ("serve", "check")},
             **{i: f"mariner.cli.backup:{i}" for i in ("backup", "restore")},
-            **{i: f"mariner.cli.{i}:{i}" for i in ("reload", "rsb", "status", "store", "token")},
+            **{
+                i: f"mariner.cli.{i}:{i}"
+                for i in ("cursors", "reload", "rsb", "status", "store", "token")
+            },
             "completion": "mariner.cli.completion:completion",
             "eventer": "mariner.cli:eventer",
             "certs": "mariner_certs.cli:certs",

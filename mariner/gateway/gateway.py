@@ -6,6 +6,7 @@ accepted, everything accepted is answered and durable. Then the parts are closed
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Mapping
 from datetime import datetime
@@ -37,7 +38,7 @@ from eventer_bridge.remote.relay import RelayCore
 from eventer_bridge.rsb import bridge as rsb_bridge
 from eventer_bridge.rsb.event import parse_scope
 from mariner import limits, server
-from mariner.gateway import access, changes, loop_lag, remotes
+from mariner.gateway import access, changes, cursor_requests, loop_lag, remotes
 from mariner.gateway.client_metrics import ClientsCollector
 from mariner.gateway.config import (
     BackendConfig,
@@ -322,6 +323,10 @@ class Gateway(aio.Resource):
             except OSError as e:
                 raise OSError(e.errno, f"{config.control}: {e.strerror}") from e
             self._own(self._control, "control socket")
+        if self.core.cursors is not None:
+            answer = functools.partial(cursor_requests.answer, self.core.cursors)
+            for control in self.controls:
+                control.handle(cursor_requests.REQUEST, answer)
 
     def _trace(self, config: TracesConfig, metrics: Metrics) -> None:
         tracing = self._tracing = Tracing(config, self._config.name)

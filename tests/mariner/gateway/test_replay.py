@@ -203,10 +203,10 @@ async def test_a_client_that_does_not_read_is_told_later(
         assert [i["id"] for i in events] == ids
 
 
-async def test_joining_at_full_speed(path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_joining_at_full_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REPLAY_PAGE_EVENTS", 100)
     async with (
-        serving(path) as gateway,
+        serving(tmp_path) as gateway,
         await connect(gateway) as connection,
         contextlib.AsyncExitStack() as peers,
     ):
@@ -221,7 +221,7 @@ async def test_joining_at_full_speed(path: Path | None, monkeypatch: pytest.Monk
 
         writing = asyncio.create_task(write())
         found: list[tuple[int, RawPeer, list[Any]]] = []
-        for _ in range(50):
+        for _ in range(30):
             begin = len(stored) - 50
             start = [id_of(stored[begin - 1])] if begin else "earliest"
             peer = await peers.enter_async_context(await reader(gateway, start))

@@ -1,0 +1,137 @@
+"""Requests of operators about cursors (``mariner cursors``).
+
+Runs on the event loop's thread.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from eventer_bridge.core.cursors import Cursor, Cursors
+from eventer_bridge.errors import ConfigurationError, ControlError
+from eventer_bridge.model import EventId
+
+REQUEST: Final = "cursors"
+
+
+class CursorRequest(msgspec.Struct, frozen=True):
+    """What is asked for.
+
+    Attributes:
+        do: what to do.
+        client, name: of the cursor; empty for ``list``.
+        ids: ``reset``: where it goes on, for each server; ``redeliver``, ``drop``: parked events,
+            none for all of them.
+    """
+
+    do: Literal["list", "show", "reset", "delete", "redeliver", "drop"]
+    client: str = ""
+    name: str = ""
+    ids: tuple[EventId, ...] = ()
+
+
+class CursorInfo(msgspec.Struct, frozen=True):
+    """A cursor, for people and programs.
+
+    Attributes:
+        client, name: of the cursor.
+        seen: the last event that was acknowledged, of each server.
+        created, acked: when, in seconds since 1970; None: never.
+        is_connected: whether a connection has it.
+        lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
+        lag_s: age of the oldest of them.
+        n_parked: parked events.
+    """
+
+    client: str
+    name: str
+    seen: list[EventId]
+    created: float
+    acked: float | None
+    is_connected: bool
+    lag_events: int
+    lag_s: float
+    n_parked: int
+
+
+class ParkedInfo(msgspec.Struct, frozen=True):
+    """A parked event.
+
+    Attributes:
+        id: of the event.
+        reason: why.
+        at: when, in seconds since 1970.
+        is_due: whether it is to be redelivered.
+    """
+
+    id: EventId
+    reason: str
+    at: float
+    is_due: bool
+
+
+class CursorAnswer(msgspec.Struct, frozen=True):
+    """What there is, or was changed."""
+
+    cursors: list[CursorInfo]
+    parked: list[ParkedInfo] = []
+
+
+async def answer(cursors: Cursors, argument: Any) -> Any:
+    """Answer a request; see ``control.server.HandlerCb``.
+
+    Raises:
+        ConfigurationError: it is not one.
+        ControlError: there is no such cursor.
+        EventerBridgeError: the store failed.
+    """
+    try:
+        request = msgspec.convert(argument, CursorRequest)
+    except msgspec.ValidationError as e:
+        raise ConfigurationError(f"cursors: {e}") from None
+    if request.do == "list":
+        found = sorted(cursors, key=lambda i: (i.client, i.name))
+        return msgspec.to_builtins(CursorAnswer([await _info(cursors, i) for i in found]))
+    cursor = cursors.find(request.client, request.name)
+    if request.do == "reset":
+        cursors.reset(cursor, {i.server: i for i in request.ids})
+    elif request.do == "delete":
+        cursors.delete(cursor)
+    elif request.do != "show":
+        ids = _parked_ids(cursors, cursor, request.ids)
+        if request.do == "drop":
+            cursors.done(cursor, ids)
+        else:
+            cursors.redeliver(cursor, ids)
+    await cursors.flush()
+    parked = [
+        ParkedInfo(event_id, row.reason, row.at.to_float(), row.is_due)
+        for event_id, row in cursors.parked(cursor).items()
+    ]
+    return msgspec.to_builtins(CursorAnswer([await _info(cursors, cursor)], parked))
+
+
+def _parked_ids(cursors: Cursors, cursor: Cursor, ids: Sequence[EventId]) -> list[EventId]:
+    parked = cursors.parked(cursor)
+    for event_id in ids:
+        if event_id not in parked:
+            text = f"{event_id.server}/{event_id.session}/{event_id.instance}"
+            raise ControlError(f"event {text} is not parked by {cursor.name!r}")
+    return [*ids] or [*parked]
+
+
+async def _info(cursors: Cursors, cursor: Cursor) -> CursorInfo:
+    await cursors.measure(cursor)
+    row = cursor.row
+    return CursorInfo(
+        cursor.client,
+        cursor.name,
+        [*cursor.seen.values()],
+        row.created.to_float(),
+        None if row.acked is None else row.acked.to_float(),
+        cursor.holder is not None,
+        cursor.lag_events,
+        cursor.lag_s,
+        cursor.n_parked,
+    )

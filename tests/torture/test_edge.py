@@ -1,0 +1,13 @@
+"""Exactly once in small; ``make torture`` does it 500 times."""
+
+import random
+import re
+from pathlib import Path
+
+from tests.torture import edge
+from tests.torture.report import no_progress
+
+
+async def test_every_event_once_from_writers_to_readers(tmp_path: Path) -> None:
+    outcome = await edge.run(tmp_path, 6, random.Random(16), no_progress)
+    assert re.match(r"6 rounds, \d kills of the gateway, \d+ connections cut; \d+ events", outcome)
