@@ -9,6 +9,7 @@ Runs on the event loop's thread.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -70,6 +71,7 @@ class Throttle:
         self._n_waiting = 0  # connections whose next query waits
         self._since_s: float | None = None
         self._earlier_s = 0.0
+        self._other_rates = asyncio.Event()
         self.set_rates(rates)
 
     @property
@@ -97,6 +99,8 @@ class Throttle:
             if name in before:
                 bucket.spend(bucket.per_s - before[name].balance(now_s), now_s)
         self._schedule()
+        self._other_rates.set()
+        self._other_rates = asyncio.Event()
 
     def spend(self, name: str, amount: float) -> None:
         """Take an amount of a rate, if there is one."""
@@ -126,8 +130,10 @@ class Throttle:
         self._n_waiting += 1
         self._begin(QUERIES)
         try:
-            while wait_s := self._wait_s(QUERIES):  # noqa: ASYNC110  # for a time, not an event
-                await asyncio.sleep(wait_s)
+            while wait_s := self._wait_s(QUERIES):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._other_rates.wait()
         finally:
             self._n_waiting -= 1
             self._end()
