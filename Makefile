@@ -13,13 +13,13 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-slow test-without-spark test-pythons check bench bench-slow torture mutate clean
+.PHONY: help setup run console demo test test-slow test-without-spark test-pythons check bench bench-slow torture mutate clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 24
 
-$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,demo,otel,spark
-$(READY)-without-spark: EXTRAS := dev,backup,demo,otel
+$(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,otel,spark
+$(READY)-without-spark: EXTRAS := dev,backup,console,demo,otel
 $(READY) $(READY)-without-spark: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ setup: $(READY)  ## make the virtual environment
 run: $(READY)  ## run the gateway with TLS, development certificates and a durable store
 	$(BIN)/mariner certs development --dir var/certs
 	$(BIN)/mariner serve --conf deploy/development.yaml
+
+console: $(READY)  ## show the gateway of `make run` on a page, http://127.0.0.1:23081 (development, development)
+	$(BIN)/mariner console --conf deploy/development-console.yaml
 
 demo: $(READY)  ## start a gateway, register real measurements of this machine through TLS, query them back
 	$(BIN)/python deploy/demo/run.py

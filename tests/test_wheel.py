@@ -32,7 +32,13 @@ clients:
 
 def check_content(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for package in ("mariner", "eventer_bridge", "mariner_certs", "mariner_spark"):
+    for package in (
+        "mariner",
+        "eventer_bridge",
+        "mariner_certs",
+        "mariner_console",
+        "mariner_spark",
+    ):
         assert f"{package}/py.typed" in names
     for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs", "rsb.proto"):
         assert f"eventer_bridge/schemas/{schema}" in names
@@ -82,4 +88,5 @@ def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
     assert all(path.startswith(str(home)) for path in run(python, "-c", code).split())
     assert run(home / "bin" / "mariner", "--version").startswith("mariner, version ")
     assert run(home / "bin" / "mariner", "check", "--conf", "gateway.yaml") == "gateway.yaml: ok\n"
+    assert "Serve a page that shows gateways" in run(home / "bin" / "mariner", "console", "--help")
     asyncio.run(serve_and_ask(python, environment, tmp_path))

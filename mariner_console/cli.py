@@ -1,0 +1,53 @@
+"""``mariner console``; NiceGUI is imported when it runs."""
+
+import asyncio
+from pathlib import Path
+
+import click
+import uvloop
+
+from eventer_bridge.errors import ConfigurationError
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
+from mariner.gateway import logs
+from mariner_console import config
+
+
+@click.command()
+@click.option(
+    "--conf",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Configuration file (.yaml, .toml or .json).",
+)
+def console(path: Path) -> None:
+    """Serve a page that shows gateways: state, rates, types, events, queries.
+
+    It is a client of the gateways, which shows what the rights of this client allow, to those who
+    log in. Needs the extra `console`.
+
+    Exit code 0: stopped by SIGTERM or SIGINT; 1: the page cannot be served; 2: the configuration
+    cannot be used.
+    """
+    try:
+        conf = config.load(path)
+    except ConfigurationError as e:
+        for line in str(e).splitlines():
+            report(f"error: {line}")
+        raise SystemExit(EXIT_USAGE) from e
+    try:
+        from mariner_console import server  # noqa: PLC0415
+    except ModuleNotFoundError as e:
+        text = f"no module {e.name}: pip install 'mariner-gateway[console]'"
+        raise CommandError(text, EXIT_FAILED) from e
+    logs.configure({**logs.DEFAULT, "loggers": {"mariner_console": {"level": "INFO"}}})
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(server.serve(conf, lambda url: report(f"console: listening: {url}")))
+    except ConfigurationError as e:
+        raise CommandError(str(e), EXIT_USAGE) from e
+    except OSError as e:
+        at = conf.listen
+        raise CommandError(f"{at.host}:{at.port}: {e.strerror or e}", EXIT_FAILED) from e
+    finally:
+        logs.close()

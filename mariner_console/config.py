@@ -1,0 +1,188 @@
+"""Configuration of the console: a YAML, TOML or JSON file."""
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+from hat import json as hat_json
+
+from eventer_bridge import tls
+from eventer_bridge.core import tokens
+from eventer_bridge.core.tokens import Token, TokenConfig, TokenSource, without_token
+from eventer_bridge.errors import ConfigurationError, InvalidSubscriptionError
+from eventer_bridge.model import EventType
+from eventer_bridge.subscription import Subscription
+
+ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
+"""Of the names of configuration files, by which hat-json knows their format."""
+
+
+class PageTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Certificate and key of the page."""
+
+    cert: Path
+    key: Path
+
+
+class PageAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the page is served; without ``tls``, on loopback only."""
+
+    host: str = "127.0.0.1"
+    port: int = 23081
+    tls: PageTls | None = None
+
+
+class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Someone who may log in; ``password`` is a hash, as of a token."""
+
+    name: str
+    password: TokenConfig
+    may_register: bool = False
+
+    def __repr__(self) -> str:
+        return without_token(self, "password")
+
+
+class GatewayTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS to a gateway: the CA that verifies it (None: those of this system), our certificate."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
+class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A gateway, and the client that the console is to it.
+
+    Attributes:
+        name: what the page calls it.
+        host, port: where it serves Mariner.
+        client, token: name and token of the client.
+        tls: None: plain TCP.
+        metrics: URL of its ``/metrics``; None: there are no rates.
+        alarms: event types of the alarms of its module ``threshold``.
+    """
+
+    name: str
+    host: str
+    client: str
+    port: int = 23014
+    token: str | TokenSource | None = None
+    tls: GatewayTls | None = None
+    metrics: str | None = None
+    alarms: tuple[EventType, ...] = (("alarm", "*"),)
+
+    def __repr__(self) -> str:
+        return without_token(self, "token")
+
+
+class ConsoleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is configured."""
+
+    users: tuple[User, ...]
+    gateways: tuple[WatchedGateway, ...]
+    listen: PageAddress = PageAddress()
+
+
+def load(path: Path) -> ConsoleConfig:
+    """Read a configuration file, and check it and the files that it names.
+
+    Raises:
+        ConfigurationError: something is wrong; one line each.
+    """
+    if path.suffix not in ENDINGS:
+        raise ConfigurationError(f"{path}: expected a file ending in {', '.join(ENDINGS)}")
+    try:
+        data = hat_json.decode_file(path)
+        config = msgspec.convert(data, ConsoleConfig, dec_hook=_to_path)
+    except OSError as e:
+        raise ConfigurationError(f"{path}: {e.strerror}") from e
+    except msgspec.ValidationError as e:
+        raise ConfigurationError(f"{path}: {e}") from e
+    except (ValueError, yaml.YAMLError) as e:
+        # what a parser quotes of the file may be a token
+        line = getattr(getattr(e, "problem_mark", None), "line", None)
+        place = "" if line is None else f"line {line + 1}: "
+        raise ConfigurationError(f"{path}: {place}not valid {path.suffix[1:].upper()}") from e
+    problems = [*_problems(config)]
+    if problems:
+        raise ConfigurationError("\n".join(f"{path}: {i}" for i in problems))
+    return config
+
+
+def passwords(user: User, key: str) -> tuple[Token, ...]:
+    """The hashes of a user's passwords.
+
+    Raises:
+        ConfigurationError: there is none, or it is not a hash.
+    """
+    found = tokens.read(user.password, key)
+    if not found or any(i.is_plain for i in found):
+        raise ConfigurationError(f"{key}: ***: expected the hash that `mariner token hash` prints")
+    return found
+
+
+def _problems(config: ConsoleConfig) -> Iterator[str]:
+    if config.listen.tls is None and not _is_loopback(config.listen.host):
+        yield (
+            f"listen.host: {config.listen.host!r}: expected a loopback address, as there is no"
+            " listen.tls: passwords would be sent in the clear"
+        )
+    if not 0 <= config.listen.port <= 65535:
+        yield f"listen.port: {config.listen.port}: expected 0 to 65535"
+    for key, several in (("users", config.users), ("gateways", config.gateways)):
+        if not several:
+            yield f"{key}: expected at least one"
+        names = [i.name for i in several]
+        for index, name in enumerate(names):
+            if not name or name in names[:index]:
+                yield f"{key}[{index}].name: {name!r}: expected a name that no other one has"
+    yield from _wrong_files(config)
+    for index, gateway in enumerate(config.gateways):
+        yield from _gateway_problems(f"gateways[{index}]", gateway)
+
+
+def _wrong_files(config: ConsoleConfig) -> Iterator[str]:
+    try:
+        if config.listen.tls is not None:
+            tls.server_context(config.listen.tls.cert, config.listen.tls.key)
+    except ConfigurationError as e:
+        yield f"listen.tls: {e}"
+    for index, user in enumerate(config.users):
+        try:
+            passwords(user, f"users[{index}].password")
+        except ConfigurationError as e:
+            yield str(e)
+
+
+def _gateway_problems(key: str, gateway: WatchedGateway) -> Iterator[str]:
+    if not 1 <= gateway.port <= 65535:
+        yield f"{key}.port: {gateway.port}: expected 1 to 65535"
+    if gateway.metrics is not None:
+        url = urlsplit(gateway.metrics)
+        if url.scheme not in {"http", "https"} or not url.hostname:
+            yield f"{key}.metrics: {gateway.metrics!r}: expected a URL, as http://HOST:23080/metrics"
+    try:
+        tokens.read_own(gateway.token, f"{key}.token")
+        if gateway.tls is not None:
+            tls.client_context(gateway.tls.ca, gateway.tls.cert, gateway.tls.key)
+        Subscription(gateway.alarms)
+    except InvalidSubscriptionError as e:
+        yield f"{key}.alarms: {e}"
+    except ConfigurationError as e:
+        yield str(e) if str(e).startswith(key) else f"{key}.tls: {e}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _to_path(kind: type[Any], value: Any) -> Any:
+    return kind(value)

@@ -1,0 +1,183 @@
+"""The gate before the page: nothing behind it is reached without a login.
+
+It is the outermost ASGI application: also scripts, styles and the web socket are behind it. Forms
+and web sockets of other sites are refused (the cookie is ``SameSite=Strict``, ``Origin`` is
+compared).
+"""
+
+import html
+import importlib.resources
+import logging
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mariner_console import limits
+from mariner_console.login import Logins, UserSession
+
+mlog = logging.getLogger(__name__)
+
+LOGIN: Final = "console_login"
+"""Key of the scope of a request: its :class:`UserSession`."""
+
+_FORM: Final = (importlib.resources.files(__package__) / "login.html").read_text("utf-8")
+
+_HEADERS: Final = {
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # without any, a form has no Origin
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+_LOGIN_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'"
+)
+
+_PAGE_POLICY: Final = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self'"
+    " 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; connect-src 'self' {websocket};"
+    " object-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""NiceGUI compiles its templates in the browser; nothing is loaded from, or sent to, elsewhere."""
+
+
+class Gate:
+    """See the module.
+
+    Args:
+        app: what is behind it.
+        logins: who may pass.
+        port: of the page, part of the cookie's name: cookies do not tell ports apart.
+        is_tls: whether the page has TLS.
+    """
+
+    def __init__(self, app: ASGIApp, logins: Logins, port: int, *, is_tls: bool) -> None:
+        self.app: Final = app
+        self._logins = logins
+        self._is_tls = is_tls
+        self._cookie = f"{'__Host-' if is_tls else ''}mariner_console_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        key = self._key(scope)
+        login = self._logins.find(key) if key else None
+        if scope["type"] == "websocket":
+            if login is None or not _is_same_origin(scope):
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self.app({**scope, LOGIN: login}, receive, send)
+            return
+        answer = await self._answer(Request(scope, receive), login, key)
+        if answer is not None:
+            await answer(scope, receive, _with_headers(send, _LOGIN_POLICY))
+            return
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        policy = _PAGE_POLICY.format(websocket=f"{'wss' if self._is_tls else 'ws'}://{host}")
+        await self.app({**scope, LOGIN: login}, receive, _with_headers(send, policy))
+
+    async def _answer(
+        self, request: Request, login: UserSession | None, key: str
+    ) -> Response | None:
+        """The answer to a request that does not pass; None: it does."""
+        is_post = request.method == "POST"
+        if is_post and not _is_same_origin(request.scope):
+            return PlainTextResponse("another site sent this\n", 403)
+        match request.url.path:
+            case "/login":
+                return await self._log_in(request) if is_post else _form(request, "")
+            case "/logout" if is_post:
+                self._logins.log_out(key)
+                response = RedirectResponse("/login", 303)
+                response.delete_cookie(
+                    self._cookie, secure=self._is_tls, httponly=True, samesite="strict"
+                )
+                return response
+        if login is not None:
+            return None
+        if request.method == "GET" and request.url.path == "/":
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse("not logged in\n", 401)
+
+    async def _log_in(self, request: Request) -> Response:
+        fields = await _fields(request)
+        if fields is None:
+            return _form(request, "That is no login.", 400)
+        address = request.client.host if request.client else ""
+        name = fields.get("name", "")
+        try:
+            key = await self._logins.log_in(address, name, fields.get("password", ""))
+        except TimeoutError:
+            return _form(request, "Too many others try to log in. Try again later.", 503)
+        extra = {"user": name[:100], "peer": address}
+        if key is None:
+            mlog.warning("login failed", extra=extra)
+            return _form(request, "Name or password is wrong.", 403)
+        mlog.info("logged in", extra=extra)
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            self._cookie,
+            key,
+            max_age=limits.SESSION_S,
+            secure=self._is_tls,
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    def _key(self, scope: Scope) -> str:
+        text = dict(scope["headers"]).get(b"cookie", b"").decode("latin-1")
+        try:
+            found = SimpleCookie(text).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+
+async def _fields(request: Request) -> Mapping[str, str] | None:
+    """The fields of a form; None: it is too large, or none."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limits.MAX_LOGIN_BYTES:
+            return None
+    try:
+        found = parse_qs(body.decode(), strict_parsing=True, max_num_fields=4)
+    except ValueError:
+        return None
+    return {name: values[0] for name, values in found.items()}
+
+
+def _form(request: Request, text: str, status: int = 200) -> Response:
+    return HTMLResponse(_FORM.replace("{message}", html.escape(text)), status)
+
+
+def _is_same_origin(scope: Scope) -> bool:
+    headers = dict(scope["headers"])
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    return bool(origin) and urlsplit(origin).netloc == headers.get(b"host", b"").decode("latin-1")
+
+
+def _with_headers(send: Send, policy: str) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            found = dict(message.get("headers", ()))
+            for name, value in {**_HEADERS, "content-security-policy": policy}.items():
+                # scripts and styles of a version never change
+                if not (name == "cache-control" and name.encode() in found):
+                    found[name.encode()] = value.encode("latin-1")
+            # several cookies are several headers of one name
+            cookies = [i for i in message.get("headers", ()) if i[0] == b"set-cookie"]
+            found.pop(b"set-cookie", None)
+            message = {**message, "headers": [*found.items(), *cookies]}
+        await send(message)
+
+    return send_with_headers

@@ -1,0 +1,90 @@
+"""Bounds of the console, with their units and reasons."""
+
+from typing import Final
+
+SCRAPE_PERIOD_S: Final = 2.0
+"""Between two readings of ``/metrics``: what a person calls live, and a few ms for the gateway."""
+
+TIMEOUT_S: Final = 10.0
+"""For whatever a gateway is asked in the background."""
+
+QUERY_TIMEOUT_S: Final = 60.0
+"""For what a person asks; the next question of the page waits for it."""
+
+MAX_METRICS_BYTES: Final = 2 << 20
+"""Of ``/metrics``: 100 times what a gateway with few clients has."""
+
+MAX_HISTORY_POINTS: Final = 150
+"""Of the charts of rates and latencies: five minutes."""
+
+WINDOW_SCRAPES: Final = 6
+"""Readings over which latencies are told: of fewer events a quantile says little."""
+
+MAX_ALARMS: Final = 1_000
+"""Raised alarms of a gateway that are shown; further ones are counted."""
+
+MAX_ALARM_BYTES: Final = 4_096
+"""Of the payload of an alarm: those of ``threshold`` are much smaller."""
+
+MAX_TYPES: Final = 20_000
+"""Event types of a tree, about 20 MB; a pattern selects among more."""
+
+MAX_TREE_NODES: Final = 60_000
+"""Nodes of a tree: types share most of their segments."""
+
+MAX_TREE_CHARACTERS: Final = 8 << 20
+"""Of all segments of a tree."""
+
+MAX_DEPTH: Final = 32
+"""Levels of a tree; segments below are one."""
+
+MAX_CHILDREN: Final = 200
+"""Shown below one node, or found by a search: more are not looked at, but searched."""
+
+MAX_NODES: Final = 1_000
+"""Of a tree that a browser is sent at a time."""
+
+MAX_TAIL_EVENTS: Final = 500
+"""That a tail keeps."""
+
+MAX_TAIL_BYTES: Final = 4 << 20
+"""Of payloads that a tail keeps."""
+
+MAX_SHOWN_EVENTS: Final = 100
+"""Of a tail, in a browser: it is sent them anew each second."""
+
+MAX_QUERY_ROWS: Final = 1_000
+"""Of an answer that is shown and drawn."""
+
+MAX_QUERY_BYTES: Final = 8 << 20
+"""Of payloads of such an answer."""
+
+MAX_SERIES: Final = 12
+"""Of a chart: more colours are not told apart."""
+
+MAX_EXCERPT_CHARACTERS: Final = 200
+"""Of a type or payload in a row."""
+
+MAX_UNFOLDED_BYTES: Final = 32 << 10
+"""Of a payload that is shown unfolded."""
+
+MAX_NUMBERS: Final = 20
+"""Numbers of a payload that can be drawn."""
+
+MAX_INPUT_CHARACTERS: Final = 64 << 10
+"""Of what is typed into a field."""
+
+MAX_PAGES: Final = 32
+"""Open pages of all browsers: each has its own tree, tail and answer."""
+
+SESSION_S: Final = 12 * 3_600
+"""From a login until it has to be repeated: a working day."""
+
+MAX_SESSIONS: Final = 64
+"""Logins at a time; a further one ends the oldest."""
+
+MAX_LOGIN_BYTES: Final = 8 << 10
+"""Of a login form."""
+
+MAX_LOGINS_WAITING: Final = 16
+"""Logins whose password is being checked: each takes 0.2 s of a processor."""

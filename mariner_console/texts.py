@@ -1,0 +1,120 @@
+"""Text of what events contain, for people: bounded, without characters that are not seen.
+
+What is returned is text, never markup; who shows it must show it as text.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from eventer_bridge.excerpts import cut
+from eventer_bridge.model import BinaryPayload, EventType, JsonPayload, Payload, Timestamp
+from mariner.cli.run import printable
+from mariner.cli.values import format_event_type
+from mariner_console import limits
+
+UNKNOWN: Final = "\N{EN DASH}"
+"""In place of a value."""
+
+_BINARY_SHOWN_BYTES: Final = 32
+
+
+def shown(text: str, max_characters: int = limits.MAX_EXCERPT_CHARACTERS) -> str:
+    """A line of text: what cannot be printed is escaped, what is too long is cut."""
+    return printable(cut(text, max_characters))
+
+
+def of_type(event_type: EventType) -> str:
+    """An event type, as the command line writes it."""
+    return shown(format_event_type(event_type))
+
+
+def of_payload(payload: Payload | None) -> str:
+    """The beginning of a payload, in a line."""
+    if payload is None:
+        return ""
+    if isinstance(payload, BinaryPayload):
+        start_hex = payload.data[:_BINARY_SHOWN_BYTES].hex(" ")
+        return shown(f"{len(payload.data)} bytes of {payload.data_type!r}: {start_hex}")
+    # a character has up to 4 bytes, an escape 12
+    start = bytes(memoryview(payload.data)[: 12 * limits.MAX_EXCERPT_CHARACTERS])
+    return shown(start.decode(errors="replace"))
+
+
+def unfolded(payload: Payload | None) -> str:
+    """A payload in several lines; JSON is indented."""
+    if not isinstance(payload, JsonPayload):
+        return of_payload(payload) or "(no payload)"
+    data = bytes(memoryview(payload.data)[: limits.MAX_UNFOLDED_BYTES])
+    rest = len(memoryview(payload.data)) - len(data)
+    if not rest:
+        data = msgspec.json.format(data, indent=2)
+        rest = max(0, len(data) - 4 * limits.MAX_UNFOLDED_BYTES)
+        data = data[: 4 * limits.MAX_UNFOLDED_BYTES]
+    lines = data.decode(errors="replace").split("\n")
+    more = f"\n… {rest:,} bytes more" if rest else ""
+    return "\n".join(map(printable, lines)) + more
+
+
+def numbers(payload: Payload | None) -> dict[str, float]:
+    """Numbers in a JSON payload by their paths, as ``motor.speed``; the root has an empty one."""
+    if not isinstance(payload, JsonPayload):
+        return {}
+    if len(memoryview(payload.data)) > limits.MAX_UNFOLDED_BYTES:
+        return {}
+    try:
+        found = {}
+        for path, value in _numbers(payload.value(), "", 4):
+            found[path] = value
+            if len(found) == limits.MAX_NUMBERS:
+                break
+        return found
+    except (msgspec.DecodeError, RecursionError, OverflowError, UnicodeError):
+        return {}
+
+
+def _numbers(value: Any, path: str, depth: int) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+        if math.isfinite(number):
+            yield path, number
+    elif depth and isinstance(value, dict):
+        for key, item in value.items():
+            name = shown(key, 60)
+            yield from _numbers(item, f"{path}.{name}" if path else name, depth - 1)
+    elif depth and isinstance(value, list):
+        for index, item in enumerate(value[: limits.MAX_NUMBERS]):
+            yield from _numbers(item, f"{path}[{index}]", depth - 1)
+
+
+def of_moment(timestamp: Timestamp) -> str:
+    """Date and time in UTC, to milliseconds."""
+    text = timestamp.to_iso()
+    return f"{text[:10]} {text[11:23]}" if text.endswith("Z") else text
+
+
+def of_number(value: float | None, unit: str = "") -> str:
+    """Three digits, and a prefix as k or M; a dash for what is not known."""
+    if value is None:
+        return UNKNOWN
+    for limit, factor, prefix in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M")):
+        if abs(value) >= limit:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    if abs(value) >= 10_000:
+        return f"{value / 1e3:.3g} k{unit}"
+    text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def of_seconds(value: float | None) -> str:
+    """A duration, from microseconds to days."""
+    if value is None:
+        return UNKNOWN
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
+        if value < limit:
+            return f"{value * factor:.3g} {unit}"
+    if value < 7_200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3_600:.0f} h" if value < 172_800 else f"{value / 86_400:.0f} days"

@@ -1,0 +1,123 @@
+"""Event types as a tree, with the last event of each as a line of text."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from eventer_bridge.model import Event, EventType, Timestamp
+from mariner_console import limits, texts
+
+
+class Leaf(NamedTuple):
+    """The last event of a type."""
+
+    type: EventType
+    timestamp: Timestamp
+    text: str
+
+
+class Node:
+    """A segment of types.
+
+    Attributes:
+        id: unique in its tree.
+        segment: text of the segment.
+        children: by their segments.
+        n_types: types at or below it.
+        leaf: the type that ends here; None: there is none.
+    """
+
+    __slots__ = ("children", "id", "leaf", "n_types", "segment")
+
+    def __init__(self, node_id: int, segment: str) -> None:
+        self.id = node_id
+        self.segment = segment
+        self.children: dict[str, Node] = {}
+        self.n_types = 0
+        self.leaf: Leaf | None = None
+
+    def sorted_children(self) -> list["Node"]:
+        """Those that are shown, in the order of their segments."""
+        return sorted(self.children.values(), key=lambda i: i.segment)[: limits.MAX_CHILDREN]
+
+
+class TypeTree:
+    """A tree of at most ``limits.MAX_TYPES`` types.
+
+    Attributes:
+        root: of all types.
+        is_cut: whether there are more.
+    """
+
+    def __init__(self) -> None:
+        self.root = Node(0, "")
+        self.is_cut = False
+        self._by_id = [self.root]
+        self._n_characters = 0
+
+    def put(self, event: Event) -> bool:
+        """Set the last event of a type; returns False if the type did not fit."""
+        path = _path(event.type)
+        nodes = [self.root]
+        for segment in path:
+            child = nodes[-1].children.get(segment)
+            if child is None:
+                break
+            nodes.append(child)
+        if len(nodes) <= len(path) or nodes[-1].leaf is None:
+            if not self._has_room(path[len(nodes) - 1 :]):
+                self.is_cut = True
+                return False
+            for segment in path[len(nodes) - 1 :]:
+                nodes.append(self._add(nodes[-1], segment))
+            for node in nodes:
+                node.n_types += 1
+        nodes[-1].leaf = Leaf(event.type, event.timestamp, texts.of_payload(event.payload))
+        return True
+
+    def find(self, node_id: int) -> Node | None:
+        """A node by its id."""
+        return self._by_id[node_id] if 0 <= node_id < len(self._by_id) else None
+
+    def search(self, text: str) -> list[Leaf]:
+        """Types that contain a text, whatever its case; at most ``limits.MAX_CHILDREN``."""
+        wanted = text.casefold()
+        found = []
+        for node in self._by_id:
+            if node.leaf is not None and wanted in texts.of_type(node.leaf.type).casefold():
+                found.append(node.leaf)
+                if len(found) == limits.MAX_CHILDREN:
+                    break
+        return found
+
+    def visible(self, expanded: Iterable[int]) -> Iterator[Node]:
+        """Nodes that are seen if these are expanded, at most ``limits.MAX_NODES``."""
+        is_expanded = {0, *expanded}
+        left = limits.MAX_NODES
+        todo = [self.root]
+        while todo and left:
+            node = todo.pop()
+            left -= 1
+            yield node
+            if node.id in is_expanded:
+                todo += reversed(node.sorted_children())
+
+    def _has_room(self, segments: EventType) -> bool:
+        return (
+            self.root.n_types < limits.MAX_TYPES
+            and len(self._by_id) + len(segments) <= limits.MAX_TREE_NODES
+            and self._n_characters + sum(map(len, segments)) <= limits.MAX_TREE_CHARACTERS
+        )
+
+    def _add(self, parent: Node, segment: str) -> Node:
+        node = Node(len(self._by_id), segment)
+        self._by_id.append(node)
+        self._n_characters += len(segment)
+        parent.children[segment] = node
+        return node
+
+
+def _path(event_type: EventType) -> EventType:
+    if len(event_type) <= limits.MAX_DEPTH:
+        return event_type
+    rest = "/".join(event_type[limits.MAX_DEPTH - 1 :])
+    return (*event_type[: limits.MAX_DEPTH - 1], rest)

@@ -1,0 +1,193 @@
+"""Reads from one gateway, for as long as the console runs, and asks it what pages want to know.
+
+Its connection is read all the time, whatever the browsers do: the console is never a slow client.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+import aiohttp
+from hat import aio
+
+from eventer_bridge import tls
+from eventer_bridge.core import tokens
+from eventer_bridge.errors import ConnectError
+from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
+from eventer_bridge.net.retry import keep_trying
+from mariner import client
+from mariner.errors import ConnectionLostError, MarinerError
+from mariner_console import limits, metrics
+from mariner_console.config import WatchedGateway
+from mariner_console.tail import Tail, follow
+from mariner_console.view import GatewayView
+
+mlog = logging.getLogger(__name__)
+
+
+class Watcher(aio.Resource):
+    """See the module.
+
+    Args:
+        config: of the gateway.
+
+    Raises:
+        ConfigurationError: token or certificate cannot be used.
+    """
+
+    def __init__(self, config: WatchedGateway) -> None:
+        self.config: Final = config
+        self.view: Final = GatewayView(config.name)
+        self._token = tokens.read_own(config.token, "token")
+        self._context = None
+        if config.tls is not None:
+            self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
+        self._connection: client.Client | None = None
+        self._async_group = aio.Group()
+        self._async_group.spawn(self._stay_connected)
+        if config.metrics is not None:
+            self._async_group.spawn(self._keep_scraping, config.metrics)
+
+    @property
+    def async_group(self) -> aio.Group:
+        """Group of the watcher's tasks."""
+        return self._async_group
+
+    async def query(self, params: QueryParams, limit: int) -> tuple[list[Event], bool]:
+        """Query events.
+
+        Args:
+            params: the query.
+            limit: maximum number of events.
+
+        Returns:
+            Events with at most ``limits.MAX_QUERY_BYTES`` of payloads, and whether there are more.
+
+        Raises:
+            MarinerError: there is no connection, or as ``Client.query_all``.
+            TimeoutError: it takes too long.
+        """
+        found: list[Event] = []
+        size_bytes = 0
+        async with (
+            asyncio.timeout(limits.QUERY_TIMEOUT_S),
+            aclosing(self._connected().query_all(params, limit=limit + 1)) as events,  # type: ignore[type-var]  # an async generator
+        ):
+            async for event in events:
+                size_bytes += 0 if event.payload is None else len(memoryview(event.payload.data))
+                if len(found) == limit or (found and size_bytes > limits.MAX_QUERY_BYTES):
+                    return found, True
+                found.append(event)
+        return found, False
+
+    async def register(self, event: RegisterEvent) -> Event:
+        """Register an event.
+
+        Raises:
+            MarinerError: there is no connection, or as ``Client.register``.
+        """
+        [registered] = await self._connected().register([event])
+        return registered
+
+    async def follow(self, patterns: Sequence[EventType]) -> Tail:
+        """Follow the events of patterns.
+
+        Raises:
+            MarinerError: no connection.
+        """
+        return await follow(self.config, self._token, self._context, patterns)
+
+    def _connected(self) -> client.Client:
+        if self._connection is None:
+            raise ConnectError(self.view.failure or "not connected")
+        return self._connection
+
+    # --- the connection -----------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        extra = {"gateway": self.config.name}
+        while True:
+            connection = await keep_trying(
+                self._connect, MarinerError, mlog, "no connection to a gateway", extra
+            )
+            try:
+                await self._use(connection)
+            except ConnectionLostError as e:
+                mlog.warning("connection to a gateway lost", extra={**extra, "reason": str(e)})
+                self.view.on_lost(str(e))
+            finally:
+                self._connection = None
+                await aio.uncancellable(connection.async_close())
+
+    async def _connect(self) -> client.Client:
+        at = self.config
+        try:
+            return await client.connect(
+                at.host,
+                at.port,
+                client_name=at.client,
+                client_token=self._token,
+                subscriptions=at.alarms,
+                ssl=self._context,
+            )
+        except MarinerError as e:
+            self.view.on_lost(str(e))
+            raise
+
+    async def _use(self, connection: client.Client) -> None:
+        """Read from a connection until it is lost: raises ConnectionLostError then."""
+        async with aio.Group() as group:
+            reading = group.spawn(self._take_alarms, connection)
+            self.view.on_connected(connection.status)
+            self._connection = connection
+            group.spawn(self._load_alarms, connection)
+            while not reading.done():
+                self.view.ping_s = await connection.ping()
+                self.view.on_connected(connection.status)
+                await asyncio.wait([reading], timeout=limits.SCRAPE_PERIOD_S)
+        await connection.ping()  # tells why it is lost
+
+    async def _take_alarms(self, connection: client.Client) -> None:
+        async for events in connection.events():
+            self.view.alarms.take(events)
+
+    async def _load_alarms(self, connection: client.Client) -> None:
+        """Those that were raised before."""
+        try:
+            params = QueryLatestParams(self.config.alarms)
+            async with aclosing(connection.query_all(params)) as events:  # type: ignore[type-var]  # an async generator
+                async for event in events:
+                    self.view.alarms.take_earlier(event)
+        except MarinerError as e:
+            mlog.warning(
+                "alarms cannot be read", extra={"gateway": self.config.name, "reason": str(e)}
+            )
+
+    # --- metrics ------------------------------------------------------------------------
+
+    async def _keep_scraping(self, url: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=limits.TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+            while True:
+                try:
+                    text = await _read(session, url)
+                    scrape = await asyncio.to_thread(metrics.parse, text, time.monotonic())
+                    self.view.on_scrape(scrape, time.time())
+                except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+                    self.view.on_scrape_failed(str(e) or "no answer in time")
+                await asyncio.sleep(limits.SCRAPE_PERIOD_S)
+
+
+async def _read(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url, allow_redirects=False) as response:
+        if response.status != 200:
+            raise ValueError(f"{url}: HTTP status {response.status}")
+        data = b""
+        async for chunk in response.content.iter_chunked(1 << 16):
+            data += chunk
+            if len(data) > limits.MAX_METRICS_BYTES:
+                raise ValueError(f"{url}: more than {limits.MAX_METRICS_BYTES} bytes")
+    return data.decode()
