@@ -115,6 +115,22 @@ async def test_who_is_notified_finds_it(tmp_path: Path) -> None:
         assert (await peer.receive())["success"]
 
 
+async def test_small_ones_that_are_handed_over_in_steps_are_answered() -> None:
+    async with (
+        running_gateway() as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port, subscriptions=[["small", "*"]]) as subscriber,
+    ):
+        events = [event("small", str(i), value=i) for i in range(2 * limits.STEP_EVENTS)]
+        for register_id in range(8):  # the first is large, for its new types
+            peer.send(register_req(register_id, *events))
+        for register_id in range(8):
+            for received in (await peer.receive(), await subscriber.receive()):
+                assert received.get("register_id", register_id) == register_id
+                data = [i["payload"]["data"] for i in received["events"]]
+                assert data == list(range(len(events)))
+
+
 async def test_a_large_registration_is_answered_while_the_server_closes(tmp_path: Path) -> None:
     async with (
         running_gateway(path=tmp_path / "store") as gateway,
