@@ -42,6 +42,7 @@ def check_content(wheel: Path) -> None:
         assert f"{package}/py.typed" in names
     for schema in ("mariner.yaml", "gateway.yaml", "HatChatter.sbs", "HatEventer.sbs", "rsb.proto"):
         assert f"eventer_bridge/schemas/{schema}" in names
+    assert {"mariner_console/login.html", "mariner_console/page/page.css"} <= {*names}
     assert not [i for i in names if i.startswith("tests/") or i.endswith((".pem", ".key"))]
 
 
@@ -88,5 +89,5 @@ def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
     assert all(path.startswith(str(home)) for path in run(python, "-c", code).split())
     assert run(home / "bin" / "mariner", "--version").startswith("mariner, version ")
     assert run(home / "bin" / "mariner", "check", "--conf", "gateway.yaml") == "gateway.yaml: ok\n"
-    assert "Serve a page that shows gateways" in run(home / "bin" / "mariner", "console", "--help")
+    assert "Serve a page that shows gateways" in run(python, "-m", "mariner_console", "--help")
     asyncio.run(serve_and_ask(python, environment, tmp_path))
