@@ -1,6 +1,7 @@
 """Containers: the manifests are valid and fit the gateway, which runs as they run it."""
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -162,6 +163,16 @@ def is_root_read_only(pid: int) -> bool:
     return flags.startswith("ro,")
 
 
+async def until_sleeping(pid: int) -> psutil.Process:
+    """Wait until a process has a child that sleeps; returns it."""
+    while True:
+        for child in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() == "sleep":
+                    return child
+        await asyncio.sleep(0.01)
+
+
 def jobs() -> list[str]:
     """What the containers run that back up, as the shell gets it."""
     [of_kubernetes] = named("backup")["args"]
@@ -169,22 +180,24 @@ def jobs() -> list[str]:
     return [of_kubernetes, of_compose.replace("$$", "$")]
 
 
+@pytest.mark.parametrize(("code", "pause_s"), [(0, "86400"), (1, "300")])
 @pytest.mark.parametrize("script", jobs(), ids=["kubernetes", "compose"])
-async def test_the_container_that_backs_up_ends_when_told(script: str, tmp_path: Path) -> None:
-    # a `mariner` of ours: what it is called with, and that the shell waits no longer than for it
+async def test_the_container_that_backs_up(
+    script: str, code: int, pause_s: str, tmp_path: Path
+) -> None:
+    # a `mariner` of ours: what it is called with, and what follows
     log = tmp_path / "log"
     program = tmp_path / "mariner"
-    program.write_text(f'#!/bin/sh\necho "$@" >>{log}\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >>{log}\nexit {code}\n')
     program.chmod(0o755)
     path = f"{tmp_path}:{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", script),
         env={**os.environ, "PATH": path, "BACKUP_PLACE": "/var/lib/mariner-backup"},
     )
-    while not log.exists() or not psutil.Process(process.pid).children():
-        await asyncio.sleep(0.01)
-    [sleeping] = psutil.Process(process.pid).children()
-    process.terminate()
+    sleeping = await until_sleeping(process.pid)
+    assert sleeping.cmdline() == ["sleep", pause_s]
+    process.terminate()  # it ends, rather than sleep on
     async with asyncio.timeout(20):
         await process.wait()
     sleeping.terminate()  # in a container it ends with its parent
