@@ -3,6 +3,7 @@
 Runs on the event loop's thread.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
@@ -11,6 +12,8 @@ import msgspec
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId
+
+audit = logging.getLogger("audit")
 
 REQUEST: Final = "cursors"
 
@@ -105,6 +108,9 @@ async def answer(cursors: Cursors, argument: Any) -> Any:
         else:
             cursors.redeliver(cursor, ids)
     await cursors.flush()
+    if request.do != "show":
+        extra = {"client": cursor.client, "cursor": cursor.name, "ids": _texts(request.ids)}
+        audit.info(f"cursor {request.do}", extra=extra)
     parked = [
         ParkedInfo(event_id, row.reason, row.at.to_float(), row.is_due)
         for event_id, row in cursors.parked(cursor).items()
@@ -116,9 +122,13 @@ def _parked_ids(cursors: Cursors, cursor: Cursor, ids: Sequence[EventId]) -> lis
     parked = cursors.parked(cursor)
     for event_id in ids:
         if event_id not in parked:
-            text = f"{event_id.server}/{event_id.session}/{event_id.instance}"
+            [text] = _texts([event_id])
             raise ControlError(f"event {text} is not parked by {cursor.name!r}")
     return [*ids] or [*parked]
+
+
+def _texts(ids: Sequence[EventId]) -> list[str]:
+    return [f"{i.server}/{i.session}/{i.instance}" for i in ids]
 
 
 async def _info(cursors: Cursors, cursor: Cursor) -> CursorInfo:

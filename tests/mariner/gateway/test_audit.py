@@ -18,10 +18,12 @@ from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
-from mariner.gateway import config
+from mariner.gateway import config, cursor_requests
 from mariner.gateway.logs.audit import AuditConfig
+from tests.mariner.gateway.test_cursors import cursors_of, reader
 from tests.mariner.gateway.test_quotas import eventer_gateway
 from tests.mariner.gateway.test_reload import client, running
+from tests.mariner.gateway.test_replay import serving
 from tests.support.certificates import issue_client, make_certificates, write_crl
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP, running_gateway
@@ -169,6 +171,17 @@ async def test_backups_and_restores(tmp_path: Path, trail: Trail) -> None:
     for _ in range(2):  # it is told of once
         async with running_gateway(path=copy):
             assert trail.of("restored") == [{"history": restored.history_id, "before": before}]
+
+
+async def test_what_operators_do_with_cursors(trail: Trail) -> None:
+    async with serving(None) as it, reader(it):
+        cursors, one = cursors_of(it), {"server": 1, "session": 2, "instance": 3}
+        for do, ids in (("list", []), ("show", []), ("reset", [one]), ("drop", [])):
+            request = {"do": do, "client": "app", "name": "c", "ids": ids}
+            await cursor_requests.answer(cursors, request)
+    assert trail.of("cursor reset") == [{"client": "app", "cursor": "c", "ids": ["1/2/3"]}]
+    assert trail.of("cursor drop") == [{"client": "app", "cursor": "c", "ids": []}]
+    assert trail.of("cursor show") == []
 
 
 async def test_registrations_by_client(
