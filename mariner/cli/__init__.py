@@ -28,7 +28,7 @@ main = click.version_option(__version__, prog_name="mariner")(
     LazyGroup(
         "mariner",
         {
-            **{i: f"mariner.cli.mariner_server:{i}" for i in _CLIENT_COMMANDS},
+            **{i: f"mariner.cli.mariner_server:{i}" for i in (*_CLIENT_COMMANDS, "forward")},
             **{i: f"mariner.cli.serve:{i}" for i in ("serve", "check")},
             **{i: f"mariner.cli.backup:{i}" for i in ("backup", "restore")},
             **{

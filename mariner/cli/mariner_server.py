@@ -9,8 +9,8 @@ import click
 
 from eventer_bridge.model import EventId, EventType
 from mariner import client
+from mariner.cli import buffer, output
 from mariner.cli import client as commands
-from mariner.cli import output
 from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
 from mariner.cli.values import parse_event_id, values_option
@@ -148,7 +148,8 @@ async def _tell_up_to_date(connection: client.Client) -> None:
 
 
 subscribe_or_replay.name = "subscribe"
-ping, register, query = (
-    command_of(MARINER, i) for i in (commands.ping, commands.register, commands.query)
+ping, query, subscribe = (
+    command_of(MARINER, i) for i in (commands.ping, commands.query, subscribe_or_replay)
 )
-subscribe = command_of(MARINER, subscribe_or_replay)
+register = command_of(buffer.nameless(MARINER), buffer.buffering(commands.register))
+forward = command_of(buffer.nameless(MARINER), buffer.forward)

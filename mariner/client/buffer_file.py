@@ -226,6 +226,30 @@ class BufferFile:
             dropped=n_dropped,
         )
 
+    def retry_refused(self) -> int:
+        """Add what was refused for good again, behind everything else; how many.
+
+        Raises:
+            BufferUnusableError: nothing is done.
+        """
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO waiting SELECT NULL, key, events, queued_us FROM refused ORDER BY id"
+            )
+            return self._db.execute("DELETE FROM refused").rowcount
+
+    def drop_refused(self) -> int:
+        """Drop what was refused for good; how many.
+
+        Raises:
+            BufferUnusableError: nothing is done.
+        """
+        with self._transaction():
+            [n_bytes] = self._row("SELECT coalesce(sum(length(events)), 0) FROM refused")
+            n_dropped = self._db.execute("DELETE FROM refused").rowcount
+            self._count(-n_bytes - n_dropped * ROW_BYTES, n_dropped=n_dropped)
+            return n_dropped
+
     # --- rows -----------------------------------------------------------------------------
 
     def _add(self, row: BufferedRegistration) -> BufferFullError | None:

@@ -28,6 +28,7 @@ import msgspec
 from hat import aio
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
 from mariner.client.buffer_file import (
     BufferChange,
@@ -171,6 +172,14 @@ class RegistrationBuffer(aio.Resource):
             BufferUnusableError: it cannot be read.
         """
         return await self._call(self._file.status)
+
+    async def retry_refused(self) -> int:
+        """See :meth:`BufferFile.retry_refused`."""
+        return await self._call(self._file.retry_refused)
+
+    async def drop_refused(self) -> int:
+        """See :meth:`BufferFile.drop_refused`."""
+        return await self._call(self._file.drop_refused)
 
     async def wait_written(self, timeout_s: float | None = None) -> None:
         """Wait until something was written, or until the timeout."""
@@ -402,8 +411,11 @@ def _row(events: Sequence[RegisterEvent], request_key: str | None) -> BufferedRe
     try:
         encoded = _encode(dated)
         key.encode()
+        _decode(encoded)  # as it will be when it is forwarded
     except UnicodeEncodeError as e:
         raise LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
+    except msgspec.DecodeError as e:
+        raise InvalidEventError(str(e)) from e
     if len(encoded) > core_limits.MAX_FRAME_BYTES - _HEAD_BYTES:
         raise LocalProtocolError(
             f"a registration of {len(encoded)} bytes, at most"

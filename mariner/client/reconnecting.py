@@ -227,6 +227,7 @@ class ReconnectingClient(aio.Resource):
         self._client = client
         self._window = 1
         self._changed.set()
+        mlog.info("connected", extra={"server": client.address})
         sending = self._async_group.create_subgroup()
         sending.spawn(self._send_all, client)
         try:

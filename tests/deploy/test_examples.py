@@ -108,6 +108,21 @@ def test_the_unit_is_hardened_and_calls_what_exists() -> None:
         assert path.startswith("/etc/mariner/")
 
 
+def test_the_unit_that_forwards_calls_what_exists() -> None:
+    text = (DEPLOY / "mariner-forward.service").read_text()
+    [(command, buffer)] = re.findall(
+        r"^ExecStart=\S+/mariner (\S+) --buffer (\S+)$", text, re.MULTILINE
+    )
+    assert command == "forward"
+    [directory] = re.findall(r"^StateDirectory=(.*)$", text, re.MULTILINE)
+    assert buffer.startswith(f"/var/lib/{directory}/")
+    assert text.count(f"--buffer {buffer} ") == 2  # in the comments
+    help_text = CliRunner().invoke(main, [command, "--help"]).output
+    variables = re.findall(r"^#   (MARINER_\w+)=", text, re.MULTILINE)
+    assert len(variables) == 4
+    assert all(re.search(rf"env\s+var:\s+{i}\b", help_text) for i in variables)
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     units = [*DEPLOY.glob("*.service"), *DEPLOY.glob("*/*.service"), *DEPLOY.glob("*/*.timer")]
@@ -117,7 +132,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         text = unit.read_text().replace("/opt/mariner/bin/mariner", "/bin/true")
         copies.append(tmp_path / unit.name)
         copies[-1].write_text(text)
-    assert len(copies) == 9
+    assert len(copies) == 10
     done = subprocess.run(
         ["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False
     )
@@ -128,7 +143,12 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 @pytest.mark.parametrize(
     "unit",
-    ["mariner.service", "backup/mariner-backup.service", "backup/mariner-restore-drill.service"],
+    [
+        "mariner.service",
+        "mariner-forward.service",
+        "backup/mariner-backup.service",
+        "backup/mariner-restore-drill.service",
+    ],
 )
 def test_systemd_finds_little_to_attack(unit: str) -> None:
     most = 20  # tenths of a point, of 100

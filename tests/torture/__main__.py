@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.torture import (
+    buffer,
     catching_up,
     clock,
     cut_links,
@@ -79,6 +80,7 @@ SCENARIOS: Final = {
     "reloads": Scenario(reloads.run, 200),
     "edge": Scenario(edge.run, 500),
     "quota": Scenario(quota.run, 10),
+    "buffer": Scenario(buffer.run, 100),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
     "lake-kill": Scenario(lake_kill.run, 20),

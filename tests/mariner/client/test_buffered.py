@@ -22,7 +22,7 @@ from eventer_bridge.model import (
 )
 from mariner import client
 from mariner.client import BufferedClient, WhenFull, buffered
-from mariner.client.buffer_file import ROW_BYTES
+from mariner.client.buffer_file import ROW_BYTES, BufferFile
 from mariner.client.buffered import RegistrationBuffer
 from mariner.errors import (
     BufferFullError,
@@ -222,6 +222,11 @@ async def test_dropped_while_it_was_under_way(tmp_path: Path) -> None:
     [
         ([RegisterEvent(("a", "*"), None, None)], None, "'?' and '*' are for queries only"),
         ([RegisterEvent(("\ud800",), None, None)], None, "a text has no UTF-8 form"),
+        (
+            [RegisterEvent(("a",), Timestamp(0, 1_000_000), None)],
+            None,
+            "Expected `int` <= 999999 - at `$[0].source_timestamp.us`",
+        ),
         (of("x" * (16 << 20)), None, "bytes, at most 16776192 are allowed"),
         ([RegisterEvent(("a",), None, None)] * 65_537, None, "at most 65536 are allowed"),
         (of(1), "k" * 65, "a request key of 65 characters, at most 64 are allowed"),
@@ -278,6 +283,13 @@ async def test_a_server_without_request_keys(
         reason = vars(record)["reason"]
         assert reason.endswith(": the server does not know 'request_key'")
         assert (await buffer.status()).waiting == 1
+
+
+async def test_each_change_is_synced(tmp_path: Path) -> None:
+    file = BufferFile(tmp_path / "buffer", 1_000, WhenFull.REFUSE)
+    with contextlib.closing(file):
+        assert file._row("PRAGMA journal_mode") == ("wal",)
+        assert file._row("PRAGMA synchronous") == (2,)  # FULL: the log, with each transaction
 
 
 # --- disks ------------------------------------------------------------------------------------

@@ -1,0 +1,252 @@
+"""``mariner register --buffer`` and ``mariner forward``: store and forward from a shell.
+
+``register --buffer`` queues events in a directory, without a network; ``forward``, which is a
+service, brings them to a gateway (``mariner.client.buffered``).
+"""
+
+import asyncio
+import copy
+import dataclasses
+import functools
+import logging
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import RegisterEvent
+from mariner.cli import output
+from mariner.cli.register import Labelled, parse_arguments, read_stdin
+from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
+from mariner.cli.target import Target, TargetWire
+from mariner.cli.values import format_timestamp
+from mariner.client.buffer_file import BufferStatus, WhenFull
+from mariner.client.buffered import DEFAULT_BYTES, BufferedClient, RegistrationBuffer
+from mariner.errors import LocalProtocolError, MarinerError
+
+MAX_QUEUEING: Final = 1_024
+"""Registrations that wait for one sync."""
+
+_DIRECTORY: Final = click.Path(path_type=Path, file_okay=False)
+
+_BOUNDS: Final = (
+    click.Option(
+        ["--buffer-bytes"],
+        type=click.IntRange(1),
+        default=DEFAULT_BYTES,
+        show_default=True,
+        help="Size of the buffer. Its files take somewhat more.",
+    ),
+    click.Option(
+        ["--when-full"],
+        type=click.Choice([i.value for i in WhenFull]),
+        default=WhenFull.REFUSE.value,
+        show_default=True,
+        help="What to do with an event for which the buffer has no room.",
+    ),
+)
+
+
+def nameless(wire: TargetWire) -> TargetWire:
+    """A kind of server whose ``--name`` is asked for only when the server is used."""
+    options = [copy.copy(i) for i in wire.options]
+    for option in options:
+        option.required = False
+    return wire._replace(options=options)
+
+
+def check_named(server: Target) -> None:
+    """Ask for ``--name``.
+
+    Raises:
+        click.UsageError: it is missing.
+    """
+    if server.name is None:
+        raise click.UsageError("Missing option '--name' (env var: 'MARINER_NAME').")
+
+
+def buffering(command: click.Command) -> click.Command:
+    """``register``, with the option to queue the events."""
+    call_server = command.callback
+    assert call_server is not None
+
+    def call(
+        server: Target,
+        *,
+        buffer: Path | None,
+        buffer_bytes: int,
+        when_full: str,
+        events: Sequence[str],
+        batch: int,
+        **others: Any,
+    ) -> None:
+        if buffer is None:
+            check_named(server)
+            call_server(server=server, events=events, batch=batch, **others)
+        else:
+            run(_queue(buffer, buffer_bytes, WhenFull(when_full), batch, events))
+
+    option = click.Option(
+        ["--buffer"],
+        type=_DIRECTORY,
+        help="Queue the events in this directory, for `mariner forward`, and end with 0 when they"
+        " are on the disk. They are not printed, no server is needed, and an event without a"
+        " source timestamp gets the present time. Several processes may do so at once.",
+    )
+    return click.Command(
+        command.name, callback=call, params=[*command.params, option, *_BOUNDS], help=command.help
+    )
+
+
+async def _queue(
+    directory: Path, max_bytes: int, when_full: WhenFull, batch: int, arguments: Sequence[str]
+) -> None:
+    labelled = parse_arguments(arguments) if arguments else read_stdin()
+    errors: list[CommandError] = []
+    slots = asyncio.Semaphore(MAX_QUEUEING)
+    async with (
+        await RegistrationBuffer.open(directory, max_bytes=max_bytes, when_full=when_full) as it,
+        asyncio.TaskGroup() as tasks,
+    ):
+
+        async def add(label: str, events: Sequence[RegisterEvent]) -> None:
+            try:
+                await it.add(events)
+            except MarinerError as e:
+                is_wrong = isinstance(e, InvalidEventError | LocalProtocolError)
+                code = EXIT_USAGE if is_wrong else EXIT_FAILED
+                errors.append(CommandError(f"{label}: {e}", code))
+            finally:
+                slots.release()
+
+        async def flush(pending: list[Labelled]) -> None:
+            if pending:
+                await slots.acquire()
+                first, last = pending[0].label, pending[-1].label
+                label = first if first == last else f"{first} to {last}"
+                tasks.create_task(add(label, [i.event for i in pending]))
+                pending.clear()
+
+        pending: list[Labelled] = []
+        try:
+            async for i in labelled:
+                pending.append(i)
+                if len(pending) == batch:
+                    await flush(pending)
+                if errors:
+                    break
+        except CommandError as e:
+            errors.append(e)
+        if not errors or errors[0].exit_code == EXIT_USAGE:
+            await flush(pending)
+    if errors:
+        raise errors[0]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise click.BadParameter(f"{text!r}: expected HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@click.command()
+@click.option("--buffer", type=_DIRECTORY, required=True, help="Directory of the buffer.")
+@click.option(
+    "--fallback",
+    "fallbacks",
+    metavar="HOST:PORT",
+    multiple=True,
+    callback=lambda _context, _option, texts: [_address(i) for i in texts],
+    help="Another gateway (of a pair), used while the others before it are not OPERATIONAL. Can"
+    " be repeated.",
+)
+@click.option("--status", "is_status", is_flag=True, help="Show what is in the buffer, and end.")
+@click.option("--json", "is_json", is_flag=True, help="With --status: print JSON.")
+@click.option(
+    "--retry-refused",
+    is_flag=True,
+    help="Queue again, behind everything else, what was refused for good, and end.",
+)
+@click.option("--drop-refused", is_flag=True, help="Drop what was refused for good, and end.")
+def forward(
+    server: Target,
+    buffer: Path,
+    fallbacks: Sequence[tuple[str, int]],
+    *,
+    is_status: bool,
+    is_json: bool,
+    retry_refused: bool,
+    drop_refused: bool,
+) -> None:
+    """Forward a buffer's events to a gateway, as they come, until SIGTERM or SIGINT.
+
+    Events come into a buffer by `mariner register --buffer`. They are registered in their order,
+    each once, whatever is killed or cut: under request keys, which they got when they were queued.
+    What the gateway refuses for good (no right, invalid by a schema) is put aside, with the reason.
+    One process forwards a buffer.
+
+    Exit code 0: ended by a signal; 1: the buffer is damaged, or forwarded by another process; 2:
+    wrong usage.
+    """
+    if is_status or retry_refused or drop_refused:
+        if not buffer.is_dir():
+            raise CommandError(f"{buffer}: there is no buffer", EXIT_USAGE)
+        run(_look(buffer, is_json=is_json, retry=retry_refused, drop=drop_refused))
+        return
+    check_named(server)
+    run(_forward(server, buffer, fallbacks))
+
+
+async def _look(directory: Path, *, is_json: bool, retry: bool, drop: bool) -> None:
+    async with await RegistrationBuffer.open(directory) as buffer:
+        if retry or drop:
+            count = await (buffer.retry_refused() if retry else buffer.drop_refused())
+            output.write_text(f"{'queued again' if retry else 'dropped'}: {count} registrations")
+            return
+        status = await buffer.status()
+    if is_json:
+        output.write_text(msgspec.json.encode(status).decode())
+    else:
+        for name, value in _lines(status):
+            output.write_text(f"{name:<14}{value}")
+
+
+def _lines(status: BufferStatus) -> list[tuple[str, object]]:
+    lines: list[tuple[str, object]] = [("waiting", status.waiting)]
+    if status.oldest is not None:
+        lines.append(("oldest", format_timestamp(status.oldest)))
+    lines += [("forwarded", status.forwarded), ("refused", status.refused)]
+    if status.last_reason is not None:
+        lines.append(("last refusal", status.last_reason))
+    return [*lines, ("dropped", status.dropped), ("bytes", status.bytes)]
+
+
+class _Reporter(logging.Handler):
+    """Prints what the client logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        told = [vars(record).get(i) for i in ("server", "reason")]
+        report(": ".join([record.getMessage(), *(str(i) for i in told if i is not None)]))
+
+
+async def _forward(server: Target, directory: Path, fallbacks: Sequence[tuple[str, int]]) -> None:
+    server.ssl_context()  # else its errors would be repeated for ever
+    logger = logging.getLogger("mariner.client")
+    logger.addHandler(_Reporter())
+    logger.setLevel(logging.INFO)
+    others = [dataclasses.replace(server, host=host, port=port) for host, port in fallbacks]
+    connects: list[Any] = [functools.partial(i.connect) for i in (server, *others)]
+    async with await BufferedClient.open(directory, connects) as buffered:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, buffered.close)
+        report(f"forwarding {directory}")
+        await buffered.wait_closed()
+        if buffered.close_reason is not None:
+            raise CommandError(buffered.close_reason, EXIT_FAILED)
