@@ -458,6 +458,7 @@ class Client(aio.Resource):
         if not self._init_res.done() and self._connection.is_connected:
             text = reasons.lost_before_init(reason, "init_req", self._is_tls)
             self._init_res.set_exception(ConnectError(text))
+            self._init_res.exception()  # who connects may have given up
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(ConnectionLostError(reason))

@@ -23,6 +23,7 @@ from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.backends.rocksdb.group_commit import CommitObserver
 from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.remote.replication import Replication
@@ -200,6 +201,8 @@ class GatewayCollector(Collector):
             yield GaugeMetricFamily("mariner_clock_ahead_seconds", text, core.clock_ahead_s)
         if self._backend is not None:
             yield from _store_metrics(self._backend)
+        if core.cursors is not None:
+            yield from _cursor_metrics(core.cursors)
         yield from _log_metrics()
 
 
@@ -210,6 +213,21 @@ def _log_metrics() -> Iterable[Metric]:
         ("log_dropped", "Lines not logged: the log was too slow", counts.dropped),
     ):
         yield CounterMetricFamily(f"mariner_{name}", text, value)
+
+
+def _cursor_metrics(cursors: Cursors) -> Iterable[Metric]:
+    """Of each cursor; the lag is looked at now and then."""
+    found = list(cursors)
+    for name, text, values in (
+        ("lag_events", "Events behind a cursor, up to 1,000", [i.lag_events for i in found]),
+        ("lag_seconds", "Age of the oldest event behind a cursor", [i.lag_s for i in found]),
+        ("parked_events", "Events that a client parked", [i.n_parked for i in found]),
+        ("connected", "1 if a connection has it", [int(i.holder is not None) for i in found]),
+    ):
+        family = GaugeMetricFamily(f"mariner_cursor_{name}", text, labels=["client", "cursor"])
+        for cursor, value in zip(found, values, strict=True):
+            family.add_metric([cursor.client, cursor.name], value)
+        yield family
 
 
 def _store_metrics(backend: Backend) -> Iterable[Metric]:

@@ -20,6 +20,7 @@ from tests.mariner.gateway.test_replay import (
     serving,
     values,
 )
+from tests.support.inprocess import metrics_of, running_gateway
 from tests.support.peer import RawPeer
 
 
@@ -182,6 +183,27 @@ async def test_lag(path: Path | None) -> None:
             await settled(peer)
             await cursors.measure(cursor)
             assert (cursor.lag_events, cursor.lag_s) == (0, 0.0)
+
+
+async def test_metrics() -> None:
+    core = {"server_id": 1, "backend": {"type": "memory"}}
+    http = {"host": "127.0.0.1", "port": 0}
+    async with (
+        running_gateway(event_core=core, http=http) as gateway,
+        await connect(gateway) as connection,
+    ):
+        await register(connection, 1, 2)
+        async with reader(gateway, 'a "name"') as peer:
+            events = await received(peer)
+            peer.send(ack(events[0]["id"], parked=[(events[0]["id"], "x")]))
+            await settled(peer)
+            await cursors_of(gateway).measure(find(gateway, 'a "name"'))
+            found = await metrics_of(gateway, "mariner_cursor_")
+        labels = r'{client="app",cursor="a \"name\""}'
+        assert found[f"lag_events{labels}"] == 1
+        assert found[f"lag_seconds{labels}"] > 0
+        assert found[f"parked_events{labels}"] == 1
+        assert found[f"connected{labels}"] == 1
 
 
 async def test_a_cursor_needs_persisted_events() -> None:
