@@ -64,6 +64,7 @@ class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         client, token: name and token of the client.
         tls: None: plain TCP.
         metrics: URL of its ``/metrics``; None: there are no rates.
+        control: its control socket, if it is on this machine; None: single clients are not known.
         alarms: event types of the alarms of its module ``threshold``.
     """
 
@@ -74,6 +75,7 @@ class WatchedGateway(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str | TokenSource | None = None
     tls: GatewayTls | None = None
     metrics: str | None = None
+    control: Path | None = None
     alarms: tuple[EventType, ...] = (("alarm", "*"),)
 
     def __repr__(self) -> str:

@@ -7,7 +7,6 @@ no slow client to the gateway. What arrives too fast to be looked at is counted 
 import ssl
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from hat import aio
 
@@ -43,11 +42,7 @@ class Kept:
         ):
             self._size_bytes -= _size_bytes(self._events.popleft())
 
-    def newest(self, limit: int) -> list[Event]:
-        """So many of them, the newest first."""
-        return list(islice(reversed(self._events), limit))
-
-    def all(self) -> list[Event]:
+    def newest(self) -> list[Event]:
         """All of them, the newest first."""
         return list(reversed(self._events))
 

@@ -10,7 +10,15 @@ from typing import Any, Final
 import msgspec
 
 from eventer_bridge.excerpts import cut
-from eventer_bridge.model import BinaryPayload, EventType, JsonPayload, Payload, Timestamp
+from eventer_bridge.model import (
+    BinaryPayload,
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Payload,
+    Timestamp,
+)
 from mariner.cli.run import printable
 from mariner.cli.values import format_event_type
 from mariner_console import limits
@@ -56,6 +64,23 @@ def unfolded(payload: Payload | None) -> str:
     lines = data.decode(errors="replace").split("\n")
     more = f"\n… {rest:,} bytes more" if rest else ""
     return "\n".join(map(printable, lines)) + more
+
+
+def of_event(event: Event) -> str:
+    """All of an event, in several lines."""
+    lines = [
+        f"id                {of_id(event.id)}",
+        f"type              {shown(format_event_type(event.type), limits.MAX_UNFOLDED_BYTES)}",
+        f"timestamp         {event.timestamp.to_iso()}",
+    ]
+    if event.source_timestamp is not None:
+        lines.append(f"source timestamp  {event.source_timestamp.to_iso()}")
+    return "\n".join([*lines, "", unfolded(event.payload)])
+
+
+def of_id(event_id: EventId) -> str:
+    """The id of an event, as the command line writes it."""
+    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
 
 
 def numbers(payload: Payload | None) -> dict[str, float]:

@@ -5,21 +5,25 @@ Its connection is read all the time, whatever the browsers do: the console is ne
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
 import aiohttp
+import msgspec
 from hat import aio
 
 from eventer_bridge import tls
 from eventer_bridge.core import tokens
-from eventer_bridge.errors import ConnectError
+from eventer_bridge.errors import ConnectError, ControlError
 from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
 from eventer_bridge.net.retry import keep_trying
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
+from mariner.gateway import status
+from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, metrics
 from mariner_console.config import WatchedGateway
 from mariner_console.tail import Tail, follow
@@ -46,6 +50,10 @@ class Watcher(aio.Resource):
         if config.tls is not None:
             self._context = tls.client_context(config.tls.ca, config.tls.cert, config.tls.key)
         self._connection: client.Client | None = None
+        self._asking = asyncio.Lock()
+        self._asked_s = -math.inf
+        self._told: GatewayStatus | None = None
+        self._told_before: GatewayStatus | None = None
         self._async_group = aio.Group()
         self._async_group.spawn(self._stay_connected)
         if config.metrics is not None:
@@ -83,13 +91,50 @@ class Watcher(aio.Resource):
                 found.append(event)
         return found, False
 
+    async def latest(self, params: QueryLatestParams) -> AsyncGenerator[Event, None]:
+        """The last events of types, until the caller has enough.
+
+        Raises:
+            MarinerError: there is no connection, or as ``Client.query_all``.
+            TimeoutError: it takes too long.
+        """
+        async with (
+            asyncio.timeout(limits.QUERY_TIMEOUT_S),
+            aclosing(self._connected().query_all(params)) as events,  # type: ignore[type-var]  # an async generator
+        ):
+            async for event in events:
+                yield event
+
+    async def status(self) -> GatewayStatus:
+        """What the gateway tells by its control socket, not long ago; asked only if someone looks.
+
+        Raises:
+            ControlError: it did not answer, or has none.
+        """
+        if self.config.control is None:
+            raise ControlError(f"{self.config.name}: no control socket is configured")
+        async with self._asking:
+            if time.monotonic() - self._asked_s >= limits.SCRAPE_PERIOD_S:
+                try:
+                    told = await asyncio.to_thread(status.ask, self.config.control)
+                except msgspec.ValidationError as e:
+                    raise ControlError(f"the gateway is of another version: {e}") from e
+                self._told_before, self._told = self._told, told
+                self._asked_s = time.monotonic()
+            assert self._told is not None
+            if self._told_before is None:
+                return self._told
+            return status.with_rates(self._told_before, self._told)
+
     async def register(self, event: RegisterEvent) -> Event:
         """Register an event.
 
         Raises:
             MarinerError: there is no connection, or as ``Client.register``.
+            TimeoutError: there is no answer: it may be registered all the same.
         """
-        [registered] = await self._connected().register([event])
+        async with asyncio.timeout(limits.TIMEOUT_S):
+            [registered] = await self._connected().register([event])
         return registered
 
     async def follow(self, patterns: Sequence[EventType]) -> Tail:

@@ -11,7 +11,14 @@ from nicegui import ui
 from mariner_console import limits, texts
 from mariner_console.gate import LOGIN
 from mariner_console.login import UserSession
+from mariner_console.page.alarms import AlarmsPanel
+from mariner_console.page.clients import ClientsPanel
 from mariner_console.page.overview import OverviewPanel
+from mariner_console.page.query import QueryPanel
+from mariner_console.page.register import RegisterPanel
+from mariner_console.page.store import StorePanel
+from mariner_console.page.tail import TailPanel
+from mariner_console.page.types import TypesPanel
 from mariner_console.watcher import Watcher
 
 _CSS: Final = (importlib.resources.files(__package__) / "page.css").read_text("utf-8")
@@ -24,8 +31,8 @@ _n_pages = 0
 class Panel(Protocol):
     """See the package."""
 
-    def refresh(self) -> None:
-        """Show what is known now."""
+    async def refresh(self) -> None:
+        """Show what is known now; takes a few seconds at most."""
 
 
 def install(watchers: Sequence[Watcher]) -> None:
@@ -43,7 +50,15 @@ def _panels(
     """How panels are made, by their titles."""
     made: dict[str, Callable[[], Panel]] = {
         "Overview": lambda: OverviewPanel(watcher.view, [i.view for i in watchers]),
+        "Clients": lambda: ClientsPanel(watcher),
+        "Types": lambda: TypesPanel(watcher),
+        "Tail": lambda: TailPanel(watcher),
+        "Query": lambda: QueryPanel(watcher),
+        "Store": lambda: StorePanel(watcher.view),
+        "Alarms": lambda: AlarmsPanel(watcher.view.alarms),
     }
+    if login.user.may_register:
+        made["Register"] = lambda: RegisterPanel(watcher, login.user.name)
     return made
 
 
@@ -63,7 +78,7 @@ class _Frame:
         ui.colors(primary="#1f5f9e")
         with ui.header().classes("console-header"):
             self._header(watcher, watchers)
-            with ui.tabs().props("dense no-caps inline-label outside-arrows mobile-arrows") as tabs:
+            with ui.tabs().props("dense no-caps align=left") as tabs:
                 for title in makers:
                     ui.tab(title)
         with ui.tab_panels(tabs, value=next(iter(makers)), animated=False) as self._chosen:
@@ -93,11 +108,11 @@ class _Frame:
         is_dark = await ui.run_javascript("document.body.classList.contains('body--dark')")
         self._dark.set_value(not is_dark)
 
-    def _refresh(self) -> None:
-        if not self._login.is_valid:
+    async def _refresh(self) -> None:
+        if self._login.is_valid:
+            await self._panels[self._chosen.value].refresh()
+        else:
             ui.navigate.to("/login")
-            return
-        self._panels[self._chosen.value].refresh()
 
 
 def _count_out() -> None:

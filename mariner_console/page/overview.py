@@ -36,7 +36,7 @@ class OverviewPanel:
                 self._latencies = TimeChart("Latencies over the last five minutes", "ms")
         note("Latencies are of the last 10 s; rates of the last 2 s.")
 
-    def refresh(self) -> None:
+    async def refresh(self) -> None:
         """Show what is known now."""
         if len(self._others) > 1:
             self._gateways.set([_row(i) for i in self._others])

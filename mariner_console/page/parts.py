@@ -1,10 +1,15 @@
 """Small things that panels are made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nicegui import ui
 
+from eventer_bridge.errors import InvalidEventError
+from eventer_bridge.model import EventType
+from eventer_bridge.subscription import Subscription
+from mariner.cli.values import parse_event_type
+from mariner_console import limits
 from mariner_console.texts import UNKNOWN
 
 COLORS: Final = (
@@ -102,11 +107,25 @@ class TextTable:
     """A table.
 
     Args:
-        columns: titles by name; a name in upper case is of numbers, which are on the right.
+        columns: titles by name.
         key: name of the column that identifies a row.
+        empty: what is said if there are no rows; ours, not from events.
+        page_rows: rows that are seen at a time.
+        on_pick: called with the key of the row that is picked, and None when it no longer is;
+            None: rows cannot be picked.
     """
 
-    def __init__(self, columns: Mapping[str, str], *, key: str, empty: str = "Nothing.") -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, str],
+        *,
+        key: str,
+        empty: str = "Nothing.",
+        page_rows: int = 25,
+        on_pick: Callable[[str | None], None] | None = None,
+    ) -> None:
+        self._key = key
+        self._page_rows = page_rows
         self._table = ui.table(
             columns=[
                 {
@@ -121,19 +140,33 @@ class TextTable:
             ],
             rows=[],
             row_key=key,
-            pagination={"rowsPerPage": 25},
+            pagination={"rowsPerPage": page_rows},
+            selection="single" if on_pick else None,
+            on_select=lambda e: on_pick and on_pick(e.selection[0][key] if e.selection else None),
         ).classes("console-table")
         self._table.props(f'flat dense wrap-cells no-data-label="{empty}"')
 
     def set(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Show other rows."""
         if self._table.rows != rows:
+            picked = {i[self._key] for i in self._table.selected}
             self._table.rows = [dict(i) for i in rows]
+            self._table.props["hide-pagination"] = len(rows) <= self._page_rows
+            self._table.selected = [i for i in self._table.rows if i[self._key] in picked]
+
+    def show(self, is_shown: bool) -> None:
+        """Show or hide it."""
+        self._table.set_visibility(is_shown)
 
 
 def note(text: str) -> ui.label:
     """A line of small print."""
     return ui.label(text).classes("console-note")
+
+
+def failure() -> ui.label:
+    """A place for what went wrong; read aloud where pages are."""
+    return ui.label("").classes("console-bad").props("role=alert")
 
 
 def unfolded() -> ui.label:
@@ -145,3 +178,16 @@ def field(title: str, value: str = "", **attributes: Any) -> ui.input:
     """A field for a line of text."""
     made = ui.input(title, value=value, **attributes)
     return made.props("outlined dense").classes("console-field")
+
+
+def patterns_of(text: str) -> list[EventType]:
+    """Event types with wildcards, as they are typed: separated by blanks; nothing: all.
+
+    Raises:
+        InvalidEventError: one is wrong.
+    """
+    if len(text) > limits.MAX_INPUT_CHARACTERS:
+        raise InvalidEventError("that is too long")
+    patterns = [parse_event_type(i) for i in text.split()] or [("*",)]
+    Subscription(patterns)  # checks that '*' is last
+    return patterns

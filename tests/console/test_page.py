@@ -1,14 +1,18 @@
 """The page in a real browser, of a real console, beside a real gateway."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
+import aiohttp
+import psutil
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, ViewportSize
 
-from eventer_bridge.model import JsonPayload, RegisterEvent
+from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from mariner import client
+from tests.console import hostile
 from tests.console.browsing import NARROW, WIDE, browser, logged_in, needs_browser
 from tests.console.support import Console, console, watched
 from tests.support.gateway import Gateway, gateway
@@ -33,7 +37,13 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         await client.connect(
             served.host, served.port, client_name="app", client_token="secret"
         ) as app,
-        console(path, [watched(served), watched(served, name="second", metrics=None)]) as made,
+        console(
+            path,
+            [
+                watched(served, control=str(path / "events" / "control.sock")),
+                watched(served, name="second", metrics=None),
+            ],
+        ) as made,
         browser() as opened,
     ):
         yield Running(served, app, made, opened)
@@ -72,3 +82,199 @@ async def test_logging_out_ends_all_pages(running: Running) -> None:
         await seen.page.get_by_role("button", name="Log out").click()
         await seen.page.get_by_label("Password").wait_for()
         await other.get_by_label("Password").wait_for()
+
+
+async def test_types_are_a_tree_with_their_last_values(running: Running) -> None:
+    await running.app.register(
+        [
+            RegisterEvent(("plant", "1", "power"), None, JsonPayload.of({"value": 41})),
+            RegisterEvent(("plant", "2", "power"), None, JsonPayload.of({"value": 42})),
+        ]
+    )
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Types")
+        await seen.page.get_by_label("Types").last.fill("plant/*")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("2 types")
+        await seen.page.locator(".q-tree__arrow").first.click()
+        await seen.until("2 (1)")
+        await seen.page.locator(".q-tree__arrow").last.click()
+        await seen.page.get_by_text('power: {"value":42}').click()
+        await seen.until('"value": 42')
+        await running.app.register(
+            [RegisterEvent(("plant", "2", "power"), None, JsonPayload.of({"value": 43}))]
+        )
+        await seen.until('"value": 43')
+        await seen.until('power: {"value":43}')
+        await seen.page.get_by_label("Search").fill("1/POW")
+        await seen.page.get_by_role("cell", name="plant/1/power").wait_for()
+        assert await seen.page.get_by_role("cell", name="plant/2/power").count() == 0
+
+
+async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
+    async def register(name: str) -> None:
+        await running.app.register([RegisterEvent(("tail", name), None, JsonPayload.of([name]))])
+
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Tail")
+        await seen.page.get_by_label("Types").last.fill("tail/?")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("0 so far")
+        await register("first")
+        await seen.until('["first"]')
+        await seen.page.get_by_role("button", name="Pause").click()
+        await register("second")
+        await seen.until("2 so far, paused")
+        assert await seen.page.get_by_text('["second"]').count() == 0
+        await seen.page.get_by_role("button", name="Go on").click()
+        await seen.until('["second"]')
+        await seen.page.get_by_label("Show only").fill("FIRST")
+        await seen.page.get_by_text('["second"]').wait_for(state="detached")
+        await seen.page.get_by_role("checkbox").last.click()
+        await seen.until("type              tail/first")
+        await seen.page.get_by_role("button", name="Stop").click()
+        await seen.page.get_by_label("Types").last.fill("*/wrong")
+        await seen.page.get_by_role("button", name="Follow").click()
+        await seen.page.get_by_role("alert").get_by_text("'*'").wait_for()
+
+
+async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:
+    events = [
+        RegisterEvent(("query", name), None, JsonPayload.of({"value": i, "other": -i}))
+        for i in range(30)
+        for name in "ab"
+    ]
+    await running.app.register(events)
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Query")
+        await seen.page.get_by_label("Types").last.fill("query/*")
+        await seen.page.get_by_label("At most").fill("50")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("50 events, and there are more")
+        await seen.until("query/a")
+        assert await seen.page.get_by_label("Which number of the payloads").count() == 1
+        legend = seen.page.get_by_label("Numbers of the payloads over time").get_by_text("query/b")
+        await legend.wait_for()
+        await seen.page.get_by_role("checkbox").last.click()
+        await seen.until('"other": ')
+        await seen.page.get_by_label("From").fill("never")
+        await seen.page.keyboard.press("Enter")
+        await seen.page.get_by_role("alert").get_by_text("'never'").wait_for()
+
+
+async def test_registering_is_asked_twice(running: Running) -> None:
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Register")
+        await seen.page.get_by_label("Type", exact=True).fill("from/console")
+        await seen.page.get_by_label("Payload").fill("{")
+        await seen.page.get_by_role("button", name="Register …").click()
+        await seen.page.get_by_role("alert").get_by_text("payload: expected JSON").wait_for()
+        await seen.page.get_by_label("Payload").fill('{"a": 1}')
+        await seen.page.get_by_role("button", name="Register …").click()
+        await seen.until("Register this on gateway?")
+        await seen.page.keyboard.press("Enter")  # on what has the focus: Cancel
+        await seen.page.get_by_text("Register this on gateway?").wait_for(state="detached")
+        latest = QueryLatestParams([("from", "console")])
+        assert not (await running.app.query(latest)).events
+        await seen.page.get_by_role("button", name="Register …").click()
+        await seen.page.get_by_role("button", name="Register", exact=True).click()
+        await seen.until("Registered as ")
+        [registered] = (await running.app.query(latest)).events
+        assert isinstance(registered.payload, JsonPayload)
+        assert registered.payload.value() == {"a": 1}
+    log = running.console.output.read_text()
+    assert '"message": "event registered", "user": "operator"' in log
+
+
+async def test_who_may_not_register_is_not_offered_to(running: Running) -> None:
+    async with logged_in(
+        running.browser, running.console.url, name="guest", password="guest"
+    ) as seen:
+        await seen.open("Alarms")
+        assert await seen.page.get_by_role("tab", name="Register").count() == 0
+
+
+async def test_nothing_in_events_becomes_markup(running: Running) -> None:
+    async with logged_in(running.browser, running.console.url) as seen:
+        page = seen.page
+        await seen.open("Tail")
+        await page.get_by_label("Types").last.fill("hostile/* ?/hostile alarm/*")
+        await page.get_by_role("button", name="Follow").click()
+        await seen.until("0 so far")
+        await running.app.register(hostile.events())
+        await seen.until("28 so far")
+        for box in await page.get_by_role("checkbox").all():
+            await box.click()
+        await seen.open("Query")
+        await page.get_by_role("button", name="Query").click()
+        await seen.until("events")
+        await page.get_by_label("Which number of the payloads").click()
+        await page.get_by_role("option").last.click()
+        await page.get_by_role("checkbox").nth(5).click()
+        chart = page.get_by_label("Numbers of the payloads over time")
+        await chart.hover()
+        await seen.open("Types")
+        await seen.until("types")
+        for _ in range(5):
+            await page.locator(".q-tree__arrow:not(.q-tree__arrow--rotate)").last.click()
+            await page.locator(".q-tree__node--child").last.click()
+        await page.get_by_label("Search").fill("hostile")
+        await page.get_by_role("cell", name="<img src=x").first.wait_for()
+        await seen.open("Alarms")
+        await page.get_by_role("cell", name="<img src=x").first.wait_for()
+        await seen.open("Overview")
+        await seen.until("alarms raised: ")
+        assert await page.evaluate("window.broken") is None
+        assert await page.evaluate("({}).polluted") is None
+        assert await page.title() == "Mariner console"
+        assert await page.locator("img[src=x], svg[onload]").count() == 0
+
+
+async def test_clients_are_shown_the_slowest_first(running: Running) -> None:
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Clients")
+        await seen.page.get_by_role("cell", name="app", exact=True).wait_for()
+        await seen.until("All read.")
+        await seen.page.goto(f"{running.console.url}?gateway=second")
+        await seen.open("Clients")
+        await seen.until("Single clients are known only from the control socket")
+
+
+@contextlib.contextmanager
+def suspended(name: str) -> Iterator[None]:
+    """Our child processes with this in their names do nothing."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if name in process.name():
+                process.suspend()
+                found.append(process)
+    assert found
+    yield
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+async def test_a_browser_that_hangs_costs_the_gateway_nothing(running: Running) -> None:
+    batch = [RegisterEvent(("flood", str(i)), None, JsonPayload.of("x" * 500)) for i in range(500)]
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Tail")
+        await seen.page.get_by_label("Types").last.fill("flood/*")
+        await seen.page.keyboard.press("Enter")
+        await seen.until("0 so far")
+        before_bytes = psutil.Process(running.console.process.pid).memory_info().rss
+        with suspended("chrom"):
+            for _ in range(100):
+                await running.app.register(batch)
+        grown_bytes = psutil.Process(running.console.process.pid).memory_info().rss - before_bytes
+        assert grown_bytes < 100 << 20
+        await seen.until("50,000 so far")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{running.gateway.http_port}/metrics") as answer,
+    ):
+        assert (
+            'mariner_connections_closed_total{reason="slow consumer",wire="mariner"} 0.0'
+            in await answer.text()
+        )

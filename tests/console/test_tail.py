@@ -1,0 +1,62 @@
+"""The tail: what it keeps, and that it always reads."""
+
+import asyncio
+
+import pytest
+
+from eventer_bridge.model import BinaryPayload, JsonPayload, RegisterEvent
+from mariner import client
+from mariner.errors import InitError
+from mariner_console import limits
+from mariner_console.config import WatchedGateway
+from mariner_console.tail import Kept, follow
+from tests.console.support import event
+from tests.support.inprocess import running_gateway
+
+
+def test_the_newest_are_kept_and_all_are_counted() -> None:
+    kept = Kept()
+    kept.put([event(("a",), session=i) for i in range(limits.MAX_TAIL_EVENTS)])
+    kept.put([event(("a",), session=i) for i in range(10_000, 12_000)])
+    assert kept.n_seen == limits.MAX_TAIL_EVENTS + 2_000
+    assert len(kept) == limits.MAX_TAIL_EVENTS
+    assert [i.id.session for i in kept.newest()[:2]] == [11_999, 11_998]
+
+
+def test_large_payloads_are_kept_within_bounds() -> None:
+    kept = Kept()
+    large = BinaryPayload("a", bytes(limits.MAX_TAIL_BYTES // 4))
+    for i in range(10):
+        kept.put([event(("a",), large, session=i)])
+    assert [i.id.session for i in kept.newest()] == [9, 8, 7, 6]
+    kept.put([event(("a",), BinaryPayload("a", bytes(2 * limits.MAX_TAIL_BYTES)), session=10)])
+    assert [i.id.session for i in kept.newest()] == [10]
+    kept.put([event(("a",), session=11)])
+    assert [i.id.session for i in kept.newest()] == [11]
+
+
+async def test_a_flood_is_read_and_counted() -> None:
+    async with running_gateway() as gateway:
+        port = gateway.mariner.port
+        at = WatchedGateway("a", "127.0.0.1", "app", port=port)
+        tail = await follow(at, "secret", None, [("flood", "*")])
+        async with await client.connect(
+            "127.0.0.1", port, client_name="app", client_token="secret"
+        ) as app:
+            batch = [RegisterEvent(("flood", str(i)), None, JsonPayload.of(i)) for i in range(500)]
+            await app.register([RegisterEvent(("other",), None, None)])
+            await asyncio.gather(*(app.register(batch) for _ in range(100)))
+        while tail.kept.n_seen < 50_000:
+            await asyncio.sleep(0.01)
+        assert tail.kept.n_seen == 50_000
+        assert len(tail.kept) == limits.MAX_TAIL_EVENTS
+        assert tail.close_reason is None
+        await tail.async_close()
+        assert tail.close_reason is not None
+
+
+async def test_a_wrong_token_is_told() -> None:
+    async with running_gateway() as gateway:
+        at = WatchedGateway("a", "127.0.0.1", "app", port=gateway.mariner.port)
+        with pytest.raises(InitError):
+            await follow(at, "wrong", None, [("*",)])
