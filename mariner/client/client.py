@@ -364,6 +364,11 @@ class Client(aio.Resource):
         if self._cursor_lost is not None:
             raise CursorLostError(f"{self._address}: {self._cursor_lost}")
 
+    @property
+    def cursor_lost(self) -> str | None:
+        """Why the client has its cursor no more; None: it has it, or never had one."""
+        return self._cursor_lost
+
     async def wait_up_to_date(self) -> None:
         """Wait until everything that was persisted before the connection has been received.
 

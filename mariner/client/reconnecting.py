@@ -1,4 +1,4 @@
-"""A client that outlives its connections: it reconnects, and registrations are repeated.
+"""A client that outlives its connections: it repeats registrations, and resumes a replay.
 
 Each registration is sent with a request key, and again, over the next connection, until a server
 has said what became of it. So its events are stored once, whatever was cut or killed::
@@ -15,6 +15,9 @@ server answers in their order, and each names the one before it (``after_key``).
 reason that may pass is sent again, together with everything after it, by the house's retry policy.
 Few are sent before the first answer of a connection: however soon each is cut, some get through.
 
+A replay (:meth:`ReconnectingClient.replay`) goes on behind what the application was handed, or,
+with a cursor, what it acknowledged (``resuming``).
+
 Of several servers, the first that is OPERATIONAL is used until it is not. Request keys are of one
 store: what the other one of a pair had stored when it died, without an answer, is stored twice.
 
@@ -27,7 +30,7 @@ import functools
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
@@ -39,9 +42,13 @@ from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent,
 from eventer_bridge.net.retry import keep_trying
 from mariner.client import reasons
 from mariner.client.client import Client
+from mariner.client.replay import ReplayBatch, Start
+from mariner.client.resuming import Resumption
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
+    CursorLostError,
+    GapError,
     LocalProtocolError,
     MarinerError,
     OutcomeUnknownError,
@@ -52,8 +59,9 @@ from mariner.errors import (
 
 mlog = logging.getLogger(__name__)
 
-Connect: TypeAlias = Callable[[], Awaitable[Client]]
-"""Connects to one server: ``functools.partial(client.connect, …)``."""
+Connect: TypeAlias = Callable[..., Awaitable[Client]]
+"""Connects to one server: ``functools.partial(client.connect, …)``, without ``start`` and
+``cursor``."""
 
 MAX_UNANSWERED: Final = core_limits.MAX_REGISTRATIONS_IN_FLIGHT
 """Registrations that wait for a connection or an answer; others wait to be taken on."""
@@ -97,10 +105,21 @@ class ReconnectingClient(aio.Resource):
     Args:
         servers: how to connect to each server; at least one.
         requires: extensions without which a server is of no use.
+        start: where a replay begins (see :meth:`replay`); None: there is none.
+        cursor: name of a cursor of :meth:`replay`.
     """
 
-    def __init__(self, servers: Sequence[Connect], requires: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        servers: Sequence[Connect],
+        requires: Collection[str] = (),
+        *,
+        start: Start | None = None,
+        cursor: str | None = None,
+    ) -> None:
         self._servers = deque(servers)
+        self._resumption = Resumption(start, cursor)
+        self._cursor_lost: str | None = None
         self._requires = requires
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
@@ -200,6 +219,37 @@ class ReconnectingClient(aio.Resource):
             async for event in events:
                 yield event
 
+    async def replay(self) -> AsyncGenerator[ReplayBatch, None]:
+        """What the application missed, then what is new, over all connections.
+
+        Each event comes once, in the order of its server, to the one who iterates. With a cursor,
+        what was not acknowledged when a connection was lost comes again. Consume it, or requests
+        wait behind what is not consumed, and the connection is made anew. The iteration ends when
+        the client is closed.
+
+        Raises:
+            GapError: retention deleted events that were not seen. Call it again for what follows.
+            CursorLostError: another connection has the cursor now; the client is closed.
+            LocalProtocolError: the client was made without ``start`` and ``cursor``.
+        """
+        resumption = self._resumption
+        if not resumption.is_wanted:
+            raise LocalProtocolError("replay: give start or cursor")
+        while self.is_open:
+            with contextlib.suppress(ConnectionLostError):
+                client = await self._connected()
+                try:
+                    async for batch in client.replay():
+                        if (fresh := await resumption.fresh(batch)) is not None:
+                            yield fresh
+                except GapError as e:
+                    if resumption.is_new(e):
+                        raise
+                    continue
+                await client.wait_closed()
+        if self._cursor_lost is not None:
+            raise CursorLostError(self._cursor_lost)
+
     async def _connected(self) -> Client:
         while (client := self._client) is None or not client.is_open:
             if not self.is_open:
@@ -244,6 +294,9 @@ class ReconnectingClient(aio.Resource):
             mlog.warning("connection lost", extra={"reason": str(e)})
         finally:
             self._client = None
+            if client.cursor_lost is not None:  # to take it back would go on for ever
+                self._cursor_lost = client.cursor_lost
+                self.close()
             await aio.uncancellable(sending.async_close())
             await aio.uncancellable(client.async_close())
             self._rewind()
@@ -258,7 +311,7 @@ class ReconnectingClient(aio.Resource):
         refusals = []
         for _ in range(len(self._servers)):
             try:
-                client = await self._servers[0]()
+                client = await self._servers[0](**self._resumption.options)
             except MarinerError as e:
                 refusals.append(str(e))
             else:

@@ -6,7 +6,7 @@ Runs on the event loop's thread.
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from eventer_bridge.model import EventId
+from eventer_bridge.model import Event, EventId
 from mariner.client.notifications import Notifications
 from mariner.errors import GapError
 from mariner.wire.messages import EventsAck, EventsMsg, Gap, Parked, UpToDate
@@ -27,18 +27,25 @@ class ReplayBatch:
         events: the events.
         is_redelivered: whether they were parked, and are to be tried again.
         is_live: whether everything that was persisted before the connection came before them.
+        acknowledge: see :data:`AcknowledgeCb`.
     """
 
     def __init__(self, message: EventsMsg, acknowledge: AcknowledgeCb, *, is_live: bool) -> None:
         self.events = message.events
         self.is_redelivered = message.redelivered
         self.is_live = is_live
-        self._acknowledge = acknowledge
+        self.acknowledge = acknowledge
 
     def first(self, n_events: int) -> "ReplayBatch":
         """The first events of the batch, to be acknowledged alone."""
-        message = EventsMsg(self.events[:n_events], self.is_redelivered)
-        return ReplayBatch(message, self._acknowledge, is_live=self.is_live)
+        return self.part(self.events[:n_events])
+
+    def part(
+        self, events: Sequence[Event], acknowledge: AcknowledgeCb | None = None
+    ) -> "ReplayBatch":
+        """Some events of the batch, to be acknowledged alone, or in another way."""
+        message = EventsMsg(events, self.is_redelivered)
+        return ReplayBatch(message, acknowledge or self.acknowledge, is_live=self.is_live)
 
     async def ack(self, parked: Mapping[EventId, str] | None = None) -> None:
         """Have the cursor go on behind these events, and so behind all that came before.
@@ -59,10 +66,10 @@ class ReplayBatch:
         some = tuple(Parked(event_id, reason) for event_id, reason in left.items())
         if self.is_redelivered:
             done = tuple(i.id for i in self.events if i.id not in left)
-            await self._acknowledge(EventsAck(parked=some, done=done))
+            await self.acknowledge(EventsAck(parked=some, done=done))
             return
         last = {event.id.server: event.id for event in self.events}
-        await self._acknowledge(EventsAck(tuple(last.values()), some))
+        await self.acknowledge(EventsAck(tuple(last.values()), some))
 
 
 async def batches(

@@ -1,0 +1,241 @@
+"""A replay over many connections: each event is seen once, in order."""
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.model import EventId, JsonPayload, QueryTimeseriesParams, RegisterEvent
+from mariner import client
+from mariner.client import ReconnectingClient, ReplayBatch
+from mariner.errors import CursorLostError, GapError, LocalProtocolError
+from tests.support import proxy
+from tests.support.gateway import gateway
+from tests.support.inprocess import running_gateway
+
+
+@pytest.fixture(autouse=True)
+def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.05)
+    monkeypatch.setattr(limits, "REPLAY_PAGE_EVENTS", 50)
+
+
+def reconnecting(*ports: int, **options: Any) -> ReconnectingClient:
+    named: dict[str, Any] = {"client_name": "app", "client_token": "secret"}
+    servers = [
+        functools.partial(client.connect, "127.0.0.1", port, subscriptions=[("a",)], **named)
+        for port in ports
+    ]
+    return ReconnectingClient(servers, **options)
+
+
+def of(number: int, event_type: str = "a") -> list[RegisterEvent]:
+    return [RegisterEvent((event_type,), None, JsonPayload.of(number))]
+
+
+def numbers_of(batch: ReplayBatch) -> list[int]:
+    return [i.payload.value() for i in batch.events if isinstance(i.payload, JsonPayload)]
+
+
+async def seen(
+    reader: ReconnectingClient,
+    n_events: int,
+    then: Callable[[ReplayBatch], Any] | None = None,
+) -> list[int]:
+    """Numbers of so many events that come next."""
+    found: list[int] = []
+    async with contextlib.aclosing(reader.replay()) as batches:
+        async for batch in batches:
+            found += numbers_of(batch)
+            if then is not None:
+                await then(batch)
+            if len(found) >= n_events:
+                break
+    return found
+
+
+async def acknowledged(batch: ReplayBatch) -> None:
+    await batch.ack()
+
+
+@contextlib.asynccontextmanager
+async def registering(writer: ReconnectingClient, n_events: int) -> AsyncIterator[None]:
+    async def register() -> None:
+        for begin in range(0, n_events, 20):
+            some = range(begin, min(begin + 20, n_events))
+            await asyncio.gather(*(writer.register(of(i)) for i in some))
+
+    task = asyncio.create_task(register())
+    yield
+    await task
+
+
+@pytest.mark.parametrize("options", [{"start": "earliest"}, {"cursor": "c"}], ids=str)
+async def test_each_event_once_over_many_connections(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    plans = itertools.islice(proxy.by_chance(random.Random(3), 100_000), 15)
+    async with (
+        running_gateway(path=tmp_path / "store") as running,
+        proxy.create(running.mariner.port, plans) as link,
+        reconnecting(running.mariner.port) as writer,
+        reconnecting(link.port, **options) as reader,
+        registering(writer, 3_000),
+    ):
+        then = acknowledged if "cursor" in options else None
+        assert await seen(reader, 3_000, then) == [*range(3_000)]
+        await link.until_cuts(15)
+        await writer.register(of(3_000))
+        assert await seen(reader, 1) == [3_000]
+
+
+@pytest.mark.parametrize("options", [{"start": "earliest"}, {"cursor": "c"}], ids=str)
+async def test_each_event_once_although_the_gateway_is_killed(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    then = acknowledged if "cursor" in options else None
+    async with contextlib.AsyncExitStack() as stack:
+        port = 0
+        for round_ in range(3):
+            async with gateway(tmp_path, port=port) as running:
+                if not port:
+                    port = running.port
+                    writer = await stack.enter_async_context(reconnecting(port))
+                    reader = await stack.enter_async_context(reconnecting(port, **options))
+                async with registering(writer, 400):
+                    found = await seen(reader, 400, then)
+                    assert found == [*range(400)], round_
+                os.kill(running.pid, signal.SIGKILL)
+
+
+async def test_behind_an_event() -> None:
+    async with running_gateway() as running, reconnecting(running.mariner.port) as writer:
+        events = [(await writer.register(of(i)))[0] for i in range(10)]
+        for start in [events[4].id], {1: events[4].id}:
+            async with reconnecting(running.mariner.port, start=start) as reader:
+                assert await seen(reader, 5) == [*range(5, 10)]
+                assert reader._resumption.options == {"start": [events[9].id]}
+
+
+async def test_an_acknowledgement_that_is_lost_is_made_up_for() -> None:
+    async with (
+        running_gateway() as running,
+        proxy.create(running.mariner.port) as link,
+        reconnecting(running.mariner.port) as writer,
+    ):
+        await asyncio.gather(*(writer.register(of(i)) for i in range(10)))
+        async with reconnecting(link.port, cursor="c") as reader:
+
+            async def lose(batch: ReplayBatch) -> None:
+                link.hold()
+                await batch.ack()
+                link.cut()
+                link.go_on()
+
+            assert await seen(reader, 10, lose) == [*range(10)]
+            await writer.register(of(10))
+            assert await seen(reader, 1) == [10]
+        async with reconnecting(link.port, cursor="c") as reader:
+            assert await seen(reader, 1) == [10]
+
+
+async def test_what_was_not_acknowledged_comes_again() -> None:
+    async with (
+        running_gateway() as running,
+        proxy.create(running.mariner.port) as link,
+        reconnecting(running.mariner.port) as writer,
+        reconnecting(link.port, cursor="c") as reader,
+    ):
+        await writer.register(of(0))
+        assert await seen(reader, 1) == [0]
+        link.cut()
+        assert await seen(reader, 1, acknowledged) == [0]
+
+
+async def test_a_parked_event_is_redelivered_once_acknowledged() -> None:
+    async with (
+        running_gateway() as running,
+        proxy.create(running.mariner.port) as link,
+        reconnecting(running.mariner.port) as writer,
+        reconnecting(link.port, cursor="c") as reader,
+    ):
+        await writer.register(of(0))
+
+        async def park_and_lose(batch: ReplayBatch) -> None:
+            link.hold()
+            await batch.ack({batch.events[0].id: "why"})
+            link.cut()
+            link.go_on()
+
+        assert await seen(reader, 1, park_and_lose) == [0]
+        assert await seen(reader, 1, acknowledged) == [0]
+
+
+async def test_a_cursor_that_another_one_has(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        running_gateway() as running,
+        reconnecting(running.mariner.port) as writer,
+        reconnecting(running.mariner.port, cursor="c") as first,
+    ):
+        await writer.register(of(0))
+        assert await seen(first, 1) == [0]
+        async with reconnecting(running.mariner.port, cursor="c") as second:
+            assert await seen(second, 1) == [0]
+            with pytest.raises(CursorLostError, match=r"another connection has the cursor now$"):
+                await seen(first, 1)
+            await first.wait_closed()
+            with pytest.raises(CursorLostError):
+                await seen(first, 1)
+            await writer.register(of(1))
+            assert await seen(second, 1) == [1]
+
+
+async def test_a_gap_is_told_once() -> None:
+    retention = {"type": "memory", "retention": [{"subscriptions": [["a"]], "max_entries": 5}]}
+    core = {"server_id": 1, "backend": retention}
+    async with (
+        running_gateway(event_core=core) as running,
+        proxy.create(running.mariner.port) as link,
+        reconnecting(running.mariner.port) as writer,
+    ):
+        [event] = await writer.register(of(0))
+        for i in range(1, 20):
+            await writer.register(of(i))
+        while len((await writer.query(QueryTimeseriesParams([("a",)]))).events) > 5:
+            await asyncio.sleep(0.01)
+        async with reconnecting(link.port, start=[event.id]) as reader:
+            with pytest.raises(GapError) as caught:
+                await seen(reader, 1)
+            assert isinstance(caught.value.oldest, EventId)
+            connection = reader._client
+            assert connection is not None
+            link.cut()  # before anything else was seen
+            await connection.wait_closed()
+            assert await seen(reader, 5) == [*range(15, 20)]
+            assert link.n_connections == 2
+
+
+async def test_without_start_and_cursor() -> None:
+    async with reconnecting(1) as reader:
+        with pytest.raises(LocalProtocolError, match=r"^replay: give start or cursor$"):
+            await seen(reader, 1)
+
+
+async def test_the_iteration_ends_when_it_is_closed() -> None:
+    async with running_gateway() as running:
+        reader = reconnecting(running.mariner.port, start="earliest")
+        reading = asyncio.create_task(seen(reader, 1))
+        while reader.address is None:
+            await asyncio.sleep(0)
+        await reader.async_close()
+        assert await reading == []
+        assert await seen(reader, 1) == []
