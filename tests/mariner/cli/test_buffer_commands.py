@@ -157,6 +157,29 @@ async def test_what_is_refused_for_good(shell: Shell, buffer: str) -> None:
     assert (found["refused"], found["dropped"], found["bytes"]) == (0, 2, 0)
 
 
+async def test_many_processes_queue_at_once(shell: Shell, buffer: str) -> None:
+    values = [range(i, i + 100) for i in range(0, 500, 100)]
+    results = await asyncio.gather(*(queued(shell, buffer, i, "allowed/8") for i in values))
+    assert results == [Result(0, "", "")] * 5
+    async with started(shell, "forward", "--buffer", buffer):
+        await drained(shell, buffer)
+    found = await stored(shell, "allowed/8")
+    assert sorted(found) == [*range(500)]
+    for some in values:  # each keeps its order
+        assert [i for i in found if i in some] == [*some]
+
+
+async def test_ended_without_a_network(shell: Shell, buffer: str) -> None:
+    assert (await queued(shell, buffer, [1], "allowed/9")).code == 0
+    async with started(shell, "forward", "--buffer", buffer, "--port", "1") as forwarding:
+        await read_line(forwarding.stderr)
+        told = await read_line(forwarding.stderr)
+        assert told.startswith("mariner: client is not connected: 127.0.0.1:1: ")
+        forwarding.send_signal(signal.SIGTERM)
+        assert await forwarding.wait() == 0
+    assert (await status(shell, buffer))["waiting"] == 1
+
+
 async def test_full(shell: Shell, buffer: str) -> None:
     bound = ("--buffer", buffer, "--buffer-bytes", "500")
     text = lines(*range(1_500), event_type="allowed/5")

@@ -115,6 +115,17 @@ async def test_what_was_stored_but_not_taken_out_is_stored_once(
         assert values(await stored(gateway.mariner.port)) == [*range(11)]
 
 
+async def test_large_registrations(tmp_path: Path) -> None:
+    texts = [str(i) * (5 << 20) for i in range(5)]
+    async with await opened(tmp_path) as buffer:
+        for text in texts:
+            await buffer.register(of(text))
+    async with running_gateway() as gateway, await opened(tmp_path, gateway.mariner.port) as buffer:
+        await buffer.register(of("the last"))
+        await buffer.drain()
+        assert values(await stored(gateway.mariner.port)) == [*texts, "the last"]
+
+
 async def test_an_application_that_repeats_its_work(tmp_path: Path) -> None:
     event = RegisterEvent(("a",), Timestamp(1, 2), None)
     async with running_gateway() as gateway, await opened(tmp_path, gateway.mariner.port) as buffer:
