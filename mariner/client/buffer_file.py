@@ -39,8 +39,11 @@ CREATE TABLE refused (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL, events BLOB NOT NULL, queued_us INTEGER NOT NULL,
     refused_us INTEGER NOT NULL, reason TEXT NOT NULL
 );
-CREATE TABLE total (bytes INTEGER NOT NULL, forwarded INTEGER NOT NULL, dropped INTEGER NOT NULL);
-INSERT INTO total VALUES (0, 0, 0);
+CREATE TABLE total (
+    waiting INTEGER NOT NULL, refused INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    forwarded INTEGER NOT NULL, dropped INTEGER NOT NULL
+);
+INSERT INTO total VALUES (0, 0, 0, 0, 0);
 """
 
 
@@ -205,25 +208,24 @@ class BufferFile:
         return found
 
     def status(self) -> BufferStatus:
-        """Count what is in it.
+        """What is in it, of one moment.
 
         Raises:
             BufferUnusableError: it cannot be read.
         """
         with self._errors():
-            n_waiting, oldest_us = self._row("SELECT count(*), min(queued_us) FROM waiting")
-            [n_refused] = self._row("SELECT count(*) FROM refused")
-            last = self._db.execute("SELECT reason FROM refused ORDER BY id DESC LIMIT 1")
-            reason = last.fetchone()
-            n_bytes, n_forwarded, n_dropped = self._row("SELECT * FROM total")
+            waiting, refused, n_bytes, forwarded, dropped, queued_us, reason = self._row(
+                "SELECT *, (SELECT queued_us FROM waiting ORDER BY id LIMIT 1),"
+                " (SELECT reason FROM refused ORDER BY id DESC LIMIT 1) FROM total"
+            )
         return BufferStatus(
-            waiting=n_waiting,
-            oldest=None if oldest_us is None else Timestamp(*divmod(oldest_us, 1_000_000)),
-            refused=n_refused,
-            last_reason=None if reason is None else reason[0],
+            waiting=waiting,
+            oldest=None if queued_us is None else Timestamp(*divmod(queued_us, 1_000_000)),
+            refused=refused,
+            last_reason=reason,
             bytes=n_bytes,
-            forwarded=n_forwarded,
-            dropped=n_dropped,
+            forwarded=forwarded,
+            dropped=dropped,
         )
 
     def retry_refused(self) -> int:
@@ -236,7 +238,9 @@ class BufferFile:
             self._db.execute(
                 "INSERT INTO waiting SELECT NULL, key, events, queued_us FROM refused ORDER BY id"
             )
-            return self._db.execute("DELETE FROM refused").rowcount
+            count = self._db.execute("DELETE FROM refused").rowcount
+            self._count(waiting=count, refused=-count)
+            return count
 
     def drop_refused(self) -> int:
         """Drop what was refused for good; how many.
@@ -247,7 +251,8 @@ class BufferFile:
         with self._transaction():
             [n_bytes] = self._row("SELECT coalesce(sum(length(events)), 0) FROM refused")
             n_dropped = self._db.execute("DELETE FROM refused").rowcount
-            self._count(-n_bytes - n_dropped * ROW_BYTES, n_dropped=n_dropped)
+            freed_bytes = n_bytes + n_dropped * ROW_BYTES
+            self._count(refused=-n_dropped, bytes=-freed_bytes, dropped=n_dropped)
             return n_dropped
 
     # --- rows -----------------------------------------------------------------------------
@@ -264,7 +269,7 @@ class BufferFile:
                 )
             self._drop(needed_bytes)
         self._db.execute("INSERT INTO waiting VALUES (NULL, ?, ?, ?)", row[1:])
-        self._count(row.size_bytes)
+        self._count(waiting=1, bytes=row.size_bytes)
         return None
 
     def _drop(self, needed_bytes: int) -> None:
@@ -280,7 +285,7 @@ class BufferFile:
                     if freed_bytes >= needed_bytes:
                         break
             self._db.execute(f"DELETE FROM {table} WHERE id <= ?", (last_id,))  # noqa: S608  # ours
-            self._count(-freed_bytes, n_dropped=n_dropped)
+            self._count(**{table: -n_dropped}, bytes=-freed_bytes, dropped=n_dropped)
             needed_bytes -= freed_bytes
             if needed_bytes <= 0:
                 return
@@ -288,10 +293,10 @@ class BufferFile:
     def _forwarded(self, row_id: int) -> None:
         [n_bytes] = self._row("SELECT sum(length(events)) FROM waiting WHERE id = ?", row_id)
         if n_bytes is None:  # dropped while it was under way
-            self._count(0, n_forwarded=1, n_dropped=-1)
+            self._count(forwarded=1, dropped=-1)
             return
         self._db.execute("DELETE FROM waiting WHERE id = ?", (row_id,))
-        self._count(-n_bytes - ROW_BYTES, n_forwarded=1)
+        self._count(waiting=-1, bytes=-n_bytes - ROW_BYTES, forwarded=1)
 
     def _refused(self, row_id: int, reason: str) -> None:
         now = Timestamp.now()
@@ -299,13 +304,13 @@ class BufferFile:
             "INSERT INTO refused SELECT id, key, events, queued_us, ?, ? FROM waiting WHERE id = ?",
             (now.s * 1_000_000 + now.us, reason, row_id),
         )
-        self._db.execute("DELETE FROM waiting WHERE id = ?", (row_id,))
+        count = self._db.execute("DELETE FROM waiting WHERE id = ?", (row_id,)).rowcount
+        self._count(waiting=-count, refused=count)
 
-    def _count(self, n_bytes: int, n_forwarded: int = 0, n_dropped: int = 0) -> None:
-        self._db.execute(
-            "UPDATE total SET bytes = bytes + ?, forwarded = forwarded + ?, dropped = dropped + ?",
-            (n_bytes, n_forwarded, n_dropped),
-        )
+    def _count(self, **more: int) -> None:
+        """Add to totals, which are kept so that nothing has to be counted."""
+        changes = ", ".join(f"{name} = {name} + :{name}" for name in more)
+        self._db.execute(f"UPDATE total SET {changes}", more)  # noqa: S608  # names are ours
 
     # --- SQLite ---------------------------------------------------------------------------
 

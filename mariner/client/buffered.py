@@ -166,7 +166,7 @@ class RegistrationBuffer(aio.Resource):
         self._wanted.set()
 
     async def status(self) -> BufferStatus:
-        """What is in it; counts every registration.
+        """What is in it.
 
         Raises:
             BufferUnusableError: it cannot be read.
