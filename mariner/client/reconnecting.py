@@ -54,7 +54,6 @@ from mariner.errors import (
     OutcomeUnknownError,
     RegisterError,
     UnavailableError,
-    UnsupportedError,
 )
 
 mlog = logging.getLogger(__name__)
@@ -89,11 +88,11 @@ class Registration:
         self.outcome = outcome
         self.is_sent = False
 
-    def end(self, outcome: Sequence[Event] | MarinerError) -> None:
+    def end(self, outcome: Sequence[Event] | Exception) -> None:
         """Tell the outcome to whoever still waits for it."""
         if self.outcome.done():
             return
-        if isinstance(outcome, MarinerError):
+        if isinstance(outcome, Exception):
             self.outcome.set_exception(outcome)
         else:
             self.outcome.set_result(outcome)
@@ -366,7 +365,9 @@ class ReconnectingClient(aio.Resource):
             answer = await client.send_registration(
                 registration.events, registration.key, after_key=after_key
             )
-        except (LocalProtocolError, UnsupportedError) as e:
+        except ConnectionLostError:
+            raise
+        except Exception as e:  # whatever is wrong with it, those behind it are to be sent
             self._end(registration, e)
             return
         registration.is_sent = True
@@ -380,6 +381,8 @@ class ReconnectingClient(aio.Resource):
         self._answers.discard(answer)
         self._window += 2
         self._changed.set()
+        if answer.cancelled():  # the loop ends
+            return
         error = answer.exception()
         if client is not self._client or client.close_reason is not None:
             return  # it is sent again over the next connection
@@ -388,7 +391,7 @@ class ReconnectingClient(aio.Resource):
         elif error is None or isinstance(error, RegisterError):
             self._end(registration, error or answer.result())
 
-    def _end(self, registration: Registration, outcome: Sequence[Event] | MarinerError) -> None:
+    def _end(self, registration: Registration, outcome: Sequence[Event] | Exception) -> None:
         self._sent.remove(registration)  # nearly always the first
         self._n_ended += 1
         registration.end(outcome)

@@ -176,13 +176,16 @@ async def test_what_is_refused_for_good_holds_up_nobody() -> None:
 
 async def test_invalid_events_are_refused_at_once() -> None:
     async with running_gateway() as running, reconnecting(running.mariner.port) as connection:
-        wrong = (
+        wrong: Any = object()
+        outcomes = await asyncio.gather(
             connection.register([RegisterEvent(("\ud800",), None, None)]),
+            connection.register([RegisterEvent(("a",), None, wrong)]),
             connection.register(numbered(1)),
+            return_exceptions=True,
         )
-        outcomes = await asyncio.gather(*wrong, return_exceptions=True)
         assert isinstance(outcomes[0], LocalProtocolError)
-        assert not isinstance(outcomes[1], BaseException)
+        assert isinstance(outcomes[1], TypeError)
+        assert not isinstance(outcomes[2], BaseException)
 
 
 async def test_a_key_of_the_application() -> None:
