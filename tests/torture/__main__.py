@@ -79,7 +79,7 @@ SCENARIOS: Final = {
     "restored": Scenario(restored.run, 20),
     "reloads": Scenario(reloads.run, 200),
     "edge": Scenario(edge.run, 500),
-    "quota": Scenario(quota.run, 10),
+    "quota": Scenario(quota.run, 20),
     "buffer": Scenario(buffer.run, 100),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
