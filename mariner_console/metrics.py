@@ -30,10 +30,15 @@ class Scrape(NamedTuple):
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """The sums of a metric's series by the values of a label."""
-        found: dict[str, float] = {}
-        for labels, value in self.series.get(name, _NO_SERIES).items():
-            key = dict(labels).get(label)
-            if key is not None:
+        return {key: value for (key,), value in self.by_all(name, label).items()}
+
+    def by_all(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """As :meth:`by`, by the values of several labels."""
+        found: dict[tuple[str, ...], float] = {}
+        for series, value in self.series.get(name, _NO_SERIES).items():
+            values = dict(series)
+            if all(i in values for i in labels):
+                key = tuple(values[i] for i in labels)
                 found[key] = found.get(key, 0.0) + value
         return found
 

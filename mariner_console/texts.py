@@ -137,6 +137,8 @@ def of_seconds(value: float | None) -> str:
     """A duration, from microseconds to days."""
     if value is None:
         return UNKNOWN
+    if not value:
+        return "0 s"
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
         if value < limit:
             return f"{value * factor:.3g} {unit}"

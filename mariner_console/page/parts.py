@@ -18,6 +18,9 @@ COLORS: Final = (
 )
 """Of series; told apart on light and on dark."""
 
+_LONG: Final = frozenset(("payload", "quota", "type"))
+"""Columns of long texts, which are wrapped anywhere."""
+
 _GREY: Final = "#8a949e"
 
 
@@ -134,7 +137,7 @@ class TextTable:
                     "field": name,
                     "align": "left",
                     "sortable": True,
-                    "classes": "console-cell",
+                    "classes": "console-long" if name in _LONG else "console-short",
                 }
                 for name, title in columns.items()
             ],

@@ -66,6 +66,7 @@ def test_numbers_are_short(value: float | None, unit: str, text: str) -> None:
     ("seconds", "text"),
     [
         (None, "\N{EN DASH}"),
+        (0, "0 s"),
         (0.0000264, "26.4 µs"),
         (0.478e-3, "478 µs"),
         (0.0125, "12.5 ms"),
