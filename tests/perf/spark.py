@@ -57,7 +57,7 @@ def measures(sizes: Sizes) -> list[Measure]:
             0.05,
             Bound.AT_MOST,
         ),
-        Measure("spark-ingest", f"Spark: gateway to lake, {n}", "rows/s", 1e5, Bound.AT_LEAST),
+        Measure("spark-ingest", f"gateway to lake, {n}", "rows/s", 1e5, Bound.AT_LEAST),
         Measure("spark-ingest-store", f"store to lake, {n}", "rows/s", 5e5, Bound.AT_LEAST),
         Measure(
             "spark-network", f"Spark, all columns: gateway, {n}", "rows/s", 1e5, Bound.AT_LEAST
