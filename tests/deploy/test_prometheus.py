@@ -149,7 +149,7 @@ def test_every_alert_fires() -> None:
 def test_every_alert_says_what_to_do() -> None:
     for rule in RULES:
         assert rule["labels"]["severity"] in {"critical", "warning"}
-        assert rule["annotations"].keys() == {"summary", "action"}
+        assert rule["annotations"].keys() == {"runbook", "summary", "action"}
 
 
 @needs_promtool
