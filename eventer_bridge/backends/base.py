@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hat import aio, util
 
@@ -25,6 +25,9 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, EventId, EventType, QueryParams, QueryResult, Timestamp
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
+
+HeldCb: TypeAlias = Callable[[], Timestamp | None]
+"""Since when events are not to be deleted, for now; None: all may be."""
 
 
 class HighWaterMark(NamedTuple):
@@ -187,6 +190,9 @@ class Backend(aio.Resource, abc.ABC):
             ClosedError: the backend is closed.
         """
         return [None] * len(names)
+
+    def hold_retention(self, held_since: HeldCb) -> None:
+        """Have retention keep what was not read yet; its thread calls ``held_since``."""
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """Rows that are kept for readers (``core.cursors``), by key; those that are durable.

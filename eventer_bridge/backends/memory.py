@@ -13,7 +13,7 @@ from functools import partial
 from hat import aio
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import QueryLoad, StoreStats
+from eventer_bridge.backends.base import HeldCb, QueryLoad, StoreStats
 from eventer_bridge.backends.common import check_ids, visible_types
 from eventer_bridge.backends.event_blocks import EventBlocks
 from eventer_bridge.backends.memory_query import MemoryReader
@@ -76,6 +76,7 @@ class MemoryBackend(VolatileBackend):
         self._budget = TypeBudget()
         self._clock = clock
         self._key_retention = key_retention
+        self._held_since: HeldCb = lambda: None
         self._reader_rows: dict[bytes, bytes] = {}
         self._requests: dict[str, dict[str, KeptRequest]] = {}  # by client, the oldest first
         self._shares = Shares(retention)
@@ -159,6 +160,10 @@ class MemoryBackend(VolatileBackend):
         now, retention = self._clock(), self._key_retention
         found = map(self._requests.get(owner, {}).get, names)
         return [None if i is None or retention.is_expired(i.timestamp, now) else i for i in found]
+
+    def hold_retention(self, held_since: HeldCb) -> None:
+        """See :class:`Backend`."""
+        self._held_since = held_since
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See :class:`Backend`."""
@@ -263,6 +268,9 @@ class MemoryBackend(VolatileBackend):
         share = self._share_of[event.type]
         budget = budgets.get(share)
         if share is None or budget is None or self._latest[event.type] is event:
+            return False
+        held_since = self._held_since()
+        if held_since is not None and event.timestamp >= held_since:
             return False
         moment, n_bytes = budget.expired_before, event_bytes(event)
         if not budget.take(moment is not None and event.timestamp < moment, n_bytes):

@@ -92,6 +92,7 @@ class Cursor:
         n_parked: events of it that are parked.
         lag_events: events behind, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest of them, in seconds.
+        oldest: timestamp from which on events may be behind; None: it is not known.
     """
 
     def __init__(self, client: str, name: str, row: CursorRow) -> None:
@@ -103,6 +104,7 @@ class Cursor:
         self.n_parked = 0
         self.lag_events = 0
         self.lag_s = 0.0
+        self.oldest: Timestamp | None = None
 
     @property
     def key(self) -> bytes:
@@ -120,10 +122,14 @@ class Cursors:
 
     Args:
         backend: keeps them.
+        hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, hold_s: float = 0.0) -> None:
         self._backend = backend
+        self._hold_s = hold_s
+        if hold_s:
+            backend.hold_retention(self._held_since)
         self._cursors: dict[tuple[str, str], Cursor] = {}
         self._changed: dict[bytes, bytes | None] = {}
         self._saving: dict[bytes, bytes | None] = {}
@@ -241,7 +247,7 @@ class Cursors:
 
     def reset(self, cursor: Cursor, seen: Mapping[int, EventId]) -> None:
         """Have a cursor go on somewhere else, also back; a connection that has it loses it."""
-        cursor.seen = dict(seen)
+        cursor.seen, cursor.oldest = dict(seen), None
         self._keep(cursor)
         self._take_away(cursor, "the cursor was reset")
 
@@ -316,17 +322,25 @@ class Cursors:
         self._changed[key] = value
         self._is_changed.set()
 
+    def _held_since(self) -> Timestamp | None:
+        """See ``HeldCb``: as long as it is not known how far a cursor is behind, for all events."""
+        cursors = tuple(self._cursors.values())
+        if not cursors:
+            return None
+        bound = Timestamp.from_float(Timestamp.now().to_float() - self._hold_s)
+        return max([bound, min([i.oldest or bound for i in cursors])])
+
     # --- lag ------------------------------------------------------------------------------
 
     async def watch(self) -> None:
         """Find out how far cursors are behind, again and again."""
         while True:
-            await asyncio.sleep(limits.CURSOR_LAG_PERIOD_S)
             for cursor in self:
                 try:
                     await self.measure(cursor)
                 except EventerBridgeError as e:
                     mlog.debug("lag of a cursor is not known", extra={"reason": str(e)})
+            await asyncio.sleep(limits.CURSOR_LAG_PERIOD_S)
 
     async def measure(self, cursor: Cursor) -> None:
         """Find out how far a cursor is behind.
@@ -337,7 +351,7 @@ class Cursors:
         row = cursor.row
         subscription = None if row.types is None else Subscription(row.types)
         servers = self._backend.servers() if row.server_id is None else [row.server_id]
-        n_events, oldest = 0, None
+        n_events, oldest, began = 0, None, Timestamp.now()
         for server_id in servers:
             params = QueryServerParams(
                 server_id, True, limits.MAX_LAG_EVENTS, cursor.seen.get(server_id)
@@ -347,6 +361,7 @@ class Cursors:
             if result.events:
                 timestamp = result.events[0].timestamp
                 oldest = timestamp if oldest is None else min(oldest, timestamp)
+        cursor.oldest = began if oldest is None else oldest
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()
         cursor.lag_s = 0.0 if oldest is None else max(0.0, now - oldest.to_float())

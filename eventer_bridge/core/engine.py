@@ -65,6 +65,7 @@ async def create(
     *,
     modules: Iterable[ModuleConf] = (),
     conditions: Conditions | None = None,
+    hold_s: float = 0.0,
 ) -> "Engine":
     """Create an engine and start it.
 
@@ -73,12 +74,13 @@ async def create(
         server_id: identifier of this server, part of every event id it gives.
         modules: configurations of modules, in the order in which they add to sessions.
         conditions: what events have to fulfil to be stored.
+        hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
 
     Raises:
         StorageError: the first session ids could not be reserved.
         ModuleError: a module could not be created; the text says why.
     """
-    engine = Engine(backend, server_id, modules, conditions)
+    engine = Engine(backend, server_id, modules, conditions, hold_s)
     try:
         await engine.start()
     except BaseException:
@@ -97,6 +99,7 @@ class Engine(SessionCore):
         server_id: identifier of this server.
         modules: configurations of modules.
         conditions: conditions of events.
+        hold_s: see :func:`create`.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Engine(SessionCore):
         server_id: int,
         modules: Iterable[ModuleConf] = (),
         conditions: Conditions | None = None,
+        hold_s: float = 0.0,
     ) -> None:
         self._module_confs = tuple(modules)
         has_modules = bool(self._module_confs)
@@ -115,7 +119,7 @@ class Engine(SessionCore):
         self._starting_or_stopping = asyncio.Lock()
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
-            cursors = self.cursors = Cursors(backend)
+            cursors = self.cursors = Cursors(backend, hold_s)
             self.async_group.spawn(cursors.run)
             self.async_group.spawn(cursors.watch)
         self.async_group.spawn(self._clock.run)

@@ -163,11 +163,18 @@ class RsbConfig(msgspec.Struct, frozen=True):
     max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
 
 
+class CursorsConfig(msgspec.Struct, frozen=True):
+    """How long retention keeps events that a cursor is behind of, at most."""
+
+    hold_retention: float = 0.0
+
+
 class CoreConfig(msgspec.Struct, frozen=True):
     """The embedded event server."""
 
     server_id: int
     backend: BackendConfig
+    cursors: CursorsConfig = CursorsConfig()
     modules: tuple[dict[str, Any], ...] = ()
     eventer_server: EventerServerConfig | None = None
     replication: tuple[ReplicationConfig, ...] = ()

@@ -362,7 +362,9 @@ class Gateway(aio.Resource):
         self._own(backend, "backend")
         confs = config.backend.conditions
         conditions = Conditions(confs) if confs else None
-        core = self._engine = engine.Engine(backend, config.server_id, config.modules, conditions)
+        core = self._engine = engine.Engine(
+            backend, config.server_id, config.modules, conditions, config.cursors.hold_retention
+        )
         self._own(core, "engine")
         if config.monitor is None:
             await core.start()

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, TypeVar
 from hat import aio, util
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.base import Backend, HeldCb
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import Clock, RetentionRule
@@ -64,6 +64,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.model import (
     Event,
     EventType,
+    Timestamp,
 )
 from eventer_bridge.slices import Steps, WorkQueue, parts
 
@@ -133,6 +134,7 @@ class GroupCommit(Backend):
         key_retention: KeyRetention,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._held_since: HeldCb = lambda: None
         self._store, self._types, self._latest = opened
         self._queries = QueryRunner(self._store, self._types, self._latest)
         self._on_commit = on_commit
@@ -185,6 +187,10 @@ class GroupCommit(Backend):
     def types_cost(self, owner: str) -> int:
         """See :class:`Backend`."""
         return self._types.spent(owner)
+
+    def hold_retention(self, held_since: HeldCb) -> None:
+        """See :class:`Backend`."""
+        self._held_since = held_since
 
     def reader_rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """See :class:`Backend`. A short read on the loop's thread."""
@@ -414,7 +420,17 @@ class GroupCommit(Backend):
         if not self._rules:
             self._store.counted = {}
             return None
-        return Retention(self._store, self._types, self._rules, self._clock, self._ext_delete)
+        return Retention(
+            self._store,
+            self._types,
+            self._rules,
+            self._clock,
+            self._ext_delete,
+            held_since=self._ext_held_since,
+        )
+
+    def _ext_held_since(self) -> Timestamp | None:
+        return self._held_since()
 
     def _start_retention(self) -> Retention | None:
         retention = self._make_retention()

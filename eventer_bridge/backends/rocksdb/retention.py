@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from eventer_bridge import limits
+from eventer_bridge.backends.base import HeldCb
 from eventer_bridge.backends.retention import (
     Budget,
     Clock,
@@ -80,6 +81,7 @@ class Retention:
         clock: clock for ``duration``.
         ext_commit: commits a deletion, and waits for it. False: it was not committed, because a
             new event is in its ranges.
+        held_since: see :data:`HeldCb`.
     """
 
     def __init__(
@@ -89,9 +91,12 @@ class Retention:
         rules: Sequence[RetentionRule],
         clock: Clock,
         ext_commit: Callable[[Deletion], bool],
+        *,
+        held_since: HeldCb = lambda: None,
     ) -> None:
         self._store = store
         self._ext_commit = ext_commit
+        self._held_since = held_since
         self._clock = clock
         self._shares = Shares(rules)
         self._types_of: dict[Share, list[TypeId]] = {share: [] for share in self._shares.all}
@@ -259,6 +264,8 @@ class Retention:
         stop = keys.KEY_MAX
         if not budget.is_exceeded and budget.expired_before:
             stop = keys.encode_timestamp(budget.expired_before)
+        if (held_since := self._held_since()) is not None:
+            stop = min(stop, keys.encode_timestamp(held_since))
         type_ids = tuple(self._types_of[share])
         return ext_oldest(snapshot, type_ids, KeyRange(start, stop), limits.RETENTION_BATCH_EVENTS)
 

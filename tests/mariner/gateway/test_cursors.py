@@ -1,5 +1,6 @@
 """Cursors: the server keeps what a client acknowledged; parked events."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.mariner.gateway.test_replay import (
     received,
     register,
     serving,
+    timeseries,
     values,
 )
 from tests.support.inprocess import metrics_of, running_gateway
@@ -204,6 +206,36 @@ async def test_metrics() -> None:
         assert found[f"lag_seconds{labels}"] > 0
         assert found[f"parked_events{labels}"] == 1
         assert found[f"connected{labels}"] == 1
+
+
+async def test_retention_is_held_if_it_is_told_to(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_MIN_PERIOD_S", 0.01)
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 0.02)
+    backend: dict[str, Any] = {"type": "memory"}
+    if path is not None:
+        backend = {"type": "rocksdb", "path": str(path / "store")}
+    rules = [{"subscriptions": [["a"]], "max_entries": 2}]
+    core = {
+        "server_id": 1,
+        "backend": {**backend, "retention": rules},
+        "cursors": {"hold_retention": 3600},
+    }
+    async with running_gateway(event_core=core) as gateway, await connect(gateway) as connection:
+        async with reader(gateway) as peer:
+            await received(peer)
+        await register(connection, *range(10))
+        # several passes of retention: without the bound, they would have deleted eight events
+        await asyncio.sleep(10 * limits.RETENTION_PERIOD_S)
+        async with reader(gateway) as peer:
+            events = await received(peer)
+            assert values(events) == [*range(10)]
+            peer.send(ack(events[-1]["id"]))
+            await settled(peer)
+        await cursors_of(gateway).measure(find(gateway))
+        while len((await connection.query(timeseries("a"))).events) > 2:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_cursor_needs_persisted_events() -> None:
