@@ -406,6 +406,8 @@ def _family_options(name: str, cache: Cache) -> Options:
     options = Options(raw_mode=True)
     if name == "request":  # most keys that are looked up are new
         table.set_bloom_filter(10, False)
+        options.set_memtable_prefix_bloom_ratio(0.05)
+        options.set_memtable_whole_key_filtering(True)
     if name == "event":
         # Values are looked up by keys that exist, in ranges that several files overlap.
         # Other families are scanned, or have ranges by time that do not overlap.
