@@ -30,10 +30,10 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     """
     stored: list[EventId] = []
     joined: list[tuple[int, list[EventId]]] = []
-    is_enough = asyncio.Event()
+    is_enough, is_over = asyncio.Event(), asyncio.Event()
 
     async def write(connection: client.Client) -> None:
-        while True:
+        while not is_over.is_set():
             request = [RegisterEvent(("joins",), None, None)] * chance.randint(1, 3)
             stored.extend(event.id for event in await connection.register(request))
             if len(stored) > MISSED_EVENTS:
@@ -49,9 +49,8 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         writing = [asyncio.create_task(write(connection)) for _ in range(IN_FLIGHT)]
         await is_enough.wait()
         await asyncio.gather(*(join(running) for _ in range(JOINERS)))
-        for task in writing:
-            task.cancel()
-        await asyncio.wait(writing)
+        is_over.set()
+        await asyncio.gather(*writing)
     order = sorted(stored)
     for begin, ids in joined:
         first = order.index(stored[begin - 1], max(0, begin - IN_FLIGHT * 3)) + 1
