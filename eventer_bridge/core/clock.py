@@ -3,8 +3,8 @@
 Timestamps never go back (``session``). A clock that was ahead for a while, and is corrected,
 leaves events that are ahead of it: new events get the timestamp of the last of them. Up to
 ``limits.MAX_CLOCK_AHEAD_S`` ahead, that is only logged. Beyond it, registrations are refused
-until the clock has caught up, or the store was restored as of an earlier moment (docs/operators-guide.md,
-"If the clock was wrong").
+until the clock has caught up, or the store was restored as of an earlier moment
+(docs/operators-guide.md, "If the clock was wrong").
 
 A forward jump of the clock is logged, and retention does not follow it: see
 :class:`SteadyClock`.

@@ -40,8 +40,6 @@ WORDS = " ".join(README.split())
         f"silent in both directions for {mariner_limits.SERVER_PING_DELAY_S:.0f} s",
         f"for {limits.REQUEST_KEYS_S / 3600:.0f} h, unless the client has used"
         f" {limits.REQUEST_KEYS:,} newer ones",
-        f"kept in memory: {limits.MAX_EVENT_TYPES:,} in total. A client may add"
-        f" `quota.max_event_types` new ones ({limits.MAX_CLIENT_EVENT_TYPES:,} by default)",
     ],
 )
 def test_bounds_are_those_of_the_code(promise: str) -> None:
