@@ -57,7 +57,7 @@ def test_examples(
 ) -> None:
     ca = {"certs/ca.pem": str(tmp_path / "ca.pem")}
     names: dict[str, Any] = {"token": "secret"}
-    [_, counted] = examples("README.md")
+    [*_, counted] = examples("README.md")
     [again, batch, stream] = examples("spark/README.md")
     assert re.sub(r" *#.*", "", counted) == re.sub(r" *#.*", "", again)
 
