@@ -30,8 +30,8 @@ AGREE_TIMEOUT_S: Final = 60.0
 DELAY_S: Final = 0.1
 """Of every sync, in the second scenario."""
 
-_NOT_DELAYED: Final = 30
-"""First syncs of each thread that are not delayed: those of the start."""
+_OF_THE_START: Final = 40
+"""First syncs of each thread, which neither fail nor are delayed: those of the start."""
 
 _FAILS_EVERY: Final = 60
 """Every so many syncs of a thread, two fail: the commit's, and the first try to go on."""
@@ -54,7 +54,7 @@ async def run_errors(
     """
     require_strace()
     ledger = Ledger()
-    first = chance.randrange(20, 40)
+    first = _OF_THE_START + chance.randrange(20)
     injection = f"inject=fdatasync:error=EIO:when={first}+{_FAILS_EVERY}"
     wrapper = strace(directory / "strace.txt", "-e", "trace=fdatasync", "-e", injection)
     async with contextlib.AsyncExitStack() as stack:
@@ -230,7 +230,7 @@ async def run_delays(
     """
     require_strace()
     ledger = Ledger()
-    injection = f"inject=fdatasync:delay_enter={round(DELAY_S * 1e6)}:when={_NOT_DELAYED}+"
+    injection = f"inject=fdatasync:delay_enter={round(DELAY_S * 1e6)}:when={_OF_THE_START}+"
     wrapper = strace(directory / "strace.txt", "-e", "trace=fdatasync", "-e", injection)
     async with gateway(directory, wrapper=wrapper) as running:
         acknowledged_s, ping_s = await _measure(running, ledger, rounds, progress)
@@ -252,7 +252,7 @@ async def _measure(
     acknowledged_s: list[float] = []
     ping_s: list[float] = []
     async with connected(running) as client:
-        for _ in range(_NOT_DELAYED):
+        for _ in range(_OF_THE_START):
             ledger.acknowledge(await client.register(ledger.request()))
         for n in range(1, rounds + 1):
             began = time.perf_counter()

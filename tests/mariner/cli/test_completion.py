@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,8 @@ async def test_a_real_shell_completes(tmp_path: Path) -> None:
     result = await SHELL.run("completion", "bash", "--install", XDG_DATA_HOME=str(folder))
     path = folder / "bash-completion" / "completions" / "mariner"
     assert (result.code, result.stdout) == (0, f"installed: {path}\n")
-    assert shutil.which("mariner") is not None
+    programs = Path(sys.executable).parent  # the environment may not be activated
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     code = (
         f"source {path}; COMP_WORDS=(mariner sta); COMP_CWORD=1;"
         ' _mariner_completion mariner; echo "${COMPREPLY[@]}";'
@@ -25,7 +26,7 @@ async def test_a_real_shell_completes(tmp_path: Path) -> None:
         ' _mariner_completion mariner; echo "${COMPREPLY[@]}"; complete -p mariner'
     )
     process = await asyncio.create_subprocess_exec(
-        *("bash", "--norc", "-c", code), stdout=asyncio.subprocess.PIPE
+        *("bash", "--norc", "-c", code), stdout=asyncio.subprocess.PIPE, env=environment
     )
     output, _ = await process.communicate()
     lines = output.decode().splitlines()

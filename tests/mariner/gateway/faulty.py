@@ -1,6 +1,7 @@
 """``mariner`` in which something breaks or hangs, as soon as an event ``fault/<what>`` comes.
 
-Everything else is as in ``python -m mariner``, except that a stop may take a second only.
+Everything else is as in ``python -m mariner``, except that a stop may take a second only where
+something hangs.
 """
 
 import os
@@ -56,6 +57,8 @@ FAULTS: Final[dict[str, Callable[[], None]]] = {
     "thread-dies": _thread_dies,
 }
 
+HANGING: Final = frozenset({"loop-sleeps", "sync-hangs"})
+
 
 def _install() -> None:
     register = Engine.register
@@ -66,11 +69,12 @@ def _install() -> None:
         first, *rest = register_events[0].type
         if first == "fault":
             sys.stderr.write(f"{BEGINS}\n")
+            if rest[0] in HANGING:
+                PATCH.setattr(limits, "MAX_STOP_S", STOP_S)
             FAULTS[rest[0]]()
         return register(self, source, register_events, *others)
 
     PATCH.setattr(Engine, "register", faulty)
-    PATCH.setattr(limits, "MAX_STOP_S", STOP_S)
 
 
 if __name__ == "__main__":
