@@ -1,5 +1,6 @@
 """The client of README.md runs, beside what `make run` runs."""
 
+import functools
 import os
 import re
 import textwrap
@@ -10,8 +11,9 @@ import pytest
 import yaml
 
 from eventer_bridge import limits
-from eventer_bridge.model import JsonPayload
+from eventer_bridge.model import JsonPayload, QueryTimeseriesParams, RegisterEvent
 from eventer_bridge.resources import read_schema
+from mariner import client
 from mariner import limits as mariner_limits
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
@@ -85,3 +87,35 @@ async def test_client_of_the_readme(tmp_path: Path) -> None:
     assert event.payload == JsonPayload.of("on")
     assert result.events == [event]
     assert list(events) == [event]
+
+
+async def test_clients_of_the_readme_that_outlive_their_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    code = "\n".join(i for i in codes if "ReconnectingClient(" in i or "BufferedClient." in i)
+    async with gateway(tmp_path) as running:
+        for old, new in {
+            '("gateway-1", "gateway-2")': f'("{running.host}",)',
+            "23014": str(running.port),
+            "        ...\n": "        break\n",
+        }.items():
+            assert old in code
+            code = code.replace(old, new)
+        names: dict[str, Any] = {
+            "functools": functools,
+            "client": client,
+            "token": "secret",
+            "Path": Path,
+            "RegisterEvent": RegisterEvent,
+            "JsonPayload": JsonPayload,
+        }
+        code += "    await buffered.drain()\n"
+        exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
+        await names["example"]()
+        async with await client.connect(
+            running.host, running.port, client_name="app", client_token="secret"
+        ) as connection:
+            result = await connection.query(QueryTimeseriesParams([("lamp", "1")]))
+    assert len(result.events) == 2
