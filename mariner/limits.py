@@ -57,6 +57,9 @@ WATCH_PERIOD_S: Final = 2.0
 """Between two looks at the files of the configuration (``serve --watch``), each of which reads
 them: Kubernetes itself takes up to a minute."""
 
+CURSORS_TIMEOUT_S: Final = 60.0
+"""Time for a gateway to answer ``mariner cursors``; how far 1,000 are behind takes seconds."""
+
 STATUS_TIMEOUT_S: Final = 20.0
 """Time for a gateway to answer ``mariner status``, which may wait for its disk."""
 

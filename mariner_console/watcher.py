@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -22,7 +23,8 @@ from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParam
 from eventer_bridge.net.retry import keep_trying
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
-from mariner.gateway import status
+from mariner.gateway import cursor_requests, status
+from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
 from mariner.gateway.status import GatewayStatus
 from mariner_console import limits, metrics
 from mariner_console.config import WatchedGateway
@@ -111,12 +113,11 @@ class Watcher(aio.Resource):
         Raises:
             ControlError: it did not answer, or has none.
         """
-        if self.config.control is None:
-            raise ControlError(f"{self.config.name}: no control socket is configured")
+        socket = self._control()
         async with self._asking:
             if time.monotonic() - self._asked_s >= limits.SCRAPE_PERIOD_S:
                 try:
-                    told = await asyncio.to_thread(status.ask, self.config.control)
+                    told = await asyncio.to_thread(status.ask, socket)
                 except msgspec.ValidationError as e:
                     raise ControlError(f"the gateway is of another version: {e}") from e
                 self._told_before, self._told = self._told, told
@@ -125,6 +126,23 @@ class Watcher(aio.Resource):
             if self._told_before is None:
                 return self._told
             return status.with_rates(self._told_before, self._told)
+
+    async def ask_cursors(self, request: CursorRequest) -> CursorAnswer:
+        """Look at a cursor, or change it, by the control socket; the next status is a new one.
+
+        Raises:
+            ConfigurationError: the gateway is of another version.
+            ControlError: there is no such cursor or parked event, no answer, or no control socket.
+        """
+        socket = self._control()
+        async with self._asking:
+            try:
+                answer = await asyncio.to_thread(cursor_requests.ask, socket, request)
+            except msgspec.ValidationError as e:
+                raise ControlError(f"the gateway is of another version: {e}") from e
+            if request.do != "show":
+                self._asked_s = -math.inf
+        return answer
 
     async def register(self, event: RegisterEvent) -> Event:
         """Register an event.
@@ -144,6 +162,11 @@ class Watcher(aio.Resource):
             MarinerError: no connection.
         """
         return await follow(self.config, self._token, self._context, patterns)
+
+    def _control(self) -> Path:
+        if self.config.control is None:
+            raise ControlError(f"{self.config.name}: no control socket is configured")
+        return self.config.control
 
     def _connected(self) -> client.Client:
         if self._connection is None:

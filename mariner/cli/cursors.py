@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -10,15 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from eventer_bridge import limits as core_limits
-from eventer_bridge.control import client
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId, Timestamp
-from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, printable
 from mariner.cli.values import format_timestamp, parse_event_id, values_option
-from mariner.gateway import config
-from mariner.gateway.cursor_requests import REQUEST, CursorAnswer, CursorInfo, CursorRequest
+from mariner.gateway import config, cursor_requests
+from mariner.gateway.cursor_requests import CursorAnswer, CursorInfo, CursorRequest
 
 _conf = click.option(
     "--conf",
@@ -105,18 +103,11 @@ def _ask(path: Path, request: CursorRequest) -> CursorAnswer:
         if socket is None:
             text = f"{path}: control: missing, and there is no store that would have a socket"
             raise CommandError(text, EXIT_USAGE)
-        answer: Any = client.request(
-            socket,
-            REQUEST,
-            msgspec.to_builtins(request),
-            what=f"{socket}: the gateway",
-            timeout_s=limits.RELOAD_TIMEOUT_S,
-        )
+        return cursor_requests.ask(socket, request)
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
     except ControlError as e:
         raise CommandError(str(e), EXIT_FAILED) from e
-    return msgspec.convert(answer, CursorAnswer)
 
 
 def _print(answer: CursorAnswer, *, is_json: bool = False) -> None:

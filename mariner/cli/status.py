@@ -46,9 +46,9 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     """Show what a running gateway is doing.
 
     Its state, store, connections, clients with their rates and what they use of their quotas, the
-    connections that read too slowly, remote servers, modules, days that certificates are valid,
-    and the last errors. At most 1,000 clients, those that are furthest behind first. Rates are
-    measured for a second.
+    connections that read too slowly, cursors, remote servers, modules, days that certificates are
+    valid, and the last errors. At most 1,000 clients and cursors each, those that are furthest
+    behind first. Rates are measured for a second.
 
     Nothing is measured while nobody asks. Only the user of the gateway (and root) may ask.
 

@@ -11,10 +11,12 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from eventer_bridge import limits as core_limits
 from mariner.cli.run import printable
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,
+    CursorStatus,
     GatewayStatus,
     QuotaUse,
     RemoteStatus,
@@ -36,6 +38,8 @@ def render(status: GatewayStatus) -> RenderableType:
         parts += ["", _clients(status.clients, status.clients_left_out)]
     if status.slowest:
         parts += ["", _slowest(status.slowest)]
+    if status.cursors:
+        parts += ["", _cursors(status.cursors)]
     if status.remotes:
         parts += ["", _remotes(status.remotes)]
     if status.errors:
@@ -157,6 +161,21 @@ def _slowest(slowest: list[ConnectionStatus]) -> Table:
     for i in slowest:
         client = Text(printable(i.client or ""))
         table.add_row(client, i.wire, i.peer, *_lag(i.unread_bytes, i.behind_s))
+    return table
+
+
+def _cursors(cursors: list[CursorStatus]) -> Table:
+    table = _table("CURSOR", "CLIENT", "CONNECTED", "EVENTS BEHIND", "BEHIND", "PARKED", left=3)
+    for i in cursors:
+        more = "+" if i.lag_events >= core_limits.MAX_LAG_EVENTS else ""
+        table.add_row(
+            Text(printable(i.name)),
+            Text(printable(i.client)),
+            "yes" if i.is_connected else "no",
+            f"{i.lag_events:,}{more}",
+            duration(i.lag_s) if i.lag_s else "",
+            f"{i.n_parked:,}",
+        )
     return table
 
 

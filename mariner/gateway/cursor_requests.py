@@ -1,17 +1,20 @@
-"""Requests of operators about cursors (``mariner cursors``).
+"""Requests of operators about cursors (``mariner cursors``, and the console).
 
-Runs on the event loop's thread.
+:func:`answer` runs on the event loop's thread of the gateway, :func:`ask` in another process.
 """
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
+from eventer_bridge.control import client
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import ConfigurationError, ControlError
 from eventer_bridge.model import EventId
+from mariner import limits
 
 audit = logging.getLogger("audit")
 
@@ -79,6 +82,27 @@ class CursorAnswer(msgspec.Struct, frozen=True):
 
     cursors: list[CursorInfo]
     parked: list[ParkedInfo] = []
+
+
+def ask(socket: Path, request: CursorRequest) -> CursorAnswer:
+    """Ask a running gateway; blocks.
+
+    Args:
+        socket: its control socket.
+        request: what is asked for.
+
+    Raises:
+        ConfigurationError: the gateway has another version, and does not know such a request.
+        ControlError: there is no such cursor or parked event, or no answer.
+    """
+    told = client.request(
+        socket,
+        REQUEST,
+        msgspec.to_builtins(request),
+        what=f"{socket}: the gateway",
+        timeout_s=limits.CURSORS_TIMEOUT_S,
+    )
+    return msgspec.convert(told, CursorAnswer)
 
 
 async def answer(cursors: Cursors, argument: Any) -> Any:

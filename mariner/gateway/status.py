@@ -123,6 +123,25 @@ class StoreStatus(msgspec.Struct, frozen=True):
     queries_waiting: int
 
 
+class CursorStatus(msgspec.Struct, frozen=True):
+    """A cursor of a client; its lag is that of the metrics, looked at every 10 s.
+
+    Attributes:
+        client, name: of the cursor.
+        lag_events: events behind it, at most ``limits.MAX_LAG_EVENTS``.
+        lag_s: age of the oldest of them.
+        is_connected: whether a connection has it.
+        n_parked: parked events.
+    """
+
+    client: str
+    name: str
+    lag_events: int
+    lag_s: float
+    is_connected: bool
+    n_parked: int
+
+
 class RemoteStatus(msgspec.Struct, frozen=True):
     """A remote Event Server.
 
@@ -155,6 +174,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
         clients: those that are furthest behind first, then the busiest.
         clients_left_out: how many more there are.
         slowest: connections that are furthest behind.
+        cursors: those that are furthest behind first; at most ``limits.MAX_CURSORS``.
         remotes: that it relays to, or follows.
         modules: names of the Python modules.
         days_left: of certificates and revocation lists, by their keys.
@@ -174,6 +194,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     clients: list[ClientStatus]
     clients_left_out: int
     slowest: list[ConnectionStatus]
+    cursors: list[CursorStatus]
     remotes: list[RemoteStatus]
     modules: list[str]
     days_left: dict[str, float]

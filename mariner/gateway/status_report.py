@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.model import Order, QueryTimeseriesParams
@@ -27,6 +29,7 @@ from mariner.gateway.metrics import RemoteServer
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,
+    CursorStatus,
     GatewayStatus,
     QuotaUse,
     RemoteStatus,
@@ -77,6 +80,7 @@ class StatusReport:
             clients=clients[: limits.MAX_STATUS_CLIENTS],
             clients_left_out=max(0, len(clients) - limits.MAX_STATUS_CLIENTS),
             slowest=slowest,
+            cursors=[] if gateway.core.cursors is None else _cursors(gateway.core.cursors),
             remotes=[_remote(i) for i in gateway.remote_servers],
             modules=[] if core is None else [str(i["module"]) for i in core.modules],
             days_left={
@@ -187,6 +191,22 @@ def _wire(wire: Wire) -> WireStatus:
         declined=stats.declined,
         rejected=sum(stats.rejected.values()),
     )
+
+
+def _cursors(cursors: Cursors) -> list[CursorStatus]:
+    found = [
+        CursorStatus(
+            client=i.client,
+            name=i.name,
+            lag_events=i.lag_events,
+            lag_s=i.lag_s,
+            is_connected=i.holder is not None,
+            n_parked=i.n_parked,
+        )
+        for i in cursors
+    ]
+    found.sort(key=lambda i: (-i.lag_s, i.client, i.name))
+    return found[: core_limits.MAX_CURSORS]
 
 
 def _remote(remote: RemoteServer) -> RemoteStatus:

@@ -15,11 +15,6 @@ _WIRE_COLUMNS = {
     "largest": "Unread by one", "lag": "Slowest behind",
 }  # fmt: skip
 
-_CURSOR_COLUMNS = {
-    "cursor": "Cursor", "lag": "Behind", "events": "Events behind (up to 1,000)",
-    "parked": "Parked", "connected": "Connected",
-}  # fmt: skip
-
 _CLIENT_COLUMNS = {
     "client": "Client", "wire": "Wire", "behind": "Behind", "unread": "Unread",
     "registered": "Registered/s", "notified": "Notified/s", "connections": "Connections",
@@ -39,8 +34,6 @@ class ClientsPanel:
         self._watcher = watcher
         with card("Clients by wire"):
             self._wires = TextTable(_WIRE_COLUMNS, key="wire", empty="Not known.")
-        with card("Cursors"):
-            self._cursors = TextTable(_CURSOR_COLUMNS, key="cursor", empty="There is none.")
         with card("Clients, those furthest behind first"):
             if watcher.config.control is None:
                 note(
@@ -58,7 +51,6 @@ class ClientsPanel:
         """Show what they do now."""
         scrape = self._watcher.view.scrape
         self._wires.set(_wires(scrape) if scrape else [])
-        self._cursors.set(_cursors(scrape) if scrape else [])
         if self._watcher.config.control is None:
             return
         try:
@@ -93,25 +85,6 @@ def _wires(scrape: Scrape) -> list[dict[str, str]]:
             "lag": texts.of_seconds(found["lag"].get(wire)),
         }
         for wire, n_clients in scrape.by("mariner_clients", "wire").items()
-    ]
-
-
-def _cursors(scrape: Scrape) -> list[dict[str, str]]:
-    """Those that are furthest behind first, as ``client/cursor``."""
-    found = {
-        name: scrape.by_all(f"mariner_cursor_{name}", "client", "cursor")
-        for name in ("lag_seconds", "lag_events", "parked_events", "connected")
-    }
-    slowest = sorted(found["lag_seconds"].items(), key=lambda i: -i[1])
-    return [
-        {
-            "cursor": texts.shown("/".join(key)),
-            "lag": texts.of_seconds(lag_s),
-            "events": texts.of_number(found["lag_events"].get(key)),
-            "parked": texts.of_number(found["parked_events"].get(key)),
-            "connected": "yes" if found["connected"].get(key) else "no",
-        }
-        for key, lag_s in slowest
     ]
 
 

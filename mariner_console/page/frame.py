@@ -13,6 +13,7 @@ from mariner_console.gate import LOGIN
 from mariner_console.login import UserSession
 from mariner_console.page.alarms import AlarmsPanel
 from mariner_console.page.clients import ClientsPanel
+from mariner_console.page.cursors import CursorsPanel
 from mariner_console.page.overview import OverviewPanel
 from mariner_console.page.query import QueryPanel
 from mariner_console.page.register import RegisterPanel
@@ -48,17 +49,19 @@ def _panels(
     login: UserSession, watcher: Watcher, watchers: Sequence[Watcher]
 ) -> dict[str, Callable[[], Panel]]:
     """How panels are made, by their titles."""
+    writer = login.user.name if login.user.may_register else None
     made: dict[str, Callable[[], Panel]] = {
         "Overview": lambda: OverviewPanel(watcher.view, [i.view for i in watchers]),
         "Clients": lambda: ClientsPanel(watcher),
+        "Cursors": lambda: CursorsPanel(watcher, writer),
         "Types": lambda: TypesPanel(watcher),
         "Tail": lambda: TailPanel(watcher),
         "Query": lambda: QueryPanel(watcher),
         "Store": lambda: StorePanel(watcher.view),
         "Alarms": lambda: AlarmsPanel(watcher.view.alarms),
     }
-    if login.user.may_register:
-        made["Register"] = lambda: RegisterPanel(watcher, login.user.name)
+    if writer is not None:
+        made["Register"] = lambda: RegisterPanel(watcher, writer)
     return made
 
 

@@ -1,6 +1,6 @@
 """Small things that panels are made of."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nicegui import ui
@@ -18,7 +18,7 @@ COLORS: Final = (
 )
 """Of series; told apart on light and on dark."""
 
-_LONG: Final = frozenset(("payload", "quota", "type"))
+_LONG: Final = frozenset(("client", "cursor", "payload", "quota", "reason", "type"))
 """Columns of long texts, which are wrapped anywhere."""
 
 _GREY: Final = "#8a949e"
@@ -125,7 +125,7 @@ class TextTable:
         key: str,
         empty: str = "Nothing.",
         page_rows: int = 25,
-        on_pick: Callable[[str | None], None] | None = None,
+        on_pick: Callable[[str | None], Awaitable[None] | None] | None = None,
     ) -> None:
         self._key = key
         self._page_rows = page_rows
@@ -175,6 +175,25 @@ def failure() -> ui.label:
 def unfolded() -> ui.label:
     """A place for a payload in several lines."""
     return ui.label("").classes("console-unfolded").props("tabindex=0")
+
+
+async def is_confirmed(question: str, what: str, button: str) -> bool:
+    """Ask a second time.
+
+    Args:
+        question: the question.
+        what: is to be done, in lines.
+        button: what is pressed for yes; the focus is on the other one.
+    """
+    with ui.dialog() as dialog, ui.card():
+        ui.label(question)
+        ui.label(what).classes("console-unfolded")
+        with ui.row():
+            ui.button(button, on_click=lambda: dialog.submit(True))
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("outline autofocus")
+    is_yes = await dialog is True
+    dialog.delete()
+    return is_yes
 
 
 def field(title: str, value: str = "", **attributes: Any) -> ui.input:

@@ -10,7 +10,7 @@ from eventer_bridge.model import JsonPayload, RegisterEvent, check_registrable
 from mariner.cli.values import parse_event_type
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
-from mariner_console.page.parts import card, failure, field, note
+from mariner_console.page.parts import card, failure, field, is_confirmed, note
 from mariner_console.watcher import Watcher
 
 mlog = logging.getLogger(__name__)
@@ -43,18 +43,10 @@ class RegisterPanel:
         except InvalidEventError as e:
             self._failure.set_text(texts.shown(str(e)))
             return
-        with ui.dialog() as dialog, ui.card():
-            ui.label(f"Register this on {texts.shown(self._watcher.config.name)}?")
-            text = f"{texts.of_type(event.type)}\n{texts.unfolded(event.payload)}"
-            ui.label(text).classes("console-unfolded")
-            with ui.row():
-                ui.button("Register", on_click=lambda: dialog.submit(True))
-                ui.button("Cancel", on_click=lambda: dialog.submit(False)).props(
-                    "outline autofocus"
-                )
-        if await dialog:
+        question = f"Register this on {texts.shown(self._watcher.config.name)}?"
+        text = f"{texts.of_type(event.type)}\n{texts.unfolded(event.payload)}"
+        if await is_confirmed(question, text, "Register"):
             await self._register(event)
-        dialog.delete()
 
     async def _register(self, event: RegisterEvent) -> None:
         at = self._watcher.config.name

@@ -14,6 +14,7 @@ from mariner.cli.status_table import duration, render
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,
+    CursorStatus,
     GatewayStatus,
     QuotaUse,
     RemoteStatus,
@@ -38,8 +39,9 @@ async def test_tables_and_json(tmp_path: Path) -> None:
     clients = [{**APP, "quota": {"max_connections": 1}}]
     async with (
         gateway(tmp_path, clients=clients) as running,
-        await RawPeer.init(running.port) as peer,
+        await RawPeer.init(running.port, cursor="c", persisted=True) as peer,
     ):
+        assert (await peer.receive())["msg_type"] == "up_to_date"
         assert (await peer.request(register_req(1, event("a"))))["success"]
         code, text, errors = await run(*conf)
         assert (code, errors) == (0, "")
@@ -50,7 +52,11 @@ async def test_tables_and_json(tmp_path: Path) -> None:
     assert re.search(r"\n +\d types, [\d.]+ .?B, [\d.]+ .B free, \d+ .?.?.?.?.? to compact\n", text)
     assert re.search(r"\nmariner +1 +1 +0 +0 +1 +0 +0 +0\n", text)
     assert re.search(r"\napp +mariner +1 +0 +0 +max_connections 1/1\n", text)
+    assert re.search(r"\nCURSOR +CLIENT +CONNECTED .*\nc +app +yes +\d+ ", text)
     found = json.loads(line)
+    [cursor] = found["cursors"]
+    assert (cursor["client"], cursor["name"], cursor["is_connected"]) == ("app", "c", True)
+    assert (cursor["n_parked"], {*cursor} >= {"lag_events", "lag_s"}) == (0, True)
     assert found["pid"] == running.pid
     [client] = found["clients"]
     assert client["events_registered"] == 1
@@ -152,6 +158,10 @@ STATUS = GatewayStatus(
     ],
     clients_left_out=1_500,
     slowest=[ConnectionStatus("mariner", "\x07", "127.0.0.1:1", 2_000_000, 75)],
+    cursors=[
+        CursorStatus("app", "c\x1b[2J", 1_000, 75, is_connected=False, n_parked=2),
+        CursorStatus("[b]app[/b]", "d", 0, 0, is_connected=True, n_parked=0),
+    ],
     remotes=[
         RemoteStatus("a", is_connected=False, refused_events=0, is_synced=False, lag_s=2.5),
         RemoteStatus("b", is_connected=True, refused_events=0, is_synced=False),
@@ -180,6 +190,8 @@ def test_what_is_wrong_is_shown_and_cannot_control_the_terminal() -> None:
     assert "and 1,500 more" in lines
     assert r"\x07 mariner 127.0.0.1:1 2.0 MB 1 min 15 s" in lines
     assert "mariner 1 1 1,234,567 0 3 2" in lines
+    assert r"c\x1b[2J app no 1,000+ 1 min 15 s 2" in lines
+    assert "d [b]app[/b] yes 0 0" in lines
     for line in ("a not connected 2.5 s 0", "b catching up 0", "c synced 0", "d connected 1,000"):
         assert line in lines
     assert lines[-1] == r"T m\x1b[2J, peer: p"

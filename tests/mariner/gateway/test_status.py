@@ -9,16 +9,19 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.errors import StorageError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
 from mariner.gateway.gateway import Gateway
 from mariner.gateway.logs.errors import LastErrors
-from mariner.gateway.status import GatewayStatus, QuotaUse, with_rates
+from mariner.gateway.status import CursorStatus, GatewayStatus, QuotaUse, with_rates
 from mariner.gateway.status_report import StatusReport
 from mariner.version import __version__
+from tests.mariner.gateway.test_cursors import ack, cursors_of, reader, settled
 from tests.mariner.gateway.test_quotas import eventer_gateway, many, until
+from tests.mariner.gateway.test_replay import connect, id_of, received, register, serving
 from tests.support.event_servers import event_server, eventer_port
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -106,6 +109,29 @@ async def test_of_who_is_held_and_who_does_not_read(tmp_path: Path) -> None:
         [app] = [i for i in others if i.name == "app"]
         assert app.quota["events_per_s"].hits == 1
         assert app.held_s > 0
+
+
+async def test_of_cursors_those_furthest_behind_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(None) as gateway, await connect(gateway) as connection:
+        events = await register(connection, 1, 2)
+        async with reader(gateway, "a"), reader(gateway, "b") as peer:
+            await received(peer)
+            parked = [(id_of(events[0]), "x")]
+            peer.send(ack(id_of(events[1]), parked=parked))
+            await settled(peer)
+        async with reader(gateway, "c"):
+            for cursor in cursors_of(gateway):
+                await cursors_of(gateway).measure(cursor)
+            cursors_of(gateway).find("app", "a").lag_s = 5
+            cursors_of(gateway).find("app", "c").lag_s = 9
+            found = (await status_of(gateway)).cursors
+            assert found == [
+                CursorStatus("app", "c", 2, 9, is_connected=True, n_parked=0),
+                CursorStatus("app", "a", 2, 5, is_connected=False, n_parked=0),
+                CursorStatus("app", "b", 0, 0, is_connected=False, n_parked=1),
+            ]
+            monkeypatch.setattr(core_limits, "MAX_CURSORS", 2)
+            assert (await status_of(gateway)).cursors == found[:2]
 
 
 async def test_of_thousands_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,178 @@
+"""Cursors and parked events on the page: looked at, changed, and no markup."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Browser
+
+from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent
+from mariner import client
+from mariner.gateway import cursor_requests
+from mariner.gateway.cursor_requests import CursorAnswer, CursorRequest
+from tests.console import hostile
+from tests.console.browsing import NARROW, Seen, browser, logged_in, needs_browser
+from tests.console.support import Console, console, watched
+from tests.support.gateway import Gateway, gateway
+
+pytestmark = [needs_browser]
+
+NAMES: Final = [i[:64] for i in hostile.TEXTS if i != "a\x00\x1b[31m\u202e\u2028b"]
+
+
+@contextlib.asynccontextmanager
+async def running(path: Path) -> AsyncIterator[tuple[Gateway, Console, Browser]]:
+    """A gateway, a console that watches it twice, once as one of another machine, a browser."""
+    async with (
+        gateway(path, http=True, audit={"file": str(path / "audit.jsonl")}) as served,
+        console(
+            path,
+            [watched(served, control=str(socket_of(path))), watched(served, name="remote")],
+        ) as made,
+        browser() as opened,
+    ):
+        yield served, made, opened
+
+
+def socket_of(path: Path) -> Path:
+    return path / "events" / "control.sock"
+
+
+def text_of(event_id: EventId) -> str:
+    return f"{event_id.server}/{event_id.session}/{event_id.instance}"
+
+
+async def park(served: Gateway, name: str, reason: str) -> list[Event]:
+    """Have a cursor, register three events, and park two of them."""
+    async with await client.connect(
+        served.host,
+        served.port,
+        client_name="app",
+        client_token="secret",
+        subscriptions=[("a", name)],
+        cursor=name,
+    ) as connection:
+        events = [RegisterEvent(("a", name), None, JsonPayload.of(i)) for i in range(3)]
+        registered = await connection.register(events)
+        seen = 0
+        async for batch in connection.replay():
+            left = {i.id: reason for i in batch.events if i.id in {j.id for j in registered[:2]}}
+            await batch.ack(left)
+            seen += len(batch.events)
+            if seen == len(registered):
+                break
+        await connection.ping()
+    return [*registered]
+
+
+async def pick(seen: Seen, name: str) -> None:
+    row = seen.page.get_by_role("row").filter(has=seen.page.get_by_role("cell", name=name))
+    await row.first.get_by_role("checkbox").click()
+
+
+async def confirm(seen: Seen, button: str, *texts: str) -> None:
+    """Press a button, and again where it is asked."""
+    await seen.page.get_by_role("button", name=f"{button} …").click()
+    dialog = seen.page.get_by_role("dialog")
+    await dialog.get_by_text(f"{button} this on gateway?").wait_for()
+    for text in texts:
+        await dialog.get_by_text(text).wait_for()
+    await dialog.get_by_role("button", name=button, exact=True).click()
+    await dialog.wait_for(state="detached")
+
+
+async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
+    async with running(tmp_path) as (served, made, opened):
+        first, second, _ = [text_of(i.id) for i in await park(served, "c", "no idea")]
+
+        def told() -> CursorAnswer:
+            return cursor_requests.ask(socket_of(tmp_path), CursorRequest("show", "app", "c"))
+
+        async with logged_in(opened, made.url) as seen:
+            await seen.open("Cursors")
+            await pick(seen, "c")
+            await seen.page.get_by_role("cell", name=second).wait_for()
+            assert await seen.page.get_by_role("cell", name="no idea").count() == 2
+            await pick(seen, first)
+            await seen.page.get_by_role("button", name="Drop …").click()
+            await seen.until("Drop this on gateway?")
+            await seen.page.keyboard.press("Enter")  # on what has the focus: Cancel
+            await seen.page.get_by_role("dialog").wait_for(state="detached")
+            assert len(told().parked) == 2
+            await confirm(seen, "Drop", f"{first} of cursor c of client app")
+            await seen.until(f"Done: drop {first} of cursor c of client app")
+            assert [text_of(i.id) for i in told().parked] == [second]
+            await seen.page.get_by_role("cell", name=first).wait_for(state="detached")
+            await confirm(seen, "Redeliver", "all parked events of cursor c")
+            await seen.page.get_by_role("cell", name="yes").wait_for()
+            assert told().parked[0].is_due
+            await seen.page.get_by_label("Go on behind").fill("nowhere")
+            await seen.page.get_by_role("button", name="Reset …").click()
+            await (
+                seen.page.get_by_role("alert").get_by_text("'nowhere': expected SERVER").wait_for()
+            )
+            await seen.page.get_by_label("Go on behind").fill(first)
+            await confirm(seen, "Reset", f"to {first}", "A connection that has it is closed.")
+            await seen.until("Done: reset")
+            assert [text_of(i) for i in told().cursors[0].seen] == [first]
+            request = CursorRequest("delete", "app", "c")
+            cursor_requests.ask(socket_of(tmp_path), request)
+            await seen.until("There is none.")
+            await seen.page.get_by_role("button", name="Reset …").wait_for(state="hidden")
+        log = made.output.read_text()
+    assert '"message": "cursor drop", "user": "operator", "gateway": "gateway"' in log
+    lines = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
+    changes = [(i["action"], i["ids"]) for i in lines if i["action"].startswith("cursor ")]
+    assert changes == [
+        ("cursor drop", [first]),
+        ("cursor redeliver", []),
+        ("cursor reset", [first]),
+        ("cursor delete", []),
+    ]
+
+
+async def test_who_may_not_change_them(tmp_path: Path) -> None:
+    async with running(tmp_path) as (served, made, opened):
+        await park(served, "c", "no idea")
+        async with logged_in(opened, made.url, name="guest", password="guest") as seen:
+            await seen.open("Cursors")
+            await pick(seen, "c")
+            await seen.page.get_by_role("cell", name="no idea").first.wait_for()
+            assert await seen.page.get_by_role("button", name="…").count() == 0
+        async with logged_in(opened, made.url) as seen:
+            await seen.page.goto(f"{made.url}?gateway=remote")
+            await seen.open("Cursors")
+            await seen.page.get_by_role("cell", name="app", exact=True).wait_for()
+            await seen.until("only over the control socket of a gateway on this machine")
+            assert await seen.page.get_by_role("checkbox").count() == 0
+            assert await seen.page.get_by_role("button", name="…").count() == 0
+
+
+@pytest.mark.parametrize("name", ["gateway", "remote"])
+async def test_no_name_becomes_markup(tmp_path: Path, name: str) -> None:
+    async with running(tmp_path) as (served, made, opened):
+        for cursor, reason in zip(NAMES, reversed(hostile.TEXTS), strict=False):
+            await park(served, cursor, reason[:500])
+        async with logged_in(opened, made.url, viewport=NARROW) as seen:
+            page = seen.page
+            await page.goto(f"{made.url}?gateway={name}")
+            await seen.open("Cursors")
+            for cursor in NAMES:
+                await page.get_by_role("cell", name=cursor[:20]).first.wait_for()
+            if name == "gateway":
+                for cursor in NAMES:
+                    await pick(seen, cursor[:20])
+                    await seen.until(f"cursor {cursor[:20]}")
+                    await page.get_by_role("button", name="Drop …").click()
+                    await page.get_by_role("dialog").get_by_text("all parked").wait_for()
+                    await page.get_by_role("button", name="Cancel").click()
+                    await page.get_by_role("dialog").wait_for(state="detached")
+            assert await page.evaluate("window.broken") is None
+            assert await page.evaluate("({}).polluted") is None
+            assert await page.title() == "Mariner console"
+            assert await page.locator("img[src=x], svg[onload]").count() == 0
+            width = await page.evaluate("document.documentElement.scrollWidth")
+            assert width <= NARROW["width"]
