@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # one process more than there are processors, because tests wait for others, but not more than
 # memory is for; one of them has Spark
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # some images set it; each of the hundreds of processes of the tests would compile everything
 unexport PYTHONDONTWRITEBYTECODE
