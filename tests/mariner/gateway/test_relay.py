@@ -229,7 +229,7 @@ def reasons(caplog: pytest.LogCaptureFixture, level: int, server: str) -> list[s
 
 
 async def test_a_reason_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "eventer_bridge")
     async with hat_event_server(tmp_path, server_token="right") as server:
         remote = {"host": server.host, "port": server.port, "token": "wrong"}
         name = f"{server.host}:{server.port}"

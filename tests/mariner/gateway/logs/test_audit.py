@@ -87,7 +87,8 @@ def restored() -> Iterator[None]:
     logs.configure(None)
     logs.close()
     audit.disabled, audit.propagate = False, True
-    audit.setLevel(logging.NOTSET)
+    for logger in (audit, logging.getLogger("mariner"), logging.getLogger("eventer_bridge")):
+        logger.setLevel(logging.NOTSET)
     for handler in tuple(root.handlers):
         root.removeHandler(handler)
     for handler in handlers:
