@@ -189,13 +189,13 @@ class Account:
             self.throttle.forget(member.stream)
 
     def _count_bytes(self, member: AccountMember) -> None:
-        member.stream.bytes_in_cb = functools.partial(self.spend, member, BYTES)
+        member.stream.bytes_in_cb = functools.partial(self.spend, member.stream, BYTES)
 
-    def spend(self, member: AccountMember, name: str, amount: float) -> None:
+    def spend(self, stream: Stream[Any], name: str, amount: float) -> None:
         """A connection used so much of a rate: hold it back if that was too much."""
         if self.throttle is not None:
             self.throttle.spend(name, amount)
-            self.throttle.check(member.stream)
+            self.throttle.check(stream)
 
 
 class Accounts:

@@ -177,7 +177,7 @@ class _Client(chatter.Handler):
         """A message came."""
         is_large = len(message.data) > self._large_bytes and message.type == _REGISTER_REQ
         if is_large and self._session.rights is not None:
-            self._session.take_in(self._take_in(message))
+            self._session.registrations.take_in(self._take_in(message))
             return
         decoded = codec.decode(message.type, message.data)
         if self._session.rights is None:
@@ -185,13 +185,13 @@ class _Client(chatter.Handler):
             return
         match decoded:
             case MsgRegisterReq():
-                self._session.register(_request(message), decoded.register_events)
+                self._session.registrations.register(_request(message), decoded.register_events)
             case MsgQueryReq():
                 self._on_query(message, decoded.params)
             case MsgEventsAck():
                 self._on_ack(message)
             case RefusedReq() if decoded.message_type is MsgRegisterReq:
-                self._session.refuse(_request(message), decoded.reason)
+                self._session.registrations.refuse(_request(message), decoded.reason)
             case RefusedReq():
                 raise RemoteProtocolError(decoded.reason)
             case _:
@@ -230,9 +230,9 @@ class _Client(chatter.Handler):
         conversation = _request(message)
         del message  # it may be large
         if isinstance(request, RefusedReq):
-            self._session.refuse(conversation, request.reason)
+            self._session.registrations.refuse(conversation, request.reason)
         else:
-            await self._session.register_large(conversation, request.register_events)
+            await self._session.registrations.register_large(conversation, request.register_events)
 
     def _on_ack(self, message: chatter.Message) -> None:
         if message.conversation is self._ack:
@@ -244,7 +244,7 @@ class _Client(chatter.Handler):
     def _on_query(self, message: chatter.Message, params: QueryParams) -> None:
         if message.is_last:
             raise RemoteProtocolError("MsgQueryReq ends its conversation, expected an open one")
-        self._session.query(message.conversation, params)
+        self._session.queries.add(message.conversation, params)
 
     # --- ClientWire ---------------------------------------------------------------------
 

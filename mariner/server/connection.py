@@ -84,7 +84,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
         """See ``Stream``."""
         if type(message) is RegisterReq:  # most of them
-            self._session.register(
+            self._session.registrations.register(
                 message.register_id,
                 message.register_events,
                 message.request_key,
@@ -145,10 +145,10 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     def _on_refused_register(self, message: RefusedRegister) -> None:
         extra = {**self.log_extra, "reason": cut(message.error)}
         self.mlog.warning("invalid registration", extra=extra)
-        self._session.refuse(message.register_id, message.error)
+        self._session.registrations.refuse(message.register_id, message.error)
 
     def _on_query(self, message: QueryReq) -> None:
-        self._session.query(message.query_id, message.params)
+        self._session.queries.add(message.query_id, message.params)
 
     def _on_events_ack(self, message: EventsAck) -> None:
         parked = [(i.id, i.reason) for i in message.parked]
@@ -162,7 +162,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         pass  # the stream noted the sign of life
 
     def _on_large(self, message: LargeMessage) -> None:
-        self._session.take_in(self._process_large(message))
+        self._session.registrations.take_in(self._process_large(message))
 
     async def _process_large(self, large: LargeMessage) -> None:
         # nothing else holds the message, which takes long to free
@@ -175,7 +175,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             register_id, events = message.register_id, message.register_events
             key, after = message.request_key, message.after_key
             del message
-            await self._session.register_large(register_id, events, key, after)
+            await self._session.registrations.register_large(register_id, events, key, after)
         else:
             self.on_message(message)
 

@@ -66,9 +66,9 @@ class Client(Stream[str]):
             raise RemoteProtocolError(f"{word} came first, expected hello")
         elif word == "register":
             payload = JsonPayload.of(" ".join(rest[1:]))
-            self.session.register(None, [RegisterEvent(types[0], None, payload)])
+            self.session.registrations.register(None, [RegisterEvent(types[0], None, payload)])
         else:
-            self.session.query(None, QueryLatestParams(types))
+            self.session.queries.add(None, QueryLatestParams(types))
 
     def on_closing(self) -> None:
         self.session.leave()
