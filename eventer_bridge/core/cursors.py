@@ -6,68 +6,44 @@ behind what it acknowledged. One connection has it at a time: the newest takes i
 Events that a client cannot deal with are parked: the cursor goes on, and people look at them, and
 have them redelivered or dropped.
 
-Everything is kept in rows of the backend, which are written with other commits, some
-``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last are sent again.
-A cursor itself is kept in memory, an event that is parked is not::
-
-    "c" · ["client","cursor"]             → CursorRow
-    "p" · ["client","cursor"] · 0 · id    → ParkedRow
+Everything is kept in rows of the backend (``backends.reader_rows``), which are written with other
+commits, some ``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last
+are sent again.
+A cursor itself is kept in memory, an event that is parked is not.
 
 Runs on the event loop's thread.
 """
 
 import asyncio
 import logging
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
-
-import msgspec
+from itertools import starmap
+from typing import Protocol
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
-from eventer_bridge.errors import ControlError, EventerBridgeError, LimitError, RemoteProtocolError
-from eventer_bridge.model import EventId, EventType, QueryServerParams, Timestamp
+from eventer_bridge.backends.reader_rows import (
+    CURSOR_PREFIX,
+    CursorRow,
+    ParkedRow,
+    cursor_key,
+    decode_cursor,
+    decode_parked,
+    encode_id,
+    encode_row,
+    parked_prefix,
+)
+from eventer_bridge.errors import (
+    ControlError,
+    EventerBridgeError,
+    LimitError,
+    RemoteProtocolError,
+    StoreDamagedError,
+)
+from eventer_bridge.model import EventId, QueryServerParams, Timestamp
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
-
-CURSOR_PREFIX: Final = b"c"
-PARKED_PREFIX: Final = b"p"
-
-_ID: Final = struct.Struct(">qqq")
-_encode: Final = msgspec.json.Encoder().encode
-
-
-class CursorRow(msgspec.Struct):
-    """A cursor as it is kept.
-
-    Attributes:
-        seen: the last event that was acknowledged, of each server.
-        created, acked: when it was made, and when something was acknowledged last.
-        types: what the last connection wanted; None: everything, or too much to be kept.
-        server_id: whose events it wanted; None: everybody's.
-    """
-
-    seen: list[EventId]
-    created: Timestamp
-    acked: Timestamp | None = None
-    types: list[EventType] | None = None
-    server_id: int | None = None
-
-
-class ParkedRow(msgspec.Struct):
-    """A parked event as it is kept.
-
-    Attributes:
-        reason: why, in the client's words.
-        at: when.
-        is_due: whether it is to be redelivered.
-    """
-
-    reason: str
-    at: Timestamp
-    is_due: bool = False
 
 
 class CursorHolder(Protocol):
@@ -109,12 +85,12 @@ class Cursor:
     @property
     def key(self) -> bytes:
         """Key of its row."""
-        return CURSOR_PREFIX + _encode([self.client, self.name])
+        return cursor_key(self.client, self.name)
 
     @property
     def parked_prefix(self) -> bytes:
         """Beginning of the keys of its parked events."""
-        return PARKED_PREFIX + _encode([self.client, self.name]) + b"\x00"
+        return parked_prefix(self.client, self.name)
 
 
 class Cursors:
@@ -136,8 +112,10 @@ class Cursors:
         self._is_changed = asyncio.Event()
         self._lock = asyncio.Lock()
         for key, value in backend.reader_rows(CURSOR_PREFIX).items():
-            client, name = msgspec.json.decode(key[1:], type=tuple[str, str])
-            row = msgspec.json.decode(value, type=CursorRow)
+            try:
+                client, name, row = decode_cursor(key, value)
+            except ValueError as e:
+                raise StoreDamagedError(f"the event store is damaged: a cursor: {e}") from None
             cursor = self._cursors[client, name] = Cursor(client, name, row)
             cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
 
@@ -211,30 +189,32 @@ class Cursors:
         Raises:
             RemoteProtocolError: too many are parked.
         """
-        key = cursor.parked_prefix + _ID.pack(event_id.server, event_id.session, event_id.instance)
+        key = cursor.parked_prefix + encode_id(event_id)
         if not self._rows(key):
             if cursor.n_parked >= limits.MAX_PARKED:
                 raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
             cursor.n_parked += 1
-        self._put(key, _encode(ParkedRow(reason, Timestamp.now())))
+        self._put(key, encode_row(ParkedRow(reason, Timestamp.now())))
 
     def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Events that were redelivered are dealt with, or dropped."""
         for event_id in ids:
-            key = cursor.parked_prefix + _ID.pack(
-                event_id.server, event_id.session, event_id.instance
-            )
+            key = cursor.parked_prefix + encode_id(event_id)
             if self._rows(key):
                 cursor.n_parked -= 1
                 self._put(key, None)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
-        """Events that are parked, in the order of their ids."""
-        prefix = cursor.parked_prefix
-        return {
-            EventId(*_ID.unpack(key[len(prefix) :])): msgspec.json.decode(value, type=ParkedRow)
-            for key, value in self._rows(prefix).items()
-        }
+        """Events that are parked, in the order of their ids.
+
+        Raises:
+            StoreDamagedError: a row cannot be decoded.
+        """
+        rows = self._rows(cursor.parked_prefix).items()
+        try:
+            return {event_id: row for _, _, event_id, row in starmap(decode_parked, rows)}
+        except ValueError as e:
+            raise StoreDamagedError(f"the event store is damaged: a parked event: {e}") from None
 
     # --- of operators ---------------------------------------------------------------------
 
@@ -253,7 +233,8 @@ class Cursors:
 
     def delete(self, cursor: Cursor) -> None:
         """Forget a cursor and what it parked; a connection that has it loses it."""
-        self.done(cursor, [*self.parked(cursor)])
+        for key in self._rows(cursor.parked_prefix):  # also what cannot be decoded
+            self._put(key, None)
         del self._cursors[cursor.client, cursor.name]
         self._put(cursor.key, None)
         self._take_away(cursor, "the cursor was deleted")
@@ -264,10 +245,8 @@ class Cursors:
         for event_id in ids:
             row = parked[event_id]
             row.is_due = True
-            key = cursor.parked_prefix + _ID.pack(
-                event_id.server, event_id.session, event_id.instance
-            )
-            self._put(key, _encode(row))
+            key = cursor.parked_prefix + encode_id(event_id)
+            self._put(key, encode_row(row))
         if cursor.holder is not None:
             cursor.holder.redeliver()
 
@@ -309,7 +288,7 @@ class Cursors:
 
     def _keep(self, cursor: Cursor) -> None:
         cursor.row.seen = [*cursor.seen.values()]
-        self._put(cursor.key, _encode(cursor.row))
+        self._put(cursor.key, encode_row(cursor.row))
 
     def _rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """Rows as they will be."""

@@ -54,6 +54,8 @@ def info(conf: Path | None, paths: tuple[Path, ...], is_json: bool) -> None:
 def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """Check a store: every row of every index, and the indexes against each other.
 
+    Request keys, cursors and parked events are checked too.
+
     Prints each finding on a line: index, event (server/session/instance), reason. Changes
     nothing. If a gateway has the store open, this checks a checkpoint of it, which is removed
     afterwards.
@@ -88,8 +90,8 @@ def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
         opened = Store(path)
         try:
             before = opened.disk_bytes()
-            for number, family in enumerate(contents.FAMILIES):
-                on_progress(number, len(contents.FAMILIES))
+            for number, family in enumerate(contents.ALL_FAMILIES):
+                on_progress(number, len(contents.ALL_FAMILIES))
                 opened.ext_compact(family)
         finally:
             opened.ext_close()

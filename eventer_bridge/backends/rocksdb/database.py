@@ -268,8 +268,11 @@ def make_durable(db: Rdict, families: Iterable[Rdict]) -> None:
     _begin_log(db)
 
 
-def open_for_reading(path: Path) -> Rdict:
+def open_for_reading(path: Path) -> tuple[Rdict, list[str]]:
     """Open a database that no process has open, without changing or locking it.
+
+    Returns:
+        It, and the names of its column families.
 
     Raises:
         StorageError: as :func:`open_database`; also if there is none.
@@ -279,7 +282,7 @@ def open_for_reading(path: Path) -> Rdict:
     with _closed_if_it_fails(path, db):
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
-    return db
+    return db, names
 
 
 def check_exists(path: Path) -> None:

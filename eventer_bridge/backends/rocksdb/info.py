@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.contents import FAMILIES, FORMAT
+from eventer_bridge.backends.rocksdb.contents import FORMAT
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Timestamp
 
@@ -82,7 +82,7 @@ def ext_info(store: Store) -> StoreInfo:
         first_timestamp=None if first is None else keys.decode_timestamp(first),
         last_timestamp=None if last is None else keys.decode_timestamp(last),
         servers=list(ext_servers(store)),
-        index_bytes={name: store.file_bytes(name) for name in (*FAMILIES, "default")},
+        index_bytes={name: store.file_bytes(name) for name in store.families},
         disk_bytes=store.disk_bytes(),
     )
 

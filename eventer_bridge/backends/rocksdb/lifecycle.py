@@ -9,14 +9,14 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from rocksdict import ColumnFamily, Rdict
 
 from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
-from eventer_bridge.backends.rocksdb.contents import FAMILIES, LATER_FAMILIES
+from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, FAMILIES, LATER_FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
     explain,
     lock_directory,
@@ -61,7 +61,7 @@ class Database:
         self._handles: list[ColumnFamily]
         self._later: dict[str, ColumnFamily]
         if read_only:
-            self._take(open_for_reading(path))
+            self._take(*open_for_reading(path))
             return
         self._lock = lock_directory(path)
         try:
@@ -70,6 +70,11 @@ class Database:
         except BaseException:
             os.close(self._lock)
             raise
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Names of its column families."""
+        return ("default", *self._families)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[tuple[Rdict, dict[str, Rdict]]]:
@@ -172,12 +177,12 @@ class Database:
         except OSError as e:
             raise StorageError(f"{self.path}: cannot be written: {e.strerror}") from e
 
-    def _take(self, db: Rdict) -> None:
+    def _take(self, db: Rdict, found: Collection[str] = ALL_FAMILIES) -> None:
         self._db = db
-        names = FAMILIES if self._lock is None else (*FAMILIES, *LATER_FAMILIES)
-        self._families = {name: db.get_column_family(name) for name in names}
+        later = [name for name in LATER_FAMILIES if name in found]
+        self._families = {name: db.get_column_family(name) for name in (*FAMILIES, *later)}
         self._handles = [db.get_column_family_handle(name) for name in FAMILIES]
-        self._later = {name: db.get_column_family_handle(name) for name in names[len(FAMILIES) :]}
+        self._later = {name: db.get_column_family_handle(name) for name in later}
 
     def _close(self) -> None:
         # RocksDB's lock is held until the last of these references is gone

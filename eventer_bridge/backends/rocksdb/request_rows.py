@@ -16,7 +16,7 @@ Belongs to the event loop's thread, except what is named ``ext_``.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rocksdict import WriteBatch
 
@@ -81,6 +81,20 @@ class _Owner:
         self.generation = generation
         self.prefix = _prefix(self.name, generation)
         self.before = _prefix(self.name, generation - 1) if generation else None
+
+
+class RequestRow(NamedTuple):
+    """A row of a request, for ``verify_clients``.
+
+    Attributes:
+        owner: digest of the client's name.
+        generation: of its keys.
+        session_key: of its events.
+    """
+
+    owner: bytes
+    generation: int
+    session_key: bytes
 
 
 class RequestRows:
@@ -183,6 +197,31 @@ class RequestRows:
             )
         owner = self._owners[name] = _Owner(hashed.digest(), row, self._clock())
         return owner
+
+
+def decode_owner(key: bytes, value: bytes) -> tuple[bytes, int]:
+    """Digest of a client's name, and its generation; raises ValueError."""
+    owner = key[len(OWNER_PREFIX) :]
+    if len(owner) != _OWNER_BYTES:
+        raise ValueError("not a key of this index")
+    if len(value) != _OWNER_ROW_BYTES or not keys.is_timestamp(value, _GENERATION_BYTES):
+        raise ValueError("not a row of a client")
+    return owner, int.from_bytes(value[:_GENERATION_BYTES], "big")
+
+
+def decode_request(key: bytes, value: bytes) -> RequestRow:
+    """A row of a request; raises ValueError."""
+    generation = len(KEY_PREFIX) + _OWNER_BYTES
+    name = generation + _GENERATION_BYTES
+    if not key.startswith(KEY_PREFIX) or len(key) <= name:
+        raise ValueError("not a key of this index")
+    if len(value) != _ROW_BYTES or not keys.is_timestamp(value, DIGEST_BYTES):
+        raise ValueError("not a row of a request")
+    return RequestRow(
+        key[len(KEY_PREFIX) : generation],
+        int.from_bytes(key[generation:name], "big"),
+        value[DIGEST_BYTES:],
+    )
 
 
 def ext_forget_later(store: Store, batch: WriteBatch, until: Timestamp) -> None:

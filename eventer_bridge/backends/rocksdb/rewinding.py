@@ -1,7 +1,8 @@
 """Rewinding a copy of a store to an earlier moment: deletes events with later timestamps.
 
 For a store whose server had a clock that was ahead (``eventer_bridge.core.clock``). Ids are not
-reused: reserved ids stay reserved.
+reused: reserved ids stay reserved. Request keys of deleted events are forgotten, and cursors that
+were behind them go back.
 
 Runs on a thread that may block.
 """
@@ -9,12 +10,19 @@ Runs on a thread that may block.
 from pathlib import Path
 
 from eventer_bridge import limits
+from eventer_bridge.backends.reader_rows import (
+    CURSOR_PREFIX,
+    PARKED_PREFIX,
+    decode_cursor,
+    decode_parked,
+    encode_row,
+)
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.request_rows import ext_forget_later
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.model import Timestamp
+from eventer_bridge.model import INT64_MAX, EventId, Timestamp
 
 
 def ext_rewind(path: Path, until: Timestamp) -> int:
@@ -57,7 +65,43 @@ def _rewind(store: Store, until: Timestamp) -> int:
     with store.errors():
         sessions.status()  # raises if it is not the end, but a failure
     _write(store, commit)
+    _rewind_readers(store)
     return n_deleted
+
+
+def _rewind_readers(store: Store) -> None:
+    """Set cursors back to what is left, and forget parked events that are not."""
+    rows: dict[bytes, bytes | None] = {}
+    with store.errors():
+        for key, value in store.reader_rows(CURSOR_PREFIX).items():
+            *_, row = decode_cursor(key, value)
+            seen = [left for i in row.seen if (left := _not_later(store, i)) is not None]
+            if seen != row.seen:
+                row.seen = seen
+                rows[key] = encode_row(row)
+        for key, value in store.reader_rows(PARKED_PREFIX).items():
+            *_, event_id, _ = decode_parked(key, value)
+            if _not_later(store, event_id) != event_id:
+                rows[key] = None
+    if rows:
+        commit = Commit()
+        store.stage_reader_rows(commit, rows)
+        _write(store, commit)
+
+
+def _not_later(store: Store, event_id: EventId) -> EventId | None:
+    """An event, or the last one of its server if that is before it; None: nothing is left of it."""
+    last = store.last_session(event_id.server)
+    if event_id.session <= last.session:
+        return event_id
+    if last.timestamp is None:
+        return None
+    session_key = keys.session_key(last.timestamp, event_id.server, last.session)
+    [entries] = store.values("session", [session_key])
+    if not entries:  # retention deleted it
+        return EventId(event_id.server, last.session, INT64_MAX)
+    instance = entries[-keys.ENTRY_BYTES : -keys.TYPE_BYTES]
+    return EventId(event_id.server, last.session, keys.decode_int(instance))
 
 
 def _delete_session(

@@ -5,48 +5,30 @@ does not depend on the size of the store, except for the event types.
 
 Every event must be in ``source`` and in the entries of its session, which must be in ``server``.
 The numbers of rows show that nothing else is in ``source`` and ``session``; only if they do not
-match, each row's event is looked up.
+match, each row's event is looked up. What is kept for clients: ``verify_clients``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, pairwise
-from typing import Final, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.contents import FAMILIES
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.errors import StorageError
+from eventer_bridge.backends.rocksdb.verified_rows import (
+    Finding,
+    VerifiedRows,
+    batches,
+    id_text,
+    key_text,
+)
+from eventer_bridge.backends.rocksdb.verify_clients import check_clients
 from eventer_bridge.model import EventType
 
-ROWS_AT_A_TIME: Final = 128
-"""Rows that are looked up together, which is faster than one by one. Rows of the largest sessions
-have 0.8 MB each."""
-
 EVENTS_AT_A_TIME: Final = 8
-"""The same for events, which can be much larger, and are looked up only in a damaged store."""
-
-T = TypeVar("T")
-
-
-class Finding(NamedTuple):
-    """An inconsistency.
-
-    Attributes:
-        family: column family.
-        row: event (``server/session/instance``), session (``server/session``), event type or key
-            (``key …`` in hexadecimal digits).
-        text: description.
-    """
-
-    family: str
-    row: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.family}: {self.row}: {self.text}"
+"""Events that are looked up together, which is only in a damaged store; they can be large."""
 
 
 class Counts(NamedTuple):
@@ -70,69 +52,67 @@ def ext_verify(
         on_finding: called for each inconsistency.
         on_progress: called at intervals with the number of rows read, and an estimate of all.
     """
-    return _Verification(store, on_finding, on_progress).run()
+    rows = VerifiedRows(store, on_finding, on_progress)
+    verification = _Verification(rows)
+    counts = verification.run()
+    check_clients(store, rows, verification.names)
+    return counts
 
 
 class _Verification:
-    def __init__(
-        self,
-        store: Store,
-        on_finding: Callable[[Finding], None],
-        on_progress: Callable[[int, int], None],
-    ) -> None:
-        self._store = store
-        self._on_finding = on_finding
-        self._on_progress = on_progress
-        self._n_done = 0
-        self._n_total = sum(map(store.n_rows, (*FAMILIES, "default")))
-        self._names: dict[TypeId, EventType] = {}
+    def __init__(self, rows: VerifiedRows) -> None:
+        self._rows = rows
+        self._report = rows.report
+        self.names: dict[TypeId, EventType] = {}
         self._last_sessions: dict[bytes, bytes] = {}
-        self._unfinished = store.unfinished_session()
-        self._n_findings = 0
 
     def run(self) -> Counts:
         self._check_types()
         n_sessions, n_entries = self._check_sessions()
         self._check_servers()
         self._check_marks()
-        n_found = self._n_findings
+        n_found = self._rows.n_findings
         n_events = self._check_events()
-        is_complete = self._n_findings == n_found
+        is_complete = self._rows.n_findings == n_found
         if not is_complete or n_entries != n_events:
             self._find_extra_entries()
         n_sources = self._check_sources()
         if not is_complete or n_sources != n_events:
             self._find_extra_sources()
-        return Counts(n_events, n_sessions, len(self._last_sessions), len(self._names))
+        return Counts(n_events, n_sessions, len(self._last_sessions), len(self.names))
 
     def _check_types(self) -> None:
         known: dict[EventType, TypeId] = {}
-        for type_id, data in self._rows("type"):
+        for type_id, data in self._rows.all("type"):
             if len(type_id) != keys.TYPE_BYTES:
-                self._report("type", _key(type_id), "not a key of this index")
+                self._report("type", key_text(type_id), "not a key of this index")
                 continue
             try:
-                name = self._names[type_id] = keys.decode_type(data)
+                name = self.names[type_id] = keys.decode_type(data)
             except (ValueError, msgspec.DecodeError) as e:
-                self._report("type", _key(type_id), f"cannot be decoded: {e}")
+                self._report("type", key_text(type_id), f"cannot be decoded: {e}")
                 continue
             if name in known:
-                other = _key(known[name])
-                self._report("type", _key(type_id), f"{'/'.join(name)!a} is {other} already")
+                other = key_text(known[name])
+                self._report("type", key_text(type_id), f"{'/'.join(name)!a} is {other} already")
             known[name] = type_id
-        for number, type_id in enumerate(sorted(self._names)):
+        for number, type_id in enumerate(sorted(self.names)):
             if type_id != keys.encode_type_id(number):
-                self._report("type", _key(keys.encode_type_id(number)), "missing: ids have a gap")
+                self._report(
+                    "type", key_text(keys.encode_type_id(number)), "missing: ids have a gap"
+                )
                 break
 
     def _check_sessions(self) -> tuple[int, int]:
         n_sessions = n_entries = 0
-        for rows in _batches(self._rows("session")):
+        for rows in batches(self._rows.all("session")):
             good = [row for row in rows if self._is_session(*row)]
             n_sessions += len(good)
             n_entries += sum(len(entries) // keys.ENTRY_BYTES for _, entries in good)
             server_keys = [key[keys.TIMESTAMP_BYTES :] for key, _ in good]
-            for (key, _), timestamp in zip(good, self._values("server", server_keys), strict=False):
+            for (key, _), timestamp in zip(
+                good, self._rows.values("server", server_keys), strict=False
+            ):
                 if timestamp is None:
                     self._report("server", _session(key), "no row, but session has one")
                 elif timestamp != key[: keys.TIMESTAMP_BYTES]:
@@ -141,7 +121,7 @@ class _Verification:
 
     def _is_session(self, key: bytes, entries: bytes) -> bool:
         if len(key) != keys.SESSION_KEY_BYTES or not keys.is_timestamp(key):
-            self._report("session", _key(key), "not a key of this index")
+            self._report("session", key_text(key), "not a key of this index")
             return False
         if not entries or len(entries) % keys.ENTRY_BYTES:
             self._report("session", _session(key), f"{len(entries)} bytes are no list of events")
@@ -154,59 +134,62 @@ class _Verification:
 
     def _check_servers(self) -> None:
         last_key = last_timestamp = b""
-        for rows in _batches(self._rows("server")):
+        for rows in batches(self._rows.all("server")):
             good: list[tuple[bytes, bytes]] = []
             for key, timestamp in rows:
                 if len(key) != keys.SERVER_KEY_BYTES or len(timestamp) != keys.TIMESTAMP_BYTES:
-                    self._report("server", _key(key), "not a row of this index")
+                    self._report("server", key_text(key), "not a row of this index")
                     continue
                 server = key[: keys.INT_BYTES]
                 if last_key[: keys.INT_BYTES] == server and timestamp < last_timestamp:
-                    self._report("server", _id(key), f"earlier than {_id(last_key)}")
+                    self._report("server", id_text(key), f"earlier than {id_text(last_key)}")
                 last_key, last_timestamp = key, timestamp
                 self._last_sessions[server] = key[keys.INT_BYTES :]
                 good.append((timestamp + key, key))
-            found = self._values("session", [session_key for session_key, _ in good])
+            found = self._rows.values("session", [session_key for session_key, _ in good])
             for (_, key), entries in zip(good, found, strict=False):
                 if entries is None:
-                    self._report("session", _id(key), "no row, but server has one")
+                    self._report("session", id_text(key), "no row, but server has one")
 
     def _check_marks(self) -> None:
-        for key, session in self._rows("default"):
+        for key, session in self._rows.all("default"):
             if key.startswith(keys.DELETED_KEY):
                 self._check_deleted(key, session)
             if key == keys.HISTORY_KEY and not session.isascii():
-                self._report("default", _key(key), "not the name of a history")
+                self._report("default", key_text(key), "not the name of a history")
             if key.startswith(keys.SPENT_KEY) and len(session) != keys.INT_BYTES:
-                self._report("default", _key(key), "not what the types of a client cost")
+                self._report("default", key_text(key), "not what the types of a client cost")
             if not key.startswith(keys.RESERVED_KEY):
                 continue
             server = key.removeprefix(keys.RESERVED_KEY)
             if len(server) != keys.INT_BYTES or len(session) != keys.INT_BYTES:
-                self._report("default", _key(key), "not a reservation of session ids")
+                self._report("default", key_text(key), "not a reservation of session ids")
             elif session < (last := self._last_sessions.get(server, b"")):
                 self._report(
                     "default",
-                    f"server {_id(server)}",
-                    f"session ids up to {_id(session)} are reserved, but {_id(last)} is stored",
+                    f"server {id_text(server)}",
+                    f"session ids up to {id_text(session)} are reserved,"
+                    f" but {id_text(last)} is stored",
                 )
 
     def _check_deleted(self, key: bytes, position: bytes) -> None:
         is_server = len(key) == len(keys.DELETED_KEY) + keys.INT_BYTES
         is_position = len(position) == keys.INT_BYTES + keys.TIMESTAMP_BYTES
         if not is_server or not is_position or not keys.is_timestamp(position, keys.INT_BYTES):
-            self._report("default", _key(key), "not a position of deleted sessions")
+            self._report("default", key_text(key), "not a position of deleted sessions")
 
     def _check_events(self) -> int:
         n_events = 0
-        for rows in _batches(self._event_rows()):
+        for rows in batches(self._event_rows()):
             n_events += len(rows)
             source_keys = [
                 key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
                 for key, source in rows
                 if source is not None
             ]
-            for key, row in zip(source_keys, self._values("source", source_keys), strict=False):
+            for key, row in zip(
+                source_keys, self._rows.values("source", source_keys), strict=False
+            ):
                 if row is None:
                     self._report("source", _event(key), "no row, but event has one")
             self._check_entries([key for key, _ in rows])
@@ -214,12 +197,12 @@ class _Verification:
 
     def _event_rows(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys of events, and the part of their keys in ``source`` between type and position."""
-        for key, value in self._rows("event"):
+        for key, value in self._rows.all("event"):
             if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
-                self._report("event", _key(key), "not a key of this index")
+                self._report("event", key_text(key), "not a key of this index")
                 continue
-            if key[: keys.TYPE_BYTES] not in self._names:
-                type_id = _key(key[: keys.TYPE_BYTES])
+            if key[: keys.TYPE_BYTES] not in self.names:
+                type_id = key_text(key[: keys.TYPE_BYTES])
                 self._report("event", _event(key), f"unknown event type {type_id}")
             source = None
             try:
@@ -232,7 +215,7 @@ class _Verification:
     def _check_entries(self, event_keys: list[bytes]) -> None:
         rows = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]
         session_keys = list(dict.fromkeys(pos[: keys.SESSION_KEY_BYTES] for _, pos in rows))
-        found = self._values("session", session_keys)
+        found = self._rows.values("session", session_keys)
         sessions = dict(zip(session_keys, found, strict=False))
         for type_id, position in rows:
             session_key = position[: keys.SESSION_KEY_BYTES]
@@ -247,78 +230,34 @@ class _Verification:
 
     def _check_sources(self) -> int:
         n_sources = 0
-        for key, value in self._rows("source"):
+        for key, value in self._rows.all("source"):
             n_sources += 1
             if len(key) != keys.SOURCE_KEY_BYTES or value:
-                self._report("source", _key(key), "not a row of this index")
+                self._report("source", key_text(key), "not a row of this index")
         return n_sources
 
     def _find_extra_entries(self) -> None:
-        for rows in _batches(self._rows("session", is_again=True)):
+        for rows in batches(self._rows.all("session", is_again=True)):
             wanted = [
                 entry[keys.INT_BYTES :] + key + entry[: keys.INT_BYTES]
                 for key, entries in rows
                 if len(key) == keys.SESSION_KEY_BYTES
                 for entry in _entries(entries)
             ]
-            for some in _batches(iter(wanted), EVENTS_AT_A_TIME):
-                for key, value in zip(some, self._values("event", some), strict=False):
+            for some in batches(iter(wanted), EVENTS_AT_A_TIME):
+                for key, value in zip(some, self._rows.values("event", some), strict=False):
                     if value is None:
                         self._report("event", _event(key), "no row, but session has an entry")
 
     def _find_extra_sources(self) -> None:
-        for rows in _batches(self._rows("source", is_again=True), EVENTS_AT_A_TIME):
+        for rows in batches(self._rows.all("source", is_again=True), EVENTS_AT_A_TIME):
             good = [key for key, _ in rows if len(key) == keys.SOURCE_KEY_BYTES]
             wanted = [key[: keys.TYPE_BYTES] + key[-keys.POSITION_BYTES :] for key in good]
-            for key, value in zip(good, self._values("event", wanted), strict=False):
+            for key, value in zip(good, self._rows.values("event", wanted), strict=False):
                 if value is None:
                     self._report("event", _event(key), "no row, but source has one")
                 elif _is_other_source(key, value):
                     self._report("source", _event(key), "another source timestamp than in event")
-
-    def _rows(self, family: str, *, is_again: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of a column family, as far as they can be read."""
-        iterator = self._store.iterator(family)
-        iterator.seek_to_first()
-        key = b""
-        while iterator.valid():
-            key = iterator.key()
-            if keys.session_of(key) != self._unfinished:
-                yield key, iterator.value()
-            if not is_again:
-                self._n_done += 1
-                if self._n_done % ROWS_AT_A_TIME == 0:
-                    self._on_progress(self._n_done, max(self._n_done, self._n_total))
-            iterator.next()
-        if not is_again:
-            self._report_unreadable(family, f"{_key(key)} and behind", iterator.status)
-
-    def _values(self, family: str, row_keys: list[bytes]) -> list[bytes | None]:
-        """As ``Store.values``; if they cannot be read, that is reported, and there are none."""
-        found: list[bytes | None] = []
-
-        def read() -> None:
-            found.extend(self._store.values(family, row_keys))
-
-        if row_keys:
-            self._report_unreadable(family, f"{_key(row_keys[0])} and behind", read)
-        return found
-
-    def _report_unreadable(self, family: str, row: str, read: Callable[[], None]) -> None:
-        try:
-            with self._store.errors():
-                read()
-        except StorageError as e:
-            self._report(family, row, f"cannot be read: {e}")
-
-    def _report(self, family: str, row: str, text: str) -> None:
-        self._n_findings += 1
-        self._on_finding(Finding(family, row, text))
-
-
-def _batches(rows: Iterator[T], n_rows: int = ROWS_AT_A_TIME) -> Iterator[list[T]]:
-    while batch := list(islice(rows, n_rows)):
-        yield batch
 
 
 def _entries(entries: bytes) -> Iterable[bytes]:
@@ -334,21 +273,10 @@ def _is_other_source(source_key: bytes, value: bytes) -> bool:
     return source_key[keys.TYPE_BYTES : -keys.POSITION_BYTES] != keys.source_of(value)
 
 
-def _key(key: bytes) -> str:
-    return f"key {key.hex()}"
-
-
-def _id(encoded: bytes) -> str:
-    """Text of server, session and instance, as far as they are present."""
-    size = keys.INT_BYTES
-    parts = [encoded[i : i + size] for i in range(0, len(encoded), size)]
-    return "/".join(str(keys.decode_int(part)) for part in parts)
-
-
 def _session(session_key: bytes) -> str:
-    return _id(session_key[keys.TIMESTAMP_BYTES :])
+    return id_text(session_key[keys.TIMESTAMP_BYTES :])
 
 
 def _event(key: bytes) -> str:
     """Id of the event, from a key that ends with its position."""
-    return _id(key[-keys.ID_BYTES :])
+    return id_text(key[-keys.ID_BYTES :])

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.reader_rows import (
+    CursorRow,
+    cursor_key,
+    encode_id,
+    encode_row,
+    parked_prefix,
+)
 from eventer_bridge.core.cursors import Cursor, Cursors
-from eventer_bridge.model import EventId
+from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.model import EventId, Timestamp
 from mariner.gateway.gateway import Gateway
 from tests.mariner.gateway.test_replay import (
     connect,
@@ -92,6 +101,33 @@ async def test_outlives_the_gateway(tmp_path: Path) -> None:
         assert row.reason == "no idea"
         async with reader(gateway) as peer:
             assert values(await received(peer)) == [4]
+
+
+async def test_a_damaged_cursor_is_told(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        await backend.keep_reader_rows({b"c[]": b"{}"})
+    expected = "the event store is damaged: a cursor: Expected `array` of length 2"
+    with pytest.raises(StoreDamagedError, match=f"^{expected}$"):
+        async with serving(tmp_path):
+            pass
+
+
+async def test_a_damaged_parked_event_closes_its_reader(tmp_path: Path) -> None:
+    key = parked_prefix("app", "c") + encode_id(EventId(1, 1, 1))
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        row = encode_row(CursorRow([], Timestamp(0, 0)))
+        await backend.keep_reader_rows({cursor_key("app", "c"): row, key: b"{}"})
+    async with serving(tmp_path) as gateway:
+        async with reader(gateway) as peer:
+            assert await peer.is_closed_by_server()
+        cursors = cursors_of(gateway)
+        expected = "a parked event: Object missing required field `reason`"
+        with pytest.raises(StoreDamagedError, match=expected):
+            cursors.parked(find(gateway))
+        cursors.delete(find(gateway))
+        await cursors.flush()
+        async with reader(gateway) as peer:
+            assert await received(peer) == []
 
 
 async def test_another_connection_takes_it_over(path: Path | None) -> None:

@@ -11,7 +11,8 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control, keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.database import MIN_BLOB_BYTES
-from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
+from eventer_bridge.backends.rocksdb.verified_rows import Finding
+from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import BinaryPayload, Event, Order, QueryTimeseriesParams
 from tests.eventer_bridge.backends.oracle import Writer, draft

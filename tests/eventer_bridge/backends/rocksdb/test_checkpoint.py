@@ -16,15 +16,22 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.reader_rows import CursorRow, cursor_key, encode_row
+from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
+from eventer_bridge.backends.rocksdb.verified_rows import Finding
+from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.control.sockets import SOCKET, short_path
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError, StoreLockedError
-from eventer_bridge.model import Event, Order, QueryTimeseriesParams
+from eventer_bridge.model import Event, Order, QueryTimeseriesParams, Timestamp
+from tests.eventer_bridge.backends.consistency import check_store
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
+
+
+now = Timestamp.now()
 
 
 async def checkpoint(store: Path, target: Path) -> None:
@@ -86,6 +93,21 @@ async def test_a_checkpoint_holds_all_that_was_acknowledged(tmp_path: Path) -> N
         assert names(other) == ["three"]
     assert names(tmp_path) == ["one", "store", "two"]
     assert names(store, "checkpoint-*") == []
+
+
+async def test_it_has_request_keys_and_cursors(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {cursor_key("app", "c"): encode_row(CursorRow([], now))}
+    async with await rocksdb.create(tmp_path / "store") as backend:
+        event = Writer(backend).make(draft(), time=now)
+        await backend.register(event, None, 1, RequestKey("app", "k", digest([])))
+        await backend.keep_reader_rows(rows)
+        kept = backend.find_requests("app", ["k"])
+        await checkpoint(tmp_path / "store", tmp_path / "copy")
+    assert kept != [None]
+    check_store(tmp_path / "copy")
+    async with await rocksdb.create(tmp_path / "copy") as backend:
+        assert backend.find_requests("app", ["k"]) == kept
+        assert backend.reader_rows(b"") == rows
 
 
 async def test_of_a_store_that_nobody_has_open(tmp_path: Path) -> None:

@@ -8,6 +8,15 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.reader_rows import (
+    CursorRow,
+    ParkedRow,
+    cursor_key,
+    decode_cursor,
+    encode_id,
+    encode_row,
+    parked_prefix,
+)
 from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.model import (
@@ -111,3 +120,28 @@ async def test_later_requests_are_forgotten(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path, clock=clock) as backend:
         found = backend.find_requests("app", [key.key for key in keys])
         assert [i and i.timestamp.s for i in found] == [0, 1, None, None]
+
+
+async def test_cursors_go_back(tmp_path: Path) -> None:
+    def parked(event: Event) -> bytes:
+        return parked_prefix("app", "ahead") + encode_id(event.id)
+
+    now = Timestamp(1, 0)
+    row = encode_row(ParkedRow("no idea", now))
+    keys = {name: cursor_key("app", name) for name in ("ahead", "behind", "other")}
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        first, _ = await writer.session(draft("a"), draft("a"), time=1)
+        kept, left = await writer.session(draft("a"), draft("a"), time=2)
+        (later,) = await writer.session(draft("a"), time=3)
+        (other,) = await writer.session(draft("a"), server=2, time=4)
+        seen = {"ahead": [later.id], "behind": [first.id], "other": [kept.id, other.id]}
+        cursors = {keys[name]: encode_row(CursorRow(ids, now)) for name, ids in seen.items()}
+        await backend.keep_reader_rows({**cursors, parked(kept): row, parked(later): row})
+    assert ext_rewind(tmp_path, Timestamp(2, 0)) == 2
+    assert len(check_store(tmp_path)) == 4
+    async with await rocksdb.create(tmp_path) as backend:
+        rows = backend.reader_rows(b"")
+        found = {name: decode_cursor(key, rows.pop(key))[2].seen for name, key in keys.items()}
+        assert found == {"ahead": [left.id], "behind": [first.id], "other": [kept.id]}
+        assert rows == {parked(kept): row}

@@ -17,7 +17,8 @@ from eventer_bridge.backends.rocksdb.deletion import Deletion, ext_oldest
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.scan import KeyRange
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verify import Finding, ext_verify
+from eventer_bridge.backends.rocksdb.verified_rows import Finding
+from eventer_bridge.backends.rocksdb.verify import ext_verify
 from eventer_bridge.errors import LimitError, OutcomeUnknownError, StorageError
 from eventer_bridge.model import (
     EventId,

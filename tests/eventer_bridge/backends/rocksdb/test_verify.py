@@ -1,6 +1,7 @@
 """Every kind of damage that raw rows can have is found, and said in a line."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -9,12 +10,28 @@ import pytest
 from rocksdict import Options, Rdict
 
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.rocksdb import control, keys, verify
+from eventer_bridge.backends.reader_rows import (
+    CursorRow,
+    ParkedRow,
+    cursor_key,
+    encode_id,
+    encode_row,
+    parked_prefix,
+)
+from eventer_bridge.backends.request_keys import RequestKey, digest
+from eventer_bridge.backends.rocksdb import control, keys, verified_rows
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
-from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, FAMILIES
+from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, LATER_FAMILIES
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
-from eventer_bridge.backends.rocksdb.verify import Counts, Finding, ext_verify
-from eventer_bridge.model import BinaryPayload, JsonPayload, Timestamp
+from eventer_bridge.backends.rocksdb.verified_rows import Finding
+from eventer_bridge.backends.rocksdb.verify import Counts, ext_verify
+from eventer_bridge.model import BinaryPayload, EventId, JsonPayload, Timestamp
+from tests.eventer_bridge.backends.contract_retention import (
+    TestClock,
+    hurry,  # noqa: F401
+    rule,
+    settled,
+)
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
 Rows = dict[str, Any]
@@ -32,6 +49,20 @@ SERVER: Final = SESSION[keys.TIMESTAMP_BYTES :]
 NO_SOURCE: Final = b"\x01" + bytes(12)
 
 
+OWNER: Final = hashlib.blake2b(b"app", digest_size=16).digest()
+KEYS: Final = b"o" + OWNER
+REQUEST: Final = b"k" + OWNER + bytes(4) + b"k"
+CURSOR: Final = cursor_key("app", "c")
+PARKED: Final = parked_prefix("app", "c") + encode_id(EventId(1, 2, 1))
+GAP: Final = b"t" + A
+
+now: Final = Timestamp(3, 0)
+
+
+def seen(server: int, session: int) -> CursorRow:
+    return CursorRow([EventId(server, session, 1)], now)
+
+
 async def make_store(path: Path) -> None:
     async with await rocksdb.create(path) as backend:
         writer = Writer(backend)
@@ -44,6 +75,11 @@ async def make_store(path: Path) -> None:
         await writer.session(*numbered("a", "c"))
         await writer.session(*numbered("b"), server=2)
         await backend.reserve(1, 3)
+        key = RequestKey("app", "k", digest([]))
+        await backend.register(writer.make(*numbered("a"), server=3), None, 1, key)
+        await backend.keep_reader_rows(
+            {CURSOR: encode_row(seen(1, 3)), PARKED: encode_row(ParkedRow("no idea", now))}
+        )
 
 
 @contextlib.contextmanager
@@ -66,17 +102,17 @@ def findings(path: Path) -> list[str]:
 
 async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_store(tmp_path)
-    monkeypatch.setattr(verify, "ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr(verified_rows, "ROWS_AT_A_TIME", 2)
     progress: list[tuple[int, int]] = []
     found: list[Finding] = []
     with control.open_read_only(tmp_path) as store:
         counts = ext_verify(store, found.append, lambda *args: progress.append(args))
     assert found == []
-    assert counts == Counts(events=8, sessions=4, servers=2, event_types=3)
+    assert counts == Counts(events=9, sessions=5, servers=3, event_types=3)
     done = [i for i, _ in progress]
     assert done == sorted(done)
     assert done
-    assert {total for _, total in progress} == {8 + 8 + 4 + 4 + 3 + 4}
+    assert {total for _, total in progress} == {9 + 9 + 5 + 5 + 3 + 4 + 2 + 2}
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:
@@ -219,9 +255,84 @@ def price_cut_off(rows: Rows) -> None:
     rows["default"][keys.encode_owner("client a")] = b"\x01"
 
 
+def request_cut_off(rows: Rows) -> None:
+    rows["request"][REQUEST] = rows["request"][REQUEST][:-1]
+
+
+def request_of_nothing(rows: Rows) -> None:
+    digest, place = rows["request"][REQUEST][:16], rows["request"][REQUEST][16:-8]
+    rows["request"][REQUEST] = digest + place + keys.encode_int(9)
+
+
+def request_of_another_moment(rows: Rows) -> None:
+    value = rows["request"][REQUEST]
+    rows["request"][REQUEST] = value[:16] + keys.encode_timestamp(Timestamp(9, 0)) + value[28:]
+
+
+def request_without_client(rows: Rows) -> None:
+    del rows["request"][KEYS]
+
+
+def request_of_later_generation(rows: Rows) -> None:
+    rows["request"][REQUEST[:17] + b"\x00\x00\x00\x01x"] = rows["request"][REQUEST]
+
+
+def client_cut_off(rows: Rows) -> None:
+    rows["request"][KEYS] = rows["request"][KEYS][:-1]
+
+
+def strange_client(rows: Rows) -> None:
+    rows["request"][b"o"] = rows["request"][KEYS]
+
+
+def cursor_that_is_none(rows: Rows) -> None:
+    rows["reader"][CURSOR] = b"[]"
+
+
+def cursor_of_nobody(rows: Rows) -> None:
+    rows["reader"][b"c[]"] = encode_row(seen(1, 3))
+
+
+def cursor_ahead(rows: Rows) -> None:
+    rows["reader"][CURSOR] = encode_row(seen(1, 4))
+
+
+def cursor_of_an_unknown_server(rows: Rows) -> None:
+    rows["reader"][CURSOR] = encode_row(seen(7, 1))
+
+
+def parked_without_cursor(rows: Rows) -> None:
+    del rows["reader"][CURSOR]
+
+
+def parked_of_nothing(rows: Rows) -> None:
+    key = parked_prefix("app", "c") + encode_id(EventId(1, 9, 1))
+    rows["reader"][key] = rows["reader"][PARKED]
+
+
+def parked_that_is_none(rows: Rows) -> None:
+    rows["reader"][PARKED] = b"{}"
+
+
+def parked_cut_off(rows: Rows) -> None:
+    rows["reader"][PARKED[:-1]] = rows["reader"][PARKED]
+
+
+def gap_cut_off(rows: Rows) -> None:
+    rows["reader"][GAP] = b"x"
+
+
+def gap_of_an_unknown_type(rows: Rows) -> None:
+    rows["reader"][b"t" + keys.encode_type_id(9)] = SESSION + FIRST
+
+
 def strange_keys(rows: Rows) -> None:
-    for name in FAMILIES:
+    for name in ALL_FAMILIES:
         rows[name][b"\xff\xff\xff"] = b""
+
+
+def key_of(key: bytes) -> str:
+    return f"key {key.hex()}"
 
 
 DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
@@ -239,7 +350,10 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         "session: 1/2/2: no entry, but event has a row",
         "session: 1/2/3: no entry, but event has a row",
     ],
-    no_server: ["server: 1/2: no row, but session has one"],
+    no_server: [
+        "server: 1/2: no row, but session has one",
+        "reader: 1/2/1: parked by cursor 'c' of 'app', but not stored",
+    ],
     server_without_session: [
         "session: 1/9: no row, but server has one",
         "default: server 1: session ids up to 3 are reserved, but 9 is stored",
@@ -303,12 +417,45 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     price_cut_off: [
         f"default: key {keys.encode_owner('client a').hex()}: not what the types of a client cost"
     ],
+    request_cut_off: [f"request: {key_of(REQUEST)}: not a row of a request"],
+    request_of_nothing: [f"request: {key_of(REQUEST)}: session 3/9 is not stored"],
+    request_of_another_moment: [f"request: {key_of(REQUEST)}: session 3/1 is not stored"],
+    request_without_client: [f"request: {key_of(REQUEST)}: its client has no row"],
+    request_of_later_generation: [
+        f"request: key 6b{OWNER.hex()}0000000178: of generation 1, but its client has 0"
+    ],
+    client_cut_off: [
+        f"request: {key_of(KEYS)}: not a row of a client",
+        f"request: {key_of(REQUEST)}: its client has no row",
+    ],
+    strange_client: ["request: key 6f: not a key of this index"],
+    cursor_that_is_none: [
+        f"reader: {key_of(CURSOR)}: cannot be decoded: Expected `object`, got `array`",
+        "reader: 1/2/1: parked by cursor 'c' of 'app', which does not exist",
+    ],
+    cursor_of_nobody: ["reader: key 635b5d: cannot be decoded: Expected `array` of length 2"],
+    cursor_ahead: [
+        "reader: cursor 'c' of 'app': is at 1/4/1, but the last session of server 1 is 3"
+    ],
+    cursor_of_an_unknown_server: [
+        "reader: cursor 'c' of 'app': is at 7/1/1, but the last session of server 7 is 0"
+    ],
+    parked_without_cursor: ["reader: 1/2/1: parked by cursor 'c' of 'app', which does not exist"],
+    parked_of_nothing: ["reader: 1/9/1: parked by cursor 'c' of 'app', but not stored"],
+    parked_that_is_none: [
+        f"reader: {key_of(PARKED)}: cannot be decoded: Object missing required field `reason`"
+    ],
+    parked_cut_off: [f"reader: {key_of(PARKED[:-1])}: cannot be decoded: no id of an event"],
+    gap_cut_off: [f"reader: {key_of(GAP)}: cannot be decoded: 1 bytes are no position"],
+    gap_of_an_unknown_type: ["reader: key 7400000009: unknown event type key 00000009"],
     strange_keys: [
         "type: key ffffff: not a key of this index",
         "session: key ffffff: not a key of this index",
         "server: key ffffff: not a row of this index",
         "event: key ffffff: not a key of this index",
         "source: key ffffff: not a row of this index",
+        "request: key ffffff: not a key of this index",
+        "reader: key ffffff: not a key of this index",
     ],
 }
 
@@ -319,6 +466,38 @@ async def test_damaged_rows(tmp_path: Path, damage: Callable[[Rows], None]) -> N
     with raw_rows(tmp_path) as rows:
         damage(rows)
     assert findings(tmp_path) == DAMAGES[damage]
+
+
+async def test_a_store_of_an_earlier_version(tmp_path: Path) -> None:
+    await make_store(tmp_path)
+    (tmp_path / MARKER).unlink()
+    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
+    db = Rdict(str(tmp_path), Options(raw_mode=True), families)
+    for name in LATER_FAMILIES:
+        db.drop_column_family(name)
+    db.close()
+    assert findings(tmp_path) == []
+    async with await rocksdb.create(tmp_path) as backend:  # has them from now on
+        assert backend.reader_rows(CURSOR) == {}
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_what_retention_deleted_is_no_finding(tmp_path: Path) -> None:
+    clock = TestClock(1_000)
+    rules = [rule("a", max_entries=0)]
+    async with await rocksdb.create(tmp_path, retention=rules, clock=clock) as backend:
+        writer = Writer(backend)
+        for i in range(3):
+            key = RequestKey("app", str(i), digest([]))
+            await backend.register(writer.make(draft("a"), time=i), None, 1, key)
+        parked = {PARKED: encode_row(ParkedRow("no idea", now))}
+        await backend.keep_reader_rows({CURSOR: encode_row(seen(1, 2)), **parked})
+        assert len(await settled(backend, clock)) == 1
+    assert findings(tmp_path) == []
+    with raw_rows(tmp_path) as rows:  # what is behind that was not deleted
+        rows["request"][REQUEST] = rows["request"][REQUEST[:-1] + b"2"][:-1] + b"\x09"
+    assert findings(tmp_path) == [f"request: {key_of(REQUEST)}: session 1/9 is not stored"]
 
 
 async def test_entries_out_of_order(tmp_path: Path) -> None:
@@ -350,13 +529,14 @@ async def test_info(tmp_path: Path) -> None:
     await make_store(tmp_path)
     with control.open_read_only(tmp_path) as store:
         found = ext_info(store)
-    assert (found.format, found.events, found.event_types) == (1, 8, 3)
+    assert (found.format, found.events, found.event_types) == (1, 9, 3)
     assert (found.first_timestamp, found.last_timestamp) == (Timestamp(1, 0), Timestamp(3, 0))
     assert found.servers == [
         ServerInfo(1, 1, 3, Timestamp(1, 0), Timestamp(3, 0), 3),
         ServerInfo(2, 1, 1, Timestamp(1, 0), Timestamp(1, 0), 1),
+        ServerInfo(3, 1, 1, Timestamp(1, 0), Timestamp(1, 0), 1),
     ]
-    assert found.index_bytes.keys() == {"default", *FAMILIES}
+    assert found.index_bytes.keys() == {"default", *ALL_FAMILIES}
     assert found.disk_bytes > 0
 
 
