@@ -28,20 +28,18 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from itertools import chain, zip_longest
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
-from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
+from eventer_bridge.core.hand_over import HandOver
 from eventer_bridge.core.keyed_requests import KeyedRequests
 from eventer_bridge.core.session import (
     REMOTE_SOURCE,
@@ -51,7 +49,8 @@ from eventer_bridge.core.session import (
     is_large,
     payload_bytes,
 )
-from eventer_bridge.core.validation import check_type, too_many
+from eventer_bridge.core.type_checks import TypeChecks
+from eventer_bridge.core.validation import too_many
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidEventError,
@@ -62,7 +61,6 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import (
     Event,
-    EventType,
     ProcessEvent,
     RegisterEvent,
     Source,
@@ -70,12 +68,9 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.slices import Many, Steps, WorkQueue, next_turn, parts
+from eventer_bridge.slices import Steps, WorkQueue, next_turn
 
 mlog = logging.getLogger(__name__)
-
-STEP_NEW_TYPES: Final = 16
-"""New types that are checked in one step: up to 0.5 ms, if they have many segments."""
 
 
 class SessionCore(EventCore):
@@ -99,14 +94,14 @@ class SessionCore(EventCore):
         super().__init__(limits.MAX_PENDING_BYTES)
         self._backend = backend
         self._server_id = server_id
-        self._conditions = conditions
         self.registers_one_by_one = has_modules or conditions is not None
         self._loop = asyncio.get_running_loop()
         self._phase = Status.STANDBY
         self._is_before_stop = False  # modules may register for the last time
         self._session_ids = SessionIdAllocator(backend, server_id)
+        self._types = TypeChecks(backend, lambda: self._phase is Status.STARTING)
+        self._hand_over = HandOver(backend, self._types, conditions, self._session_ids)
         self._clock = ClockWatch(lambda: self._session_ids.newest, self._notify_status)
-        self._checked_types: BoundedCache[EventType, None] = BoundedCache()
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._own_ended = asyncio.Event()  # set while there are none of them
@@ -189,7 +184,7 @@ class SessionCore(EventCore):
             or self._handing_over.is_busy
             or is_large(n_events, n_bytes)
             or not (requests and all(requests))
-            or self._unchecked_types(chain.from_iterable(requests))
+            or not self._types.known.keys() >= {i.type for events in requests for i in events}
         ):
             return self._register_each(source, requests, quota, keys)
         ids = self._session_ids
@@ -305,34 +300,8 @@ class SessionCore(EventCore):
     def check_types(
         self, events: Iterable[RegisterEvent | ProcessEvent], quota: TypeQuota | None = None
     ) -> None:
-        """Refuse events whose types cannot be registered.
-
-        Args:
-            events: events.
-            quota: of the client that brings them.
-
-        Raises:
-            InvalidEventError: a type cannot be registered.
-            LimitError: there are too many types, or too many of the client's.
-        """
-        if new_types := self._unchecked_types(events):
-            self._check_new_types(new_types, quota)
-
-    def _unchecked_types(
-        self, events: Iterable[RegisterEvent | ProcessEvent | Event]
-    ) -> set[EventType]:
-        checked = self._checked_types.known
-        return {event.type for event in events if event.type not in checked}
-
-    def _check_new_types(self, new_types: Collection[EventType], quota: TypeQuota | None) -> None:
-        for event_type in new_types:
-            check_type(event_type)
-            if history.is_history(event_type) and self._phase is not Status.STARTING:
-                raise InvalidEventError("event/?/history is for servers, which tell of their own")
-        self._backend.check_types(new_types, quota)
-        for event_type in new_types:
-            if not history.is_history(event_type):  # to be refused each time
-                self._checked_types.put(event_type, None, type_bytes(event_type))
+        """See :meth:`TypeChecks.check`."""
+        self._types.check(events, quota)
 
     def _register(
         self,
@@ -347,16 +316,16 @@ class SessionCore(EventCore):
         n_bytes = payload_bytes(events)
         is_stepwise = is_large(n_events, n_bytes)
         has_modules = self._runner is not None and not self._runner.is_abandoned
-        if (not is_stepwise or has_modules) and (new_types := self._unchecked_types(events)):
+        if (not is_stepwise or has_modules) and (new_types := self._types.unchecked(events)):
             is_stepwise |= len(new_types) > limits.MANY_NEW_TYPES
             if not is_stepwise or has_modules:
-                self._check_new_types(new_types, quota)
+                self._types.check_new(new_types, quota)
         if not events:
             nothing: asyncio.Future[None] = self._loop.create_future()
             nothing.set_result(None)
             return Session(source, 0, 0, nothing)
         if not has_modules and not is_stepwise and not self._handing_over.is_busy:
-            created, commit = self._hand_over(events, quota, n_events, key=key)
+            created, commit = self._hand_over.at_once(events, quota, n_events, key=key)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(1, n_events, n_bytes)
             self._track([session], commit)
@@ -381,25 +350,6 @@ class SessionCore(EventCore):
             self._own_ended.clear()
         self._n_own += n_sessions
 
-    def _hand_over(
-        self,
-        events: Sequence[RegisterEvent | ProcessEvent],
-        quota: TypeQuota | None,
-        n_asked: int,
-        session_id: int | None = None,
-        key: RequestKey | None = None,
-    ) -> tuple[list[Event], asyncio.Future[None]]:
-        """Hand a session's events to the backend."""
-        if self._conditions is not None:
-            self._conditions.check(events)
-        if session_id is None:
-            session_id = self._session_ids.next_sessions()
-        created = self._session_ids.create_events(session_id, events, self._session_ids.now())
-        commit = self._backend.register(created, quota, n_asked, key)
-        if commit.done() and (error := commit.exception()):
-            raise error
-        return created, commit
-
     def _next_session(self) -> int:
         """For modules, which are not to look at what cannot be stored."""
         if self._backend.failure is not None:
@@ -418,7 +368,7 @@ class SessionCore(EventCore):
                 functools.partial(self._take_over, session, events, session_id, added_bytes)
             )
             return
-        session.events, commit = self._hand_over(
+        session.events, commit = self._hand_over.at_once(
             events, session.quota, session.requested, session_id, session.key
         )
         self._on_handed_over(session, commit, added_bytes)
@@ -441,9 +391,9 @@ class SessionCore(EventCore):
         """Hand a session over in its turn, a large one in steps."""
         try:
             if session.is_stepwise:
-                created, commit = yield from self._hand_over_in_steps(session, events, session_id)
+                created, commit = yield from self._hand_over.in_steps(session, events, session_id)
             else:
-                created, commit = self._hand_over(
+                created, commit = self._hand_over.at_once(
                     events, session.quota, session.requested, session_id, session.key
                 )
         except EventerBridgeError as e:
@@ -475,35 +425,6 @@ class SessionCore(EventCore):
             self._notify_drained()
         else:
             self._track([session], commit)
-
-    def _hand_over_in_steps(
-        self,
-        session: Session,
-        events: Sequence[RegisterEvent | ProcessEvent],
-        session_id: int | None,
-    ) -> Steps[tuple[list[Event], asyncio.Future[None]]]:
-        """As :meth:`_hand_over`; its types are checked, too."""
-        events = Many(events)
-        for part in parts(len(events)):
-            # what modules added was checked, and does not count as the client's
-            asked = events[part.start : min(part.stop, session.requested)]
-            new_types = [*self._unchecked_types(asked)]
-            for begin in range(0, len(new_types), STEP_NEW_TYPES):
-                some = new_types[begin : begin + STEP_NEW_TYPES]
-                self._check_new_types(some, session.quota)
-                yield
-            if self._conditions is not None:
-                self._conditions.check(events[part])
-            yield
-        if session_id is None:
-            session_id = self._session_ids.next_sessions()
-        created = yield from self._session_ids.create_events_in_steps(session_id, events)
-        commit = yield from self._backend.register_in_steps(
-            created, session.quota, session.requested, session.key
-        )
-        if commit.done() and (error := commit.exception()):
-            raise error
-        return created, commit
 
     def _on_handed_over(
         self, session: Session, commit: asyncio.Future[None], added_bytes: int

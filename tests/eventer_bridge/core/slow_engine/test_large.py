@@ -9,7 +9,7 @@ from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
-from eventer_bridge.core.session_core import STEP_NEW_TYPES
+from eventer_bridge.core.hand_over import STEP_NEW_TYPES
 from eventer_bridge.errors import ConditionError, InvalidEventError, LimitError
 from eventer_bridge.model import QueryServerParams, RegisterEvent
 from eventer_bridge.modules.base import ModuleEngine
