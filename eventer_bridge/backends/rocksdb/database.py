@@ -15,7 +15,7 @@ import fcntl
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -161,7 +161,7 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     names = _family_names(path) if exists else ["default"]
     cache = Cache(BLOCK_CACHE_BYTES)
     db = _open(path, names, cache, AccessType.read_write(), DBRecoveryMode.absolute_consistency())
-    with _closed_if_it_fails(path, db):
+    with _ClosedIfItFails(path, db):
         wanted = LATER_FAMILIES if is_known_format(path, db, names) else ALL_FAMILIES
         _create_families(db, set(wanted).difference(names), cache)
         _begin_log(db)
@@ -171,17 +171,50 @@ def open_database(path: Path, *, create: bool = True) -> Rdict:
     return db
 
 
-@contextlib.contextmanager
-def _closed_if_it_fails(path: Path, db: Rdict) -> Iterator[None]:
-    """Close the database on failure; convert exceptions of RocksDB to ``StorageError``."""
-    try:
-        yield
-    except StorageError:
-        _close_quietly(db)
-        raise
-    except Exception as e:
-        _close_quietly(db)
-        raise explain(path, "cannot be opened", e) from None
+class StorageErrors:
+    """Context manager: turns what RocksDB raises (bare exceptions, panics) into ``StorageError``.
+
+    No generator: its frame and the exception that is thrown into it would refer to each other (seen
+    with Python 3.12), and the traceback's frames to iterators. Until the garbage is collected,
+    these hold RocksDB's lock.
+
+    Args:
+        path: path of the store.
+        what: what fails.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, KeyboardInterrupt | SystemExit | StorageError):
+            return
+        raise explain(self._path, self._what, error) from None
+
+
+class _ClosedIfItFails(StorageErrors):
+    """As :class:`StorageErrors`; also closes the database on failure."""
+
+    def __init__(self, path: Path, db: Rdict) -> None:
+        super().__init__(path, "cannot be opened")
+        self._db = db
+
+    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            _close_quietly(self._db)
+        super().__exit__(error_type, error, traceback)
+
+
+class _Reading(_ClosedIfItFails):
+    """As :class:`StorageErrors`; closes the database in any case."""
+
+    def __exit__(self, error_type: object, error: BaseException | None, traceback: object) -> None:
+        super().__exit__(error_type, error, traceback)
+        _close_quietly(self._db)
 
 
 def _close_quietly(db: Rdict) -> None:
@@ -199,7 +232,7 @@ def check(path: Path) -> TornWrite | None:
         StorageError: as :func:`open_database`.
     """
     db, names, torn = _open_unchanged(path)
-    with _reading(path, db):
+    with _Reading(path, db):
         contents.check(path, db, names)
     return torn
 
@@ -217,16 +250,8 @@ def refuse_other_format(path: Path) -> None:
     except StorageError:
         return
     # damage is known already
-    with _reading(path, db), contextlib.suppress(StoreDamagedError):
+    with _Reading(path, db), contextlib.suppress(StoreDamagedError):
         is_known_format(path, db, names)
-
-
-@contextlib.contextmanager
-def _reading(path: Path, db: Rdict) -> Iterator[None]:
-    """As :func:`_closed_if_it_fails`, and close it in any case."""
-    with _closed_if_it_fails(path, db):
-        yield
-    _close_quietly(db)
 
 
 def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
@@ -243,7 +268,7 @@ def _open_unchanged(path: Path) -> tuple[Rdict, list[str], TornWrite | None]:
     if torn is not None:  # RocksDB does not always recognise one
         mode = DBRecoveryMode.point_in_time()
     db = _open(path, names, Cache(BLOCK_CACHE_BYTES), access, mode)
-    with _closed_if_it_fails(path, db):
+    with _ClosedIfItFails(path, db):
         first_needed = db.property_int_value("rocksdb.min-log-number-to-keep")
         acknowledged.check_missing(path, missing, first_needed or 0)
         if torn is not None and db.latest_sequence_number() < torn.sequence:
@@ -279,7 +304,7 @@ def open_for_reading(path: Path) -> tuple[Rdict, list[str]]:
     """
     check_exists(path)
     db, names, _ = _open_unchanged(path)
-    with _closed_if_it_fails(path, db):
+    with _ClosedIfItFails(path, db):
         if not is_known_format(path, db, names):
             raise StoreDamagedError(f"{path}: an event store whose creation was interrupted")
     return db, names

@@ -18,7 +18,7 @@ from rocksdict import ColumnFamily, Rdict
 from eventer_bridge.backends.rocksdb.clean_shutdown import write_marker
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, FAMILIES, LATER_FAMILIES
 from eventer_bridge.backends.rocksdb.database import (
-    explain,
+    StorageErrors,
     lock_directory,
     make_durable,
     open_database,
@@ -159,15 +159,9 @@ class Database:
             if self._lock is not None:
                 os.close(self._lock)
 
-    @contextlib.contextmanager
-    def errors(self, what: str = "read failed") -> Iterator[None]:
-        """Turn what RocksDB raises (bare exceptions, panics) into ``StorageError``."""
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit, StorageError):
-            raise
-        except BaseException as e:  # a panic of the binding is no Exception
-            raise explain(self.path, what, e) from None
+    def errors(self, what: str = "read failed") -> StorageErrors:
+        """Turn what RocksDB raises into ``StorageError``."""
+        return StorageErrors(self.path, what)
 
     def _ext_begin_mark(self) -> None:
         if self._mark is not None:

@@ -12,14 +12,13 @@ reclaim what was deleted after it. It may be used from any thread.
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from rocksdict import Rdict, RdictIter
 
 from eventer_bridge.backends.rocksdb import keys
-from eventer_bridge.backends.rocksdb.database import explain
+from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.turns import Pacer
@@ -88,7 +87,7 @@ class Snapshot:
         """Directory of the store."""
         return self._database.path
 
-    def errors(self) -> AbstractContextManager[None]:
+    def errors(self) -> StorageErrors:
         """Turn what RocksDB raises (bare exceptions) into ``StorageError``."""
         return self._database.errors()
 

@@ -1,6 +1,7 @@
 """Opening of a store: in use, newer, damaged or something else is refused, and says so."""
 
 import contextlib
+import gc
 import os
 import random
 import re
@@ -313,6 +314,21 @@ async def test_damaged_event_types_are_noticed(tmp_path: Path) -> None:
         garble_data(file)
     message = await opening_fails(tmp_path, StoreDamagedError)
     assert re.search("the event store is damaged: .*checksum", message)
+
+
+async def test_what_failed_to_open_is_let_go_without_the_garbage_collector(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    await make_store(path)
+    gc.disable()
+    try:
+        for name in [i.name for i in path.glob("*.sst")]:
+            copy = shutil.copytree(path, tmp_path / name)
+            garble_data(copy / name)
+            for _ in range(2):  # the second time, nothing of the first one holds it
+                with contextlib.suppress(StoreDamagedError):
+                    await (await rocksdb.create(copy)).async_close()
+    finally:
+        gc.enable()
 
 
 async def test_a_damaged_block_fails_the_query_that_reads_it(tmp_path: Path) -> None:
