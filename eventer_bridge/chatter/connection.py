@@ -22,8 +22,9 @@ from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
 from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.net.stream import Stream
 
 
 class Connection(Stream[Message | Handled], aio.Resource):
@@ -196,7 +197,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         if isinstance(message, Handled):
             return
         assert self._handler is not None
-        if self._first_message_deadline != math.inf:
+        if self.deadlines.first_message_s != math.inf:
             self.clear_first_deadline()
         self._handler.on_message(message)
         if self._protocol.is_full:

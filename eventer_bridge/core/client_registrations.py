@@ -31,7 +31,8 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import RegisterEvent, Source
-from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import EVENTS
 
 RequestT = TypeVar("RequestT")

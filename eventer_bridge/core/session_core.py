@@ -177,6 +177,7 @@ class SessionCore(EventCore):
         """See :class:`EventCore`. Most of what clients send is checked and counted at one go."""
         sizes = [*map(payload_bytes, requests)]
         n_events, n_bytes = sum(map(len, requests)), sum(sizes)
+        known = self._types.known
         if (
             self.registers_one_by_one
             or self._phase is not Status.OPERATIONAL
@@ -184,7 +185,7 @@ class SessionCore(EventCore):
             or self._handing_over.is_busy
             or is_large(n_events, n_bytes)
             or not (requests and all(requests))
-            or not self._types.known.keys() >= {i.type for events in requests for i in events}
+            or {i.type for events in requests for i in events if i.type not in known}
         ):
             return self._register_each(source, requests, quota, keys)
         ids = self._session_ids

@@ -55,8 +55,8 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Pause
 
 mlog = logging.getLogger(__name__)
 

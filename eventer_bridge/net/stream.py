@@ -1,115 +1,52 @@
 """One connection: everything that all wires have in common.
 
-A wire provides its protocol state without I/O (:class:`SansIo`) and handles its messages
-(:meth:`Stream.on_message`)::
+A wire provides its protocol state without I/O (``sans_io``) and handles its messages
+(:meth:`Stream.on_message`; others in ``stream_hooks``)::
 
     socket ─▶ data_received ─▶ protocol.receive_data
                                protocol.next_message ─▶ on_message ─▶ send ─┐
     socket ◀──────────────────────────────── flush, once per turn ◀─────────┘
 
-Nothing here grows without bound. Reading is paused while there is a reason (:class:`Pause`):
+Nothing here grows without bound. Reading is paused while there is a reason (``pause``):
 the wire asks for it, the peer sent so many messages at once that other connections get their
 turn first, or the peer of an accepted connection does not read. An outgoing connection keeps
 reading in that case: if both ends stopped, neither would ever resume. A peer that reads too
 slowly is closed, and so is the connection that buffers most when all together buffer too much
 (``buffers``).
 
-:meth:`Stream.sweep` checks all deadlines, once a second: the first message, unfinished
-messages, stalled writing, lost peers, and the end of closing.
-
-An accepted connection closes in two steps if possible: it sends its end, and then drops
-incoming bytes until the peer ends too, for a while. If it closed at once with bytes unread, the
-system would reset the connection, and the peer would lose the last bytes sent.
+:meth:`Stream.sweep` checks all deadlines, once a second (``deadlines``). An accepted connection
+closes in two steps if possible (``closing``).
 
 Runs on the event loop's thread.
 """
 
 import asyncio
-import enum
 import functools
 import logging
 import math
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
 from eventer_bridge.net.admission import Slot
-from eventer_bridge.net.liveness import Liveness, Verdict
+from eventer_bridge.net.closing import Closing
+from eventer_bridge.net.deadlines import Deadlines
+from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.pause import BACK_PRESSURE, Pause
+from eventer_bridge.net.sans_io import SansIo
 from eventer_bridge.net.sockets import watch_peer, write_parts
 from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.net.stream_hooks import StreamHooks
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 
 P = ParamSpec("P")
 MessageT = TypeVar("MessageT")
-MessageT_co = TypeVar("MessageT_co", covariant=True)
 
 
-class Pause(enum.StrEnum):
-    """Reasons for not reading from a connection."""
-
-    CORE_FULL = "the core is full"
-    REGISTRATIONS_FULL = "too many of its registrations are in progress"
-    QUERIES_FULL = "too many of its queries wait"
-    CONVERSATIONS_FULL = "too many of its conversations await an answer"
-    WRITE_BLOCKED = "it does not read"
-    TURN_OVER = "others get their turn"
-    LARGE_MESSAGE = "a large message of it is being handled"
-    LOGIN = "its token is being checked"
-    REPLAY = "what it missed is being looked up"
-    DECLINED = "it is to be declined after a while"
-    QUOTA = "its client sent more than it may"
-    USER = "its user takes no more"
-    CLOSING = "it is closing"
-
-
-_BACK_PRESSURE: Final = frozenset(
-    {
-        Pause.CORE_FULL,
-        Pause.REGISTRATIONS_FULL,
-        Pause.QUERIES_FULL,
-        Pause.CONVERSATIONS_FULL,
-        Pause.WRITE_BLOCKED,
-        Pause.TURN_OVER,
-        Pause.USER,
-    }
-)
-"""Reasons that hold a peer back. Messages sent before its end are processed nevertheless: they
-are few, and the connection may be lost any moment. Not after ``QUOTA``, which one could evade by
-ending connections."""
-
-
-class SansIo(Protocol[MessageT_co]):
-    """A wire's protocol, without I/O."""
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of messages that are incomplete or not taken yet."""
-
-    def receive_data(self, data: bytes, /) -> None:
-        """Buffer bytes from the peer."""
-
-    def receive_eof(self) -> None:
-        """The peer sends no more.
-
-        Raises:
-            RemoteProtocolError: the stream ended within a message.
-        """
-
-    def next_message(self) -> MessageT_co | None:
-        """The next message; None if more bytes are needed for it.
-
-        Raises:
-            RemoteProtocolError: the peer broke the protocol; nothing is read from then on.
-        """
-
-    def discard(self) -> None:
-        """Drop buffered bytes: the connection is gone."""
-
-
-class Stream(asyncio.Protocol, Generic[MessageT]):
+class Stream(StreamHooks[MessageT], asyncio.Protocol):
     """See the module.
 
     Args:
@@ -123,48 +60,48 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         client: the peer's name for logs, if known.
         bytes_in_cb: called with the number of bytes that arrived, after their messages were taken.
         pauses: reasons for not reading; empty while it is read from.
+        was_paused: whether it was not read from since the last sweep, for another reason than that
+            others had their turn.
         has_ended: whether the peer sends no more.
         is_write_blocked: whether senders are to wait, see :meth:`drain`.
+        n_messages: messages that were handled so far.
+        written_bytes: bytes that were given to the system so far.
+        deadlines: of the connection while it is open.
         close_reason: None while the connection is open.
         lost: done when the connection is gone.
     """
 
     __slots__ = (
         "_blocked_at_s",
-        "_close_deadline",
         "_close_detail",
         "_close_text",
+        "_closing",
         "_drained",
-        "_dropped_bytes",
-        "_first_message_deadline",
         "_is_buffering",
         "_is_leaving",
         "_is_processing",
-        "_last_left_bytes",
         "_liveness",
         "_loop",
-        "_message_deadline",
-        "_n_messages",
-        "_n_messages_seen",
         "_peer",
         "_sans_io",
         "_slot",
-        "_stall_deadline",
         "_stats",
         "_streams",
         "_transport",
         "_turn_end_cb",
         "_unsent",
         "_unsent_bytes",
-        "_was_paused",
-        "_written_bytes",
         "bytes_in_cb",
         "client",
         "close_reason",
+        "deadlines",
         "has_ended",
         "is_write_blocked",
         "lost",
+        "n_messages",
         "pauses",
+        "was_paused",
+        "written_bytes",
     )
 
     mlog: ClassVar[logging.Logger]
@@ -194,7 +131,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self.client: str | None = None
         self.bytes_in_cb: Callable[[int], None] | None = None
         self.pauses: frozenset[Pause] = frozenset()  # usually empty
-        self._was_paused = False
+        self.was_paused = False
         self._is_processing = False
         self._turn_end_cb: Callable[[], None] | None = None
         self.has_ended = False
@@ -204,66 +141,17 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         self._is_leaving = False
         self.is_write_blocked = False
         self._blocked_at_s = 0.0
-        self._written_bytes = 0
-        self._last_left_bytes = 0
-        self._stall_deadline = 0.0
+        self.written_bytes = 0
         self._drained: asyncio.Future[None] | None = None
-        self._n_messages = 0
-        self._n_messages_seen = 0
-        self._message_deadline = math.inf
-        self._first_message_deadline = math.inf
+        self.n_messages = 0
+        self.deadlines = Deadlines(liveness)
         self.close_reason: CloseReason | None = None
         self._close_detail: str | None = None
         self._close_text: str | None = None
-        self._close_deadline = 0.0  # while it is open
-        self._dropped_bytes = 0
+        self._closing: Closing | None = None  # while it is open
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
-    # --- implemented by wires -------------------------------------------------------------
-
-    def on_open(self) -> None:
-        """There is a connection (over TLS: the handshake is done)."""
-
-    def on_message(self, message: MessageT) -> None:
-        """A message came; must not block.
-
-        Raises:
-            RemoteProtocolError: it closes the connection, with :meth:`on_protocol_error`.
-        """
-        raise NotImplementedError
-
-    def on_protocol_error(self, error: RemoteProtocolError) -> None:
-        """The peer broke the protocol."""
-        self.close(CloseReason.PROTOCOL_ERROR, detail=str(error), level=logging.WARNING)
-
-    def on_lost(self, error: Exception | None) -> None:
-        """The peer has ended (None) or the connection is lost: close it."""
-        if error is None:
-            self.close(CloseReason.PEER_CLOSED)
-        else:
-            self.close(CloseReason.LOST, detail=str(error))
-
-    def on_closing(self) -> None:
-        """The connection is closed, here or by the peer: no more sending or receiving."""
-
-    def on_closed(self, reason: CloseReason) -> None:
-        """The connection is gone; the last call, made once."""
-
-    def on_sweep(self) -> None:
-        """Check further deadlines; once a second, unless reading was paused since the last call."""
-
-    def probe(self) -> None:
-        """Send a message that the peer must answer, if the wire has one."""
-
-    @property
-    def first_message_timeout_s(self) -> float:
-        """Time limit from ``accept`` to the first message (:meth:`clear_first_deadline`)."""
-        return limits.FIRST_MESSAGE_TIMEOUT_S
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether the peer waits for an answer."""
-        return False
+    # --- called by users ------------------------------------------------------------------
 
     @property
     def log_extra(self) -> dict[str, object]:
@@ -272,12 +160,15 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             return {"peer": self._peer}
         return {"peer": self._peer, "client": self.client}
 
-    # --- called by users ------------------------------------------------------------------
-
     @property
     def peer(self) -> str:
         """Address of the peer, as logs name it."""
         return self._peer
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the peer connected, not we."""
+        return self._slot is not None
 
     @property
     def slot(self) -> Slot:
@@ -372,7 +263,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """
         if not self.pauses and self._is_readable():
             self._transport.pause_reading()
-        self._was_paused = self._was_paused or reason is not Pause.TURN_OVER
+        self.was_paused = self.was_paused or reason is not Pause.TURN_OVER
         self.pauses |= {reason}
 
     def resume_reading(self, reason: Pause) -> None:
@@ -410,7 +301,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         if self.close_reason is not None:
             return
         self.flush()
-        if self._close_deadline:  # closed by flushing
+        if self._closing is not None:  # closed by flushing
             return
         self.close_reason = reason
         self._stats.closed[reason] += 1
@@ -421,36 +312,29 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             extra["detail"] = self._close_detail = detail[: limits.MAX_LOG_CHARACTERS]
         self.mlog.log(level, "closing connection", extra=extra)
         self.pauses |= {Pause.CLOSING}
-        self._close_deadline = time.monotonic() + limits.CLOSE_TIMEOUT_S
+        closing = self._closing = Closing(self._transport)
         self._wake_drained()
         self.on_closing()
-        transport = self._transport
         # a peer that was sent nothing can lose nothing
-        is_waiting = self.ends_first if self._slot is None else self._written_bytes > 0
-        if transport.is_closing() or self.has_ended or not is_waiting:
-            transport.close()
-        elif linger_s:
-            transport.resume_reading()  # else the peer's closing would go unnoticed
-            self._loop.call_later(linger_s, self._send_end)
-        else:
-            self._send_end()
+        is_waiting = self.ends_first if self._slot is None else self.written_bytes > 0
+        closing.begin(is_waiting=is_waiting and not self.has_ended, linger_s=linger_s)
 
     def abort(
-        self, reason: CloseReason, *, detail: str | None = None, text: str | None = None
+        self,
+        reason: CloseReason,
+        *,
+        detail: str | None = None,
+        text: str | None = None,
+        level: int = logging.WARNING,
     ) -> None:
         """Close at once, dropping pending bytes."""
-        self.close(reason, detail=detail, text=text, level=logging.WARNING)
+        self.close(reason, detail=detail, text=text, level=level)
         self._transport.abort()
 
     async def wait_lost(self) -> None:
         """After :meth:`close`: wait until the connection is gone, and see that this is soon."""
-        await asyncio.wait([self.lost], timeout=limits.LINGER_S)
-        if not self.lost.done() and not self._transport.get_write_buffer_size():
-            self._transport.close()
-        await asyncio.wait([self.lost], timeout=limits.CLOSE_TIMEOUT_S)
-        if not self.lost.done():
-            self._transport.abort()
-            await asyncio.wait([self.lost], timeout=limits.CLOSE_TIMEOUT_S)
+        assert self._closing is not None
+        await self._closing.wait_lost(self.lost)
 
     # --- asyncio.Protocol -----------------------------------------------------------------
 
@@ -465,7 +349,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             if tcp := transport.get_extra_info("socket"):
                 watch_peer(tcp)
         else:
-            self._first_message_deadline = self._slot.accepted_at + self.first_message_timeout_s
+            self.deadlines.first_message_s = self._slot.accepted_at + self.first_message_timeout_s
             self._slot.when_taken(lambda: self.abort(CloseReason.SLOT_TAKEN))
             self._slot.buffer.when_too_large(lambda: self.abort(CloseReason.TOO_MUCH_BUFFERED))
         if self._streams is not None:
@@ -476,7 +360,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         if self.close_reason is not None:
-            self._drop(len(data))
+            assert self._closing is not None
+            self._closing.drop(len(data))
             return
         self._stats.bytes_in += len(data)
         self._liveness.has_heard = True
@@ -525,9 +410,8 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """The peer reads too slowly."""
         self.is_write_blocked = True
         self._count_buffered()
-        self._last_left_bytes = self._left_bytes()
         self._blocked_at_s = time.monotonic()
-        self._stall_deadline = self._blocked_at_s + limits.WRITE_STALL_TIMEOUT_S
+        self.deadlines.begin_writing(self._blocked_at_s, self.left_bytes)
         if self._slot is not None and not self.reads_while_blocked:
             self.pause_reading(Pause.WRITE_BLOCKED)
 
@@ -603,13 +487,13 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
                         self.yield_turn()
                     break
         finally:
-            self._n_messages += n_messages
+            self.n_messages += n_messages
             self._stats.frames_in += n_messages
 
     @property
     def may_take(self) -> bool:
         """Whether the next message may be taken now."""
-        return not self.pauses or (self.has_ended and self.pauses <= _BACK_PRESSURE)
+        return not self.pauses or (self.has_ended and self.pauses <= BACK_PRESSURE)
 
     def yield_turn(self) -> None:
         """Continue after other connections had their turn."""
@@ -626,15 +510,9 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         """Close the connection if its peer sends no more and awaits nothing."""
         if not self.has_ended or self.close_reason is not None or self._is_processing:
             return
-        # answers not read yet are bounded by _check_stalled
-        if not self.is_write_blocked and not self.is_answering and self.pauses <= _BACK_PRESSURE:
+        # answers not read yet are bounded by the deadline of writing
+        if not self.is_write_blocked and not self.is_answering and self.pauses <= BACK_PRESSURE:
             self.on_lost(None)
-
-    def _drop(self, n_bytes: int) -> None:
-        """Drop bytes that arrive after closing."""
-        self._dropped_bytes += n_bytes
-        if self._dropped_bytes > limits.MAX_DROPPED_BYTES:
-            self._transport.close()
 
     # --- writing and closing --------------------------------------------------------------
 
@@ -654,7 +532,7 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
         unsent, n_bytes = self._unsent, self._unsent_bytes
         self._unsent, self._unsent_bytes = [], 0
         if not self._transport.is_closing():
-            self._written_bytes += n_bytes
+            self.written_bytes += n_bytes
             self._stats.bytes_out += n_bytes
             if len(unsent) == 1:  # usually there is one
                 self._transport.write(unsent[0])
@@ -668,9 +546,6 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._slot.buffer.set(self._sans_io.buffered_bytes + self.unread_bytes)
             self._is_buffering = self._slot.buffer.n_bytes > 0
 
-    def _left_bytes(self) -> int:
-        return self._written_bytes - self._transport.get_write_buffer_size()
-
     def _close_if_too_slow(self) -> bool:
         """Close a peer that has too many bytes unread; returns whether it was closed."""
         if self.unread_bytes <= limits.MAX_SEND_BUFFER_BYTES:
@@ -683,20 +558,22 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
             self._drained.set_result(None)
             self._drained = None
 
-    def _send_end(self) -> None:
-        """Send our end and wait for the peer's; over TLS, which cannot half-close, close."""
-        transport = self._transport
-        if transport.is_closing() or not transport.can_write_eof():
-            transport.close()
-            return
-        try:
-            transport.write_eof()
-        except OSError:  # the peer is gone, unnoticed by asyncio's transport
-            transport.abort()
-            return
-        transport.resume_reading()  # else the peer's end would go unnoticed
-
     # --- deadlines ------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of messages that are incomplete or not taken yet."""
+        return self._sans_io.buffered_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes that have left this process."""
+        return self.written_bytes - self._transport.get_write_buffer_size()
+
+    @property
+    def tcp_state(self) -> TcpState:
+        """The kernel's state of the connection."""
+        return tcp_state(self._transport)
 
     async def sweep_alone(self) -> None:
         """Sweep once a second; for connections without a listener."""
@@ -706,85 +583,16 @@ class Stream(asyncio.Protocol, Generic[MessageT]):
 
     def clear_first_deadline(self) -> None:
         """The peer's first message came."""
-        self._first_message_deadline = math.inf
+        self.deadlines.first_message_s = math.inf
 
     def sweep(self, now: float) -> None:
         """Check all deadlines; ``now`` is ``time.monotonic()``."""
-        if self.close_reason is not None:
-            self._sweep_closing(now)
+        if self._closing is not None:
+            self._closing.sweep(now)
             return
         self._count_buffered()  # no callback reports changes below the high-water mark
-        was_paused = self._was_paused
-        for check in (
-            self._check_stalled,
-            self._check_gone,
-            self._check_late,
-            self._check_unfinished,
-            self._check_alive,
-        ):
-            check(now)
-            if self._close_deadline:  # closed by it
-                return
-        if not was_paused:  # a peer that is not read from is not late
+        was_paused = self.was_paused
+        self.deadlines.check(self, now)
+        # a peer that is not read from is not late
+        if self.close_reason is None and not was_paused:
             self.on_sweep()
-
-    def _sweep_closing(self, now: float) -> None:
-        if now > self._close_deadline:
-            self._transport.abort()
-        elif (
-            now > self._close_deadline - limits.CLOSE_TIMEOUT_S + limits.LINGER_S
-            and not self._transport.get_write_buffer_size()
-        ):
-            self._transport.close()
-
-    def _check_stalled(self, now: float) -> None:
-        if not self.is_write_blocked:
-            return
-        if self._left_bytes() > self._last_left_bytes:
-            self._stall_deadline = now + limits.WRITE_STALL_TIMEOUT_S
-            self._last_left_bytes = self._left_bytes()
-        elif now > self._stall_deadline:
-            self.abort(CloseReason.WRITE_STALLED, detail=f"{self.unread_bytes} bytes are not read")
-
-    def _check_gone(self, now: float) -> None:
-        """Find out whether a peer that is not read from is still there."""
-        is_waited_for = self.is_answering or Pause.QUOTA in self.pauses  # maybe for hours
-        if not (self.pauses or self.has_ended) or not is_waited_for:
-            return
-        state = tcp_state(self._transport)
-        if state is TcpState.RESET:
-            self.close(CloseReason.LOST)
-            self._transport.abort()
-        elif state is TcpState.ENDED:
-            self.probe()
-
-    def _check_late(self, now: float) -> None:
-        if self._was_paused:  # a peer that is not read from is not late
-            self._was_paused = bool(self.pauses - {Pause.TURN_OVER})
-            self._liveness.has_heard = True
-        elif now > self._first_message_deadline:
-            self.close(CloseReason.NO_FIRST_MESSAGE, level=logging.WARNING)
-
-    def _check_unfinished(self, now: float) -> None:
-        if (
-            self._slot is None
-            or self._was_paused
-            or not self._sans_io.buffered_bytes
-            or self._n_messages != self._n_messages_seen
-        ):
-            self._n_messages_seen = self._n_messages
-            self._message_deadline = now + limits.MESSAGE_TIMEOUT_S
-        elif now > self._message_deadline:
-            self.close(
-                CloseReason.UNFINISHED_MESSAGE,
-                detail=f"{self._sans_io.buffered_bytes} bytes of it came within"
-                f" {limits.MESSAGE_TIMEOUT_S:g} s",
-                level=logging.WARNING,
-            )
-
-    def _check_alive(self, now: float) -> None:
-        verdict = self._liveness.check(now, self._written_bytes)
-        if verdict is Verdict.DEAD:
-            self.close(CloseReason.PING_TIMEOUT, level=logging.WARNING)
-        elif verdict is Verdict.SILENT:
-            self.probe()

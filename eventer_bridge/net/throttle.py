@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from eventer_bridge import limits
-from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.net.pause import Pause
+from eventer_bridge.net.stream import Stream
 
 EVENTS: Final = "events_per_s"
 BYTES: Final = "bytes_per_s"

@@ -43,7 +43,7 @@ from eventer_bridge.errors import (
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.net.stream import Pause
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.rsb import codec, payloads, transport
 from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope

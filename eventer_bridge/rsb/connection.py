@@ -118,7 +118,7 @@ class RsbConnection(Stream[bytes], aio.Resource):
             try:
                 is_all = self._decode(batch)
             finally:  # events before a broken one are delivered
-                self._n_messages += len(batch)
+                self.n_messages += len(batch)
                 self._stats.frames_in += len(batch)
                 if batch:
                     self._on_events(self, batch)

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from eventer_bridge.errors import ClosedError, ConnectError, InvalidEventError
-from eventer_bridge.net.stream import Pause
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.rsb import codec, payloads
 from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, MetaData, RsbEvent, Scope, parse_scope

@@ -36,8 +36,8 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Pause
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
 from mariner.client.notifications import Notifications, size_of

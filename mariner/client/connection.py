@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.liveness import Liveness
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
-from eventer_bridge.net.stream import Pause, Stream
+from eventer_bridge.net.stream import Stream
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes

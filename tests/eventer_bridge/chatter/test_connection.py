@@ -19,8 +19,8 @@ from eventer_bridge.errors import (
     ConnectError,
     LocalProtocolError,
 )
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.net.stream import Pause
 from tests.eventer_bridge.chatter.peers import (
     ANY,
     Echo,

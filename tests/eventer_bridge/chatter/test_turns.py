@@ -31,7 +31,7 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
         def on_message(self, message: chatter.Message) -> None:
             super().on_message(message)
             if message.type == "T.Other":
-                n_done.append(connections[0]._n_messages)
+                n_done.append(connections[0].n_messages)
 
     async with (
         listening(Noting) as there,
@@ -51,7 +51,7 @@ async def test_a_flood_lets_others_go_first(flood: list[Msg], ends: bool) -> Non
         other.send(Msg(2, 2, True, True, True, "T.Other", b""))
         await handler.messages.get()
         assert n_done[0] < 1 + COUNT
-        while connections[0]._n_messages < 1 + COUNT:
+        while connections[0].n_messages < 1 + COUNT:
             await asyncio.sleep(0)
         if flood[0].type == "HatChatter.Ping":
             for ping in flood:

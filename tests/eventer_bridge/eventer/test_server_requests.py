@@ -43,7 +43,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.net.stream import Pause
+from eventer_bridge.net.pause import Pause
 from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
     Peer,

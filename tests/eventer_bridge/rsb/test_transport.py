@@ -13,7 +13,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
 from eventer_bridge.net import Admission, Bounds
-from eventer_bridge.net.stream import Pause
+from eventer_bridge.net.pause import Pause
 from eventer_bridge.rsb import codec, transport
 from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import RsbEvent
