@@ -88,7 +88,8 @@ class ClientQueries(Generic[RequestT]):
 
     def add(self, request: RequestT, params: QueryParams) -> None:
         """Answer a query, after those that came before it."""
-        self._registrations.hand_over_gathered()
+        if self._registrations.n_gathered:
+            self._registrations.hand_over_gathered()
         self._waiting.append((request, params))
         if len(self._waiting) >= limits.MAX_QUERIES_WAITING:
             self._stream.pause_reading(Pause.QUERIES_FULL)
@@ -149,5 +150,7 @@ class ClientQueries(Generic[RequestT]):
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""
+        if not self._registrations.unanswered:
+            return self._heard
         commit = self._registrations.last_commit()
         return self._heard if commit is None else [commit, *self._heard]

@@ -50,6 +50,10 @@ class ClientRegistrations(Generic[RequestT]):
         stream: the client's connection.
         wire: what is sent there.
         source: of its events.
+
+    Attributes:
+        n_gathered: events of this turn that the core does not know of yet; at least 1 a request.
+        unanswered: requests that are not answered, each with what became of it.
     """
 
     __slots__ = (
@@ -58,13 +62,13 @@ class ClientRegistrations(Generic[RequestT]):
         "_awaited_commit",
         "_gathered",
         "_has_keys",
-        "_n_gathered",
         "_rights",
         "_service",
         "_source",
         "_stream",
-        "_unanswered",
         "_wire",
+        "n_gathered",
+        "unanswered",
     )
 
     def __init__(
@@ -83,15 +87,15 @@ class ClientRegistrations(Generic[RequestT]):
         # registrations of this turn that the core does not know of yet
         self._gathered: list[_Gathered[RequestT]] = []
         self._has_keys = False  # one of them
-        self._n_gathered = 0  # their events
-        self._unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
+        self.n_gathered = 0
+        self.unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
 
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self._unanswered)
+        return bool(self.unanswered)
 
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
@@ -126,8 +130,8 @@ class ClientRegistrations(Generic[RequestT]):
             self._has_keys = True
             named = RequestKey(self._stream.client or "", key, digest(events), after)
             gathered.append((request, events, named))
-        self._n_gathered += len(events) or 1
-        if self._n_gathered >= self._account.max_gathered:
+        self.n_gathered += len(events) or 1
+        if self.n_gathered >= self._account.max_gathered:
             self.hand_over_gathered()
         elif len(gathered) == 1:
             if core.is_full or core.registers_one_by_one:
@@ -139,7 +143,7 @@ class ClientRegistrations(Generic[RequestT]):
         """Have the core register what came in this turn so far."""
         if not self._gathered:
             return
-        gathered, self._gathered, self._n_gathered = self._gathered, [], 0
+        gathered, self._gathered, self.n_gathered = self._gathered, [], 0
         for outcome in self._hand_over(gathered):  # many, but short events
             self._answering = self._service.spawn(self._answer_large(outcome))
 
@@ -178,10 +182,10 @@ class ClientRegistrations(Generic[RequestT]):
     def _refuse(self, request: RequestT, error: EventerBridgeError) -> None:
         self.hand_over_gathered()
         self._count_rejected(error)
-        self._unanswered.append((request, error))
+        self.unanswered.append((request, error))
         self._account.spend(self._stream, EVENTS, 1)
         self._answer()
-        if len(self._unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        if len(self.unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self._stream.pause_reading(Pause.REGISTRATIONS_FULL)
 
     def _count_rejected(self, error: BaseException) -> None:
@@ -219,7 +223,7 @@ class ClientRegistrations(Generic[RequestT]):
         Returns:
             Those with a large session, which are answered when they are encoded.
         """
-        core, unanswered, quota = self._service.core, self._unanswered, self._rights.type_quota
+        core, unanswered, quota = self._service.core, self.unanswered, self._rights.type_quota
         asked = [events for _, events, _ in gathered]
         outcomes: Sequence[Session | Repeated | EventerBridgeError]
         if self._has_keys:
@@ -277,7 +281,7 @@ class ClientRegistrations(Generic[RequestT]):
 
         The client may be gone: it is counted all the same.
         """
-        unanswered, stream = self._unanswered, self._stream
+        unanswered, stream = self.unanswered, self._stream
         try:
             while unanswered:
                 if stored := self._take_stored():
@@ -296,7 +300,7 @@ class ClientRegistrations(Generic[RequestT]):
         stored: list[tuple[RequestT, Session]] = []
         n_events = n_bytes = 0
         commit = None
-        for request, outcome in self._unanswered:
+        for request, outcome in self.unanswered:
             if type(outcome) is not Session or outcome.is_large:
                 break
             if outcome.committed is not commit:
@@ -311,12 +315,12 @@ class ClientRegistrations(Generic[RequestT]):
         self._service.stats.events_registered += n_events
         self._account.n_registered += n_events
         for _ in stored:
-            self._unanswered.popleft()
+            self.unanswered.popleft()
         return stored
 
     def _answer_first(self) -> bool:
         """Answer the first request, unless it has not ended."""
-        request, outcome = self._unanswered[0]
+        request, outcome = self.unanswered[0]
         if isinstance(outcome, EventerBridgeError):
             self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
         elif isinstance(outcome, Repeated):
@@ -331,7 +335,7 @@ class ClientRegistrations(Generic[RequestT]):
             self._service.stats.events_registered += outcome.requested
             self._account.n_registered += outcome.requested
             self._wire.send_registered([(request, outcome)])
-        self._unanswered.popleft()
+        self.unanswered.popleft()
         return True
 
     def _answer_repeated(self, request: RequestT, session: Session) -> bool:
@@ -343,7 +347,7 @@ class ClientRegistrations(Generic[RequestT]):
             return False
         else:
             self._wire.send_repeated(request, session)
-        self._unanswered.popleft()
+        self.unanswered.popleft()
         return True
 
     def _is_answerable(self, session: Session) -> bool:
@@ -362,8 +366,8 @@ class ClientRegistrations(Generic[RequestT]):
         """Answer those that are under way."""
         if self._answering is not None:
             await asyncio.wait([self._answering])
-        while self._unanswered and self._stream.close_reason is None:
-            _, head = self._unanswered[0]
+        while self.unanswered and self._stream.close_reason is None:
+            _, head = self.unanswered[0]
             if isinstance(head, Repeated):
                 head = head.session
             if not isinstance(head, Session) or head.committed.done():
@@ -373,7 +377,7 @@ class ClientRegistrations(Generic[RequestT]):
 
     def last_commit(self) -> asyncio.Future[None] | None:
         """That of what was registered last, if it is not answered; None: everything is."""
-        for _, outcome in reversed(self._unanswered):
+        for _, outcome in reversed(self.unanswered):
             if isinstance(outcome, Repeated):
                 return outcome.session.committed
             if isinstance(outcome, Session):
