@@ -15,7 +15,7 @@ from eventer_bridge.model import EventId, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, printable
 from mariner.cli.values import format_timestamp, parse_event_id, values_option
-from mariner.gateway import config, cursor_requests
+from mariner.gateway import config_file, cursor_requests
 from mariner.gateway.cursor_requests import CursorAnswer, CursorInfo, CursorRequest
 
 _conf = click.option(
@@ -99,7 +99,7 @@ def drop(path: Path, client_name: str, name: str, ids: tuple[EventId, ...] | Non
 
 def _ask(path: Path, request: CursorRequest) -> CursorAnswer:
     try:
-        socket = config.control_socket(path)
+        socket = config_file.control_socket(path)
         if socket is None:
             text = f"{path}: control: missing, and there is no store that would have a socket"
             raise CommandError(text, EXIT_USAGE)

@@ -10,7 +10,7 @@ from eventer_bridge.errors import ConfigurationError, ControlError
 from mariner import limits
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report
-from mariner.gateway import config
+from mariner.gateway import config_file
 
 NO_SOCKET: Final = "control: missing, and there is no store that would have a socket"
 
@@ -35,7 +35,7 @@ def reload(path: Path) -> None:
     used, and everything stays as it was.
     """
     try:
-        socket = config.control_socket(path)
+        socket = config_file.control_socket(path)
         if socket is None:
             raise CommandError(f"{path}: {NO_SOCKET}; SIGHUP reloads, too", EXIT_USAGE)
         answer = client.request(

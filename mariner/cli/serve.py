@@ -18,7 +18,7 @@ from eventer_bridge.errors import ConfigurationError, EventerBridgeError, LimitE
 from eventer_bridge.net import descriptors
 from mariner.cli.run import report
 from mariner.cli.store_path import ACCEPT_LOSS
-from mariner.gateway import config, config_audit, gateway, logs, memory
+from mariner.gateway import config, config_audit, config_check, config_file, gateway, logs, memory
 from mariner.gateway.reloading import Reloader
 from mariner.gateway.status_report import StatusReport
 from mariner.gateway.stopping import Stopper, block_signals
@@ -220,8 +220,8 @@ def _print_check(conf: config.GatewayConfig, running: gateway.Gateway) -> None:
 
 def _load(path: Path) -> config.GatewayConfig:
     try:
-        conf = config.load(path)
-        config.check(conf)
+        conf = config_file.load(path)
+        config_check.check(conf)
     except ConfigurationError as e:
         _fail(str(e), 2)
     return conf

@@ -16,7 +16,7 @@ from mariner.cli import output
 from mariner.cli.reload import NO_SOCKET
 from mariner.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CommandError
 from mariner.cli.status_table import render
-from mariner.gateway import config
+from mariner.gateway import config_file
 from mariner.gateway.status import GatewayStatus, ask, with_rates
 
 _FIRST_S: Final = 1.0
@@ -56,7 +56,7 @@ def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     cannot be read, or has neither a store nor `control`.
     """
     try:
-        socket = config.control_socket(path)
+        socket = config_file.control_socket(path)
         if socket is None:
             raise CommandError(f"{path}: {NO_SOCKET}", EXIT_USAGE)
         with _screen(is_live=watch and not is_json and sys.stdout.isatty()) as show:

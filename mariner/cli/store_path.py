@@ -13,7 +13,7 @@ import click
 from eventer_bridge.backends.rocksdb import directories
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, StoreLossError
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError
-from mariner.gateway import config
+from mariner.gateway import config, config_file
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -61,7 +61,7 @@ def resolve(names: tuple[str, ...], conf: Path | None, paths: tuple[Path, ...]) 
 
 def _store_of(conf: Path) -> Path:
     try:
-        core = config.load(conf).event_core
+        core = config_file.load(conf).event_core
     except ConfigurationError as e:
         raise CommandError(str(e), EXIT_USAGE) from e
     backend = None if core is None else core.backend

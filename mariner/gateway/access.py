@@ -23,6 +23,7 @@ from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.eventer.client import ConnectCb
 from mariner import limits
 from mariner.gateway import config as configs
+from mariner.gateway import config_check
 from mariner.gateway.config import EventerServerConfig, GatewayConfig
 from mariner.gateway.expiries import expiries
 from mariner.gateway.remotes import connect_to
@@ -71,7 +72,7 @@ def ext_create(
         contents = ext_contents(config)
         try:
             if wanted is not None:
-                configs.check(wanted)
+                config_check.check(wanted)
             access = _create(config, checks, before, contents)
         except ConfigurationError:
             if ext_contents(config) == contents:

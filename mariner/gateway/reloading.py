@@ -13,7 +13,7 @@ from typing import Any
 
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from mariner import limits
-from mariner.gateway import config, logs
+from mariner.gateway import config_file, logs
 from mariner.gateway.config import GatewayConfig
 from mariner.gateway.gateway import Gateway
 
@@ -74,7 +74,7 @@ class Reloader:
 
     async def _reload(self) -> dict[str, list[str]]:
         gateway = self._gateway
-        wanted = self.wanted = await asyncio.to_thread(config.load, self._path)
+        wanted = self.wanted = await asyncio.to_thread(config_file.load, self._path)
         prepared = await gateway.prepare(wanted)
         report = {"changed": prepared.changed, "needs_restart": prepared.needs_restart}
         running = gateway.config

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from mariner.gateway import config
+from mariner.gateway import config, config_file
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP
 from tests.support.peer import RawPeer, event, register_req
@@ -84,9 +84,9 @@ def test_configurations_load(tmp_path: Path) -> None:
     text = found("ConfigMap")["data"]["gateway.yaml"]
     path = tmp_path / "gateway.yaml"
     path.write_text(text)
-    of_kubernetes = config.load(path)
-    assert of_kubernetes == config.load(path)
-    of_compose = config.load(DEPLOY / "compose" / "conf" / "gateway.yaml")
+    of_kubernetes = config_file.load(path)
+    assert of_kubernetes == config_file.load(path)
+    of_compose = config_file.load(DEPLOY / "compose" / "conf" / "gateway.yaml")
     for conf in (of_kubernetes, of_compose):
         assert conf.event_core is not None
         assert isinstance(conf.event_core.backend, config.RocksDbConfig)

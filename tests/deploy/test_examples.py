@@ -19,7 +19,7 @@ from hat import json as hat_json
 from hat.monitor import common as hat_monitor
 
 from mariner.cli import main
-from mariner.gateway import config
+from mariner.gateway import config, config_file
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 
@@ -29,7 +29,7 @@ GATEWAYS = sorted({*DEPLOY.glob("*.yaml")} - {*DEPLOY.glob("*-console.yaml")})
 
 @pytest.mark.parametrize("path", GATEWAYS, ids=lambda path: path.name)
 def test_example_configurations_load(path: Path) -> None:
-    assert config.load(path).clients
+    assert config_file.load(path).clients
 
 
 def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
     lines.remove("        token: change-me-hat")
     path = tmp_path / "gateway.yaml"
     path.write_text("\n".join(re.sub(r"^( *)#(?=\S| {2,}\S)", r"\1", line) for line in lines))
-    loaded = config.load(path)
+    loaded = config_file.load(path)
     assert loaded.log is not None
     assert loaded.event_core is not None
     [remote] = loaded.event_core.replication
@@ -50,7 +50,7 @@ def test_what_the_example_has_as_comments_loads(tmp_path: Path) -> None:
 
 
 def test_the_pair_fits_together() -> None:
-    gateways = [config.load(DEPLOY / "pair" / f"gateway-{i}.yaml") for i in (1, 2)]
+    gateways = [config_file.load(DEPLOY / "pair" / f"gateway-{i}.yaml") for i in (1, 2)]
     cores = [i.event_core for i in gateways if i.event_core is not None]
     assert [i.server_id for i in cores] == [1, 2]
     assert cores[0].eventer_server is not None
@@ -72,7 +72,7 @@ def test_the_pair_fits_together() -> None:
 
 
 def test_the_schema_of_the_example_does_what_it_says() -> None:
-    [schema] = config.load(DEPLOY / "gateway.yaml").schemas
+    [schema] = config_file.load(DEPLOY / "gateway.yaml").schemas
     validator = jsonschema_rs.Draft202012Validator(schema)
     assert validator.is_valid({"value": 1.5, "unit": "W"})
     assert not validator.is_valid({"value": "1.5"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from mariner.gateway import config
+from mariner.gateway import config_file
 from mariner.gateway.gateway import Gateway, create
 
 APP = {
@@ -38,7 +38,7 @@ async def running_gateway(
     }
     if "eventer" in data:
         del data["event_core"]
-    gateway = await create(config.parse(data, "test"))
+    gateway = await create(config_file.parse(data, "test"))
     try:
         yield gateway
     finally:

@@ -11,7 +11,7 @@ import yaml
 import eventer_bridge.modules
 from eventer_bridge.errors import ModuleError
 from eventer_bridge.model import JsonPayload
-from mariner.gateway import config
+from mariner.gateway import config_file
 from tests.eventer_bridge.modules.scripted import (
     register,
     register_event,
@@ -62,7 +62,7 @@ def test_the_configuration_is_one(example: ModuleType) -> None:
         "clients": [],
         **yaml.safe_load(block("yaml")),
     }
-    core = config.parse(conf, "README.md").event_core
+    core = config_file.parse(conf, "README.md").event_core
     assert core is not None
     assert [i["module"].rpartition(".")[2] for i in core.modules] == [
         "threshold",

@@ -18,7 +18,7 @@ from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
-from mariner.gateway import config, cursor_requests
+from mariner.gateway import config_check, config_file, cursor_requests
 from mariner.gateway.logs.audit import AuditConfig
 from tests.mariner.gateway.test_cursors import cursors_of, reader
 from tests.mariner.gateway.test_quotas import eventer_gateway
@@ -216,10 +216,10 @@ def test_a_file_that_cannot_be(tmp_path: Path) -> None:
         "clients": [],
     }
     for path in (tmp_path, tmp_path / "no" / "audit"):
-        found = config.parse({**conf, "audit": {"file": str(path)}}, "f")
+        found = config_file.parse({**conf, "audit": {"file": str(path)}}, "f")
         assert found.audit == AuditConfig(path)
         with pytest.raises(ConfigurationError, match=r"audit.file: .* in an existing directory$"):
-            config.check(found)
+            config_check.check(found)
 
 
 # --- a process of its own -------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.errors import ConfigurationError
-from mariner.gateway import config
+from mariner.gateway import config, config_check, config_file
 from mariner.gateway.config import DummyConfig, MemoryConfig, RocksDbConfig
 from tests.support.certificates import make_certificates
 
@@ -55,12 +55,12 @@ def with_retention(*rules: Any) -> dict[str, Any]:
 
 def problems(conf: Any) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
-        config.parse(conf, "gateway.yaml")
+        config_file.parse(conf, "gateway.yaml")
     return str(raised.value).splitlines()
 
 
 def test_a_good_configuration() -> None:
-    conf = config.parse(GOOD, "test")
+    conf = config_file.parse(GOOD, "test")
     assert conf.event_core is not None
     assert conf.event_core.backend == RocksDbConfig(Path("data/events"))
     assert conf.clients[0].subscriptions == (("a", "*"),)
@@ -70,7 +70,7 @@ def test_a_good_configuration() -> None:
 
 
 def test_defaults() -> None:
-    conf = config.parse({**without("schemas"), "clients": [], "http": {}}, "test")
+    conf = config_file.parse({**without("schemas"), "clients": [], "http": {}}, "test")
     assert conf.schemas == ()
     assert conf.http == config.HttpConfig("127.0.0.1", 23080)
 
@@ -79,7 +79,7 @@ def test_defaults() -> None:
     ("backend", "expected"), [("memory", MemoryConfig()), ("dummy", DummyConfig())]
 )
 def test_backends_without_settings(backend: str, expected: Any) -> None:
-    conf = config.parse(changed("event_core", "backend", to={"type": backend}), "test")
+    conf = config_file.parse(changed("event_core", "backend", to={"type": backend}), "test")
     assert conf.event_core is not None
     assert conf.event_core.backend == expected
 
@@ -91,11 +91,11 @@ def test_retention() -> None:
         RetentionRule((("a", "*"),), 0, 5, 3600),
         RetentionRule((("b",), ("c",)), 1, None, 0.5, 10),
     )
-    conf = config.parse(with_retention(first, second), "test")
+    conf = config_file.parse(with_retention(first, second), "test")
     assert conf.event_core is not None
     assert conf.event_core.backend == RocksDbConfig(Path("data/events"), retention=rules)
     memory = {"type": "memory", "retention": [first, second]}
-    conf = config.parse(changed("event_core", "backend", to=memory), "test")
+    conf = config_file.parse(changed("event_core", "backend", to=memory), "test")
     assert conf.event_core is not None
     assert conf.event_core.backend == MemoryConfig(retention=rules)
 
@@ -105,7 +105,7 @@ RSB = {"host": "127.0.0.1", "port": 55555, "mode": "server"}
 
 def test_rsb() -> None:
     keys = {**RSB, "scopes_in": ["/", "/a/"]}
-    core = config.parse(changed("event_core", "rsb", to=keys), "test").event_core
+    core = config_file.parse(changed("event_core", "rsb", to=keys), "test").event_core
     assert core is not None
     expected = config.RsbConfig("127.0.0.1", 55555, "server", ("/", "/a/"), (), ("rsb",))
     assert core.rsb == expected
@@ -242,11 +242,11 @@ def with_monitor(monitor: object = MONITOR, **eventer_server: object) -> dict[st
 
 
 def test_monitor() -> None:
-    conf = config.parse(with_monitor(host="gateway-1"), "test")
+    conf = config_file.parse(with_monitor(host="gateway-1"), "test")
     assert conf.event_core is not None
     assert conf.event_core.monitor == config.MonitorConfig("127.0.0.1", 23010, "gateways")
     tls = {"cert": "server.pem", "key": "server.key"}
-    config.parse(with_monitor(host="::", tls=tls), "test")  # the address is not told
+    config_file.parse(with_monitor(host="::", tls=tls), "test")  # the address is not told
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_formats(tmp_path: Path, ending: str) -> None:
         )
     else:
         path.write_text(json.dumps(GOOD))  # JSON is YAML
-    assert config.load(path).name == "gateway"
+    assert config_file.load(path).name == "gateway"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_files_that_cannot_be_read(
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigurationError) as raised:
-        config.load(path)
+        config_file.load(path)
     assert str(raised.value).startswith(f"{path}: ")
     assert problem in str(raised.value)
 
@@ -321,12 +321,12 @@ def test_files_that_cannot_be_read(
 def test_check_looks_at_certificates(tmp_path: Path) -> None:
     made = make_certificates(tmp_path / "certs")
     keys = {"cert": str(made.server_cert), "key": str(made.server_key)}
-    conf = config.parse(changed("mariner", "tls", to=keys), "test")
-    config.check(conf)
-    config.check(config.parse(GOOD, "test"))
+    conf = config_file.parse(changed("mariner", "tls", to=keys), "test")
+    config_check.check(conf)
+    config_check.check(config_file.parse(GOOD, "test"))
     made.server_key.unlink()
     with pytest.raises(ConfigurationError, match=f"{made.server_key}: No such file"):
-        config.check(conf)
+        config_check.check(conf)
 
 
 def test_all_files_that_are_missing_are_told_at_once(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_all_files_that_are_missing_are_told_at_once(tmp_path: Path) -> None:
     client = {**GOOD["clients"][0], "token": {"file": str(tmp_path / "token")}}
     conf = {**conf, "clients": [client], "audit": {"file": str(tmp_path / "no" / "audit")}}
     with pytest.raises(ConfigurationError) as raised:
-        config.check(config.parse(conf, "test"))
+        config_check.check(config_file.parse(conf, "test"))
     assert str(raised.value).splitlines() == [
         "mariner.tls: no.pem: No such file or directory",
         f"audit.file: {tmp_path}/no/audit: expected a file in an existing directory",

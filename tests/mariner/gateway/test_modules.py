@@ -18,7 +18,7 @@ from eventer_bridge.model import (
 )
 from mariner import client
 from mariner.client import Client
-from mariner.gateway import config
+from mariner.gateway import config_file
 from tests.support.gateway import Gateway, gateway
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
@@ -142,12 +142,12 @@ def problems(module: dict[str, Any]) -> list[str]:
     conf = copy.deepcopy(CONF)
     conf["event_core"]["modules"] = [module]
     with pytest.raises(ConfigurationError) as raised:
-        config.parse(conf, "gateway.yaml")
+        config_file.parse(conf, "gateway.yaml")
     return [i.removeprefix("gateway.yaml: ") for i in str(raised.value).splitlines()]
 
 
 def test_a_good_configuration() -> None:
-    core = config.parse(CONF, "gateway.yaml").event_core
+    core = config_file.parse(CONF, "gateway.yaml").event_core
     assert core is not None
     assert list(core.modules) == MODULES
 

@@ -16,7 +16,7 @@ from eventer_bridge.errors import ConfigurationError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from eventer_bridge.net.pause import Pause
-from mariner.gateway import config
+from mariner.gateway import config_file
 from mariner.gateway.gateway import Gateway
 from tests.mariner.gateway.test_reload import Running, running
 from tests.support.certificates import make_certificates
@@ -400,7 +400,7 @@ def test_wrong_quotas_are_told(quota: dict[str, Any], text: str) -> None:
         "clients": [{**APP, "quota": quota}],
     }
     with pytest.raises(ConfigurationError) as e:
-        config.parse(conf, "f")
+        config_file.parse(conf, "f")
     assert f"f: clients[0].{text}" in str(e.value)
 
 
@@ -415,4 +415,4 @@ def test_named_clients_have_their_own_quotas() -> None:
     }
     text = r"^f: event_core.eventer_server.quota: expected in each client instead, if there are"
     with pytest.raises(ConfigurationError, match=text):
-        config.parse(conf, "f")
+        config_file.parse(conf, "f")

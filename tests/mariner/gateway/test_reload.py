@@ -17,7 +17,7 @@ from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError, InitError
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.model import RegisterEvent
-from mariner.gateway import config
+from mariner.gateway import config_file
 from mariner.gateway.gateway import Gateway, create
 from mariner.gateway.reloading import Reloader
 from tests.support.certificates import Certificates, issue_client, make_certificates, write_crl
@@ -80,7 +80,7 @@ async def running(tmp_path: Path, **keys: Any) -> AsyncIterator[Running]:
     }
     path = tmp_path / "gateway.json"
     path.write_text(json.dumps(conf))
-    gateway = await create(config.load(path))
+    gateway = await create(config_file.load(path))
     try:
         yield Running(path, gateway)
     finally:
