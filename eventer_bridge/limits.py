@@ -1,4 +1,7 @@
-"""Every bound of the event core, with its unit in the name and its reason."""
+"""Every bound of events, sessions, storage, queries and clients, with its unit in the name.
+
+Those of connections, of other servers and of RSB are in the ``limits`` of their rooms.
+"""
 
 from typing import Final
 
@@ -71,7 +74,7 @@ MAX_GROUP_BYTES: Final = 4 << 20
 
 MAX_GATHERING_S: Final = 0.015
 """How long a group commit waits while more events arrive: two turns of a client that sends at full
-speed (``TURN_S``), or one each of two. A group costs one sync."""
+speed (``net.limits.TURN_S``), or one each of two. A group costs one sync."""
 
 COMMIT_PART_ROWS: Final = 2_048
 """Rows of a large session written and synced at a time, as of 1,024 events: 0.7 ms in which no
@@ -151,8 +154,9 @@ MAX_NUMBER_DIGITS: Final = 1_000
 that one registration could cut off all its subscribers."""
 
 MAX_PAYLOAD_BYTES: Final = (16 << 20) + (64 << 10)
-"""Size of a payload, including its label. A client's message holds no more (``MAX_FRAME_BYTES``);
-the rest is for additions to an RSB notification. Other servers may have any size."""
+"""Size of a payload, including its label. A client's message holds no more
+(``net.limits.MAX_FRAME_BYTES``); the rest is for additions to an RSB notification. Other servers
+may have any size."""
 
 MAX_SESSION_BYTES: Final = 32 << 20
 """Payload bytes of a session of another server, which subscribers get in one message. A session of
@@ -251,6 +255,12 @@ ten times as much as ordinary ones."""
 MAX_REASON_CHARACTERS: Final = 500
 """Length of a reason in an answer: a peer's data may be part of it."""
 
+MAX_LOG_CHARACTERS: Final = 500
+"""The same of a reason in the log."""
+
+SWEEP_PERIOD_S: Final = 1.0
+"""Period of checking deadlines, of connections and of modules."""
+
 MAX_GATHERED_EVENTS: Final = 128
 """Events of registrations that the core gets together: 1.5 ms, or 8 ms if each has a new type."""
 
@@ -322,10 +332,6 @@ MAX_REGISTRATIONS_IN_FLIGHT: Final = 1_024
 MAX_QUERIES_WAITING: Final = 64
 """Queries of one client waiting for their turn; above it, the client is not read from."""
 
-MIN_HELD_S: Final = 0.01
-"""Shortest time for which a client over its quota is not read from. More often costs more than it
-smooths."""
-
 ACK_TIMEOUT_S: Final = 30.0
 """Time limit for a client of persisted events to acknowledge a notification."""
 
@@ -338,52 +344,12 @@ DRAIN_TIMEOUT_S: Final = 10.0
 RESPONSE_TIMEOUT_S: Final = 30.0
 """Time limit for a remote Event Server's answer; above the time of a large query."""
 
-RECONNECT_MIN_S: Final = 0.1
-"""Longest wait before the second attempt to connect to a remote Event Server; it doubles."""
-
-RECONNECT_MAX_S: Final = 10.0
-"""Longest wait between two attempts to connect to a remote Event Server."""
-
-MAX_GROUP_SERVERS: Final = 16
-"""Servers of a group whose events are replicated, each by a connection of its own; a pair has one
-other. A monitor server may report any number."""
-
-STABLE_CONNECTION_S: Final = 1.0
-"""Lifetime above which a connection to a remote Event Server counts as successful: when it is lost,
-the next attempt follows at once. A shorter one counts as a failed attempt."""
-
 GIVE_WAY_S: Final = 0.010
 """How long a replication that catches up waits between two slices for local registrations to be
 stored: two commits. So it has at least a sixth of the time."""
 
-MAX_FOLLOWED_EVENTS: Final = 1_024
-"""Events of a remote Event Server waiting for their commit; above it, the server is not read from.
-Local registrations are committed after them, some 5 ms later, and find a core that is not full of
-them (``MAX_PENDING_EVENTS``)."""
-
-LAG_PERIOD_S: Final = 1.0
-"""Period of querying a remote Event Server for a replication's lag; each costs it one query without
-results."""
-
-MAX_SYNCED_LAG_S: Final = 10.0
-"""Lag of a synced replication: at least one check in so many seconds found nothing missing. A
-network has hiccups of some seconds."""
-
-MAX_SYNCED_LAG_EVENTS: Final = 100_000
-"""The same in events: 2 s at the speed of catching up."""
-
-LEFT_OUT_REPORT_S: Final = 10.0
-"""Period of events that inform a remote Event Server of more skipped events."""
-
 MAX_REMOTE_SERVERS: Final = 1_024
 """Servers whose events one remote Event Server sends, each with a position of its own."""
-
-COMPARED_SESSIONS: Final = 100
-"""Last replicated sessions of a remote Event Server whose types are compared with its own if it
-does not have the very last one."""
-
-COMPARED_TYPES: Final = 50
-"""Types of those sessions in the query for the comparison."""
 
 MAX_HISTORY_SPANS: Final = 100
 """Predecessors of a history: a store restored more often drops the oldest, and followers of those
@@ -401,23 +367,6 @@ exact range of JSON numbers, there is room until the year 2255."""
 MAX_REFUSED_PAGES: Final = 1_000
 """Successive answers of a remote Event Server to one query that have only events that are not valid
 here: four million events, if its pages are like ours."""
-
-RELAYED_QUERY_TIMEOUT_S: Final = 60.0
-"""Time limit for a relayed query, with all pages that it takes from the remote Event Server;
-another server may return pages without end."""
-
-MAX_RELAYED_QUERIES: Final = 4
-"""Queries, or pages, requested from a remote Event Server at a time: it may answer them one after
-the other. Others wait here, where clients take turns."""
-
-RELAYED_RESPONSE_TIMEOUT_S: Final = 2 * RELAYED_QUERY_TIMEOUT_S
-"""Time limit for a remote Event Server's answer on the connection for relayed queries. Closing it
-ends the queries of all clients: no client waits for so long."""
-
-MAX_RELAYED_BYTES: Final = 16 << 20
-"""Payload bytes sent to a remote Event Server and not answered. Above it, clients are not read
-from; above twice as many, their registrations fail. Less than the send buffer
-(``MAX_SEND_BUFFER_BYTES``), or the connection would be closed as too slow."""
 
 MAX_MODULE_ROUNDS: Final = 64
 """Rounds in which modules process the events added to a session; more counts as an endless loop of
@@ -499,72 +448,7 @@ RETENTION_LOG_S: Final = 30.0
 """Period of log lines about a deletion in progress."""
 
 assert INLINE_SCHEMA_BYTES <= LARGE_MESSAGE_BYTES
-
-# --- connections --------------------------------------------------------------------------
-
-MAX_CONNECTIONS: Final = 10_000
-"""Known connections of the process (after init), of all wires. Fewer if the limit of open files
-requires it."""
-
-MAX_CONNECTIONS_PER_ADDRESS: Final = 5_000
-"""The same per address, which may be a proxy or a NAT with all clients of a site, but not with all
-clients."""
-
-MAX_NEW_CONNECTIONS: Final = 1_000
-"""Connections before init, and those of HTTP, which has none. Each takes 50 kB in a TLS handshake,
-and at most 180 kB, with an incomplete first message or a long chain of certificates."""
-
-MAX_NEW_CONNECTIONS_PER_ADDRESS: Final = 512
-"""The same per address: when a proxy is back, all clients behind it connect at once."""
-
-NEW_CONNECTION_GRACE_S: Final = 0.2
-"""Time for a new connection's handshake before its slot may be taken; enough for a slow network. It
-also bounds the cost of peers that reconnect when closed: all ``MAX_NEW_CONNECTIONS`` slots are
-taken at most once in this time."""
-
-MAX_BUFFERED_BYTES: Final = 160 << 20
-"""Buffered bytes, received or unsent, of all connections of the process together. Ten full frames,
-or thousands of usual ones."""
-
-COUNTED_BUFFER_BYTES: Final = 16 << 10
-"""Bytes of a connection below which it is not counted: all connections together are then below the
-common bound."""
-
-RESERVED_DESCRIPTORS: Final = 384
-"""Open files other than client connections: 256 of the store (its sorted files), those of a store
-being reopened or copied meanwhile, its logs, remote servers, and listeners."""
-
-MIN_CONNECTIONS: Final = 16
-"""Connections that a process needs to be useful; it does not start with fewer."""
-
-FULL_READ_BYTES: Final = 192 << 10
-"""Bytes received at once from a connection after which others get their turn. The event loop reads
-250 kB at a time, up to 32 times, before it serves another connection."""
-
-LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are accepted."""
-
-ACCEPT_TURN_CONNECTIONS: Final = 32
-"""Connections accepted in a row, about 2 ms, before others get their turn."""
-
-ACCEPT_PAUSE_S: Final = 0.5
-"""Pause of a listener that is out of descriptors or memory."""
-
-ACCEPT_FAILURE_LOG_S: Final = 60.0
-"""Period of log lines about that."""
-
-FREE_LOGIN_FAILURES: Final = 10
-"""Wrong names or tokens of one address answered at once: several clients of a site whose token was
-changed."""
-
-LOGIN_FAILURE_PERIOD_S: Final = 0.5
-"""Period of further answers: two guesses a second."""
-
-MAX_LOGIN_DELAY_S: Final = 8.0
-"""Longest delay of such an answer; below the time limit for init, so that there is one."""
-
-MAX_FAILED_ADDRESSES: Final = 10_000
-"""Addresses whose wrong names and tokens are counted, the most recent ones; about 2 MB."""
+assert MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES
 
 # --- tokens -------------------------------------------------------------------------------
 
@@ -583,136 +467,3 @@ so that there is an answer."""
 
 MAX_TOKEN_FILE_BYTES: Final = 4 << 10
 """Size of a file with a token; ours have 50 bytes."""
-
-# --- chatter ------------------------------------------------------------------------------
-
-MAX_FIRST_FRAME_BYTES: Final = 64 << 10
-"""Size of messages up to the peer's first, pings not counted: names, a token and subscriptions.
-After it, the listener has authenticated the peer."""
-
-MAX_FRAME_BYTES: Final = 16 << 20
-"""Size of a listener's later messages: thousands of events in one registration."""
-
-MAX_ANSWER_FRAME_BYTES: Final = 256 << 20
-"""The same for outgoing connections: other servers may answer a query in one message of any
-size."""
-
-TURN_MESSAGES: Final = 128
-"""Messages of one peer handled in a turn, including pings: more than the 64 registrations that a
-fast client has in flight."""
-
-TURN_S: Final = 0.006
-"""The same in seconds, for messages that take longer."""
-
-MAX_PEER_CONVERSATIONS: Final = 1_024
-"""Conversations of a peer that await our reply; with so many, it is not read from. Also those that
-the peer began and does not continue; with more, it is closed."""
-
-MAX_OWN_CONVERSATIONS: Final = 65_536
-"""Our conversations that the peer has not ended, at about 0.3 kB each. A peer that left so many
-unanswered will not answer the next one."""
-
-CONNECT_TIMEOUT_S: Final = 10.0
-"""Time limit for connecting, TCP and TLS together."""
-
-FIRST_MESSAGE_TIMEOUT_S: Final = 10.0
-"""From the connection to the first message, pings not counted; also for the TLS handshake. A
-listener cannot ping before: it does not know the peer's dialect."""
-
-CONVERSATION_TIMEOUT_S: Final = 5.0
-"""Time limit for the peer to continue a conversation (003's default)."""
-
-PING_DELAY_S: Final = 30.0
-"""Silence before a peer is pinged (003's default)."""
-
-PING_TIMEOUT_S: Final = 30.0
-"""Silence after a ping before a peer is closed (003's default). Not a conversation's 5 s: a
-component that is busy for longer is not dead."""
-
-SEND_HIGH_WATER_BYTES: Final = 1 << 20
-"""Unread bytes of a peer above which a listener reads nothing from it, and senders wait."""
-
-MAX_SEND_BUFFER_BYTES: Final = 32 << 20
-"""The same, above which another message closes the peer. A single message, of any size, never
-does."""
-
-MAX_UNREAD_PONGS: Final = 1_000
-"""Pings from a peer that does not read, above which it is closed. A peer that awaits its pongs has
-one in progress."""
-
-JOINED_BYTES: Final = 4 << 10
-"""Average size of parts below which they are joined for sending, which is faster; copying larger
-ones takes more time and memory than it saves."""
-
-WRITE_STALL_TIMEOUT_S: Final = 30.0
-"""Time above the high-water mark without progress after which a connection is closed."""
-
-TCP_USER_TIMEOUT_S: Final = 60.0
-"""Time without acknowledgement by the peer's kernel after which a connection is lost."""
-
-CLOSE_TIMEOUT_S: Final = 5.0
-"""Time limit for a closing connection to deliver its last bytes."""
-
-LINGER_S: Final = 0.5
-"""Time for the peer to end, too, after the last byte left: closing with bytes unread would reset
-the connection, and the last bytes sent would be lost."""
-
-MAX_DROPPED_BYTES: Final = 1 << 20
-"""Bytes dropped meanwhile; a peer that sends more is closed at once."""
-
-MESSAGE_TIMEOUT_S: Final = 120.0
-"""From the first bytes of a message to its end: 16 MiB at 140 kB/s."""
-
-SWEEP_PERIOD_S: Final = 1.0
-"""Period of checking connections' deadlines."""
-
-MAX_LOG_CHARACTERS: Final = 500
-"""Length of a reason in the log that contains a peer's data."""
-
-assert MAX_SEND_BUFFER_BYTES > SEND_HIGH_WATER_BYTES
-assert MAX_CONNECTIONS * COUNTED_BUFFER_BYTES <= MAX_BUFFERED_BYTES
-assert MAX_FRAME_BYTES < MAX_BUFFERED_BYTES
-assert MAX_LOGIN_DELAY_S < FIRST_MESSAGE_TIMEOUT_S
-assert SCRYPT_TIMEOUT_S < FIRST_MESSAGE_TIMEOUT_S
-assert 2 * MAX_RELAYED_BYTES <= MAX_SEND_BUFFER_BYTES
-assert MAX_FIRST_FRAME_BYTES <= MAX_FRAME_BYTES <= MAX_ANSWER_FRAME_BYTES
-assert MAX_FRAME_BYTES <= MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES <= MAX_ANSWER_FRAME_BYTES
-
-# --- RSB ------------------------------------------------------------------------------------
-
-MAX_NOTIFICATION_BYTES: Final = 16 << 20
-"""Size of a notification: an image of a camera, not a film."""
-
-MAX_NOTIFICATION_ITEMS: Final = 1_024
-"""Causes, user times or user infos of one event. Each is an object in memory, and a notification
-could have a million."""
-
-MAX_RSB_CONNECTIONS: Final = 1_024
-"""Participants' connections to the bus; every event is relayed to all of them."""
-
-RSB_SHARE: Final = 4
-"""Divisor for RSB's share of the process' known connections if the limit of open files allows fewer
-than usual: a quarter. RSB has no names, so strangers count as known."""
-
-MAX_RSB_CONNECTIONS_PER_ADDRESS: Final = 512
-"""The same per address, so that none can take the whole bus."""
-
-RSB_TURN_EVENTS: Final = 64
-"""Events of one connection in a turn, about 1.5 ms."""
-
-RSB_TURN_FRAMES: Final = 1_024
-"""Maximum frames that these cause for other participants, at 1.5 us each; answers to requests add
-as many again."""
-
-RSB_TURN_BYTES: Final = 512 << 10
-"""Bytes of these events that end the turn: registering 1 MB takes 30 ms."""
-
-RSB_TURN_RELAYED_BYTES: Final = 8 << 20
-"""The same for bytes relayed to others, at about 0.3 ms per MB."""
-
-KEEPALIVE_DELAY_S: Final = 30
-"""Silence before the kernel probes a connection: RSB has no pings."""
-
-SEEN_EVENTS: Final = 65_536
-"""Events of the bus whose ids are kept, so that one that returns another way (from a replicated
-server) is not sent there again: 3 s at 20,000 events/s, about 10 MB."""

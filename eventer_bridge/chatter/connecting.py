@@ -8,13 +8,13 @@ from typing import TypeVar, cast
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.errors import ConfigurationError, ConnectError
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net import limits as net_limits
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
@@ -26,11 +26,11 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
     dialect: Dialect = Dialect.CURRENT,
-    connect_timeout_s: float = limits.CONNECT_TIMEOUT_S,
-    ping_delay_s: float | None = limits.PING_DELAY_S,
-    ping_timeout_s: float = limits.PING_TIMEOUT_S,
-    conversation_timeout_s: float = limits.CONVERSATION_TIMEOUT_S,
-    max_frame_bytes: int = limits.MAX_ANSWER_FRAME_BYTES,
+    connect_timeout_s: float = net_limits.CONNECT_TIMEOUT_S,
+    ping_delay_s: float | None = net_limits.PING_DELAY_S,
+    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
+    conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
+    max_frame_bytes: int = net_limits.MAX_ANSWER_FRAME_BYTES,
 ) -> tuple[Connection, HandlerT]:
     """Connect to a listener.
 
@@ -94,7 +94,7 @@ async def _open(
                 address.port,
                 ssl=tls,
                 server_hostname=server_name,
-                ssl_shutdown_timeout=limits.CLOSE_TIMEOUT_S if tls else None,
+                ssl_shutdown_timeout=net_limits.CLOSE_TIMEOUT_S if tls else None,
             )
     except OSError as e:
         # TimeoutError, ours or TCP's, is an OSError

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect
 from eventer_bridge.chatter.conversation import Conversation
 from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.pause import Pause
@@ -261,7 +261,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def _write_pending(self) -> None:
         """Write the protocol's messages, which may wait there until the next flush."""
         is_soon = self._is_leaving and not self.is_write_blocked
-        if not is_soon or self._protocol.unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
+        if not is_soon or self._protocol.unsent_bytes >= net_limits.SEND_HIGH_WATER_BYTES:
             self.write_parts(self._protocol.parts_to_send(), self._new_frames())
 
     def _write_pongs(self) -> None:
@@ -276,7 +276,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
     def _check_pongs(self) -> None:
         """Close a peer that pings without reading; nothing else bounds the pongs."""
         n_unread = self._protocol.n_pongs - self._n_pongs_read
-        if self.is_write_blocked and n_unread > limits.MAX_UNREAD_PONGS:
+        if self.is_write_blocked and n_unread > net_limits.MAX_UNREAD_PONGS:
             self.abort(CloseReason.SLOW_CONSUMER, detail=f"{n_unread} pongs are not read")
 
     async def _wait_pong(self) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.chatter.address import Address
 from eventer_bridge.chatter.connection import Connection
 from eventer_bridge.chatter.handler import ConnectionSettings, Handler
 from eventer_bridge.errors import ConfigurationError
 from eventer_bridge.net import Admission
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 
@@ -26,11 +26,11 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     admission: Admission | None = None,
     stats: ServerStats | None = None,
-    first_message_timeout_s: float = limits.FIRST_MESSAGE_TIMEOUT_S,
-    ping_delay_s: float | None = limits.PING_DELAY_S,
-    ping_timeout_s: float = limits.PING_TIMEOUT_S,
-    conversation_timeout_s: float = limits.CONVERSATION_TIMEOUT_S,
-    max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+    first_message_timeout_s: float = net_limits.FIRST_MESSAGE_TIMEOUT_S,
+    ping_delay_s: float | None = net_limits.PING_DELAY_S,
+    ping_timeout_s: float = net_limits.PING_TIMEOUT_S,
+    conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
+    max_frame_bytes: int = net_limits.MAX_FRAME_BYTES,
 ) -> "Listener":
     """Listen for peers of either dialect.
 

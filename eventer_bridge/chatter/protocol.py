@@ -18,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from eventer_bridge import limits
 from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.chatter.conversation import Conversation, Turn
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is 0 to 255; with 0, there is no message
@@ -94,8 +94,8 @@ class ChatterProtocol:
         dialect: Dialect | None,
         *,
         max_frame_bytes: int,
-        max_first_frame_bytes: int = limits.MAX_FIRST_FRAME_BYTES,
-        conversation_timeout_s: float = limits.CONVERSATION_TIMEOUT_S,
+        max_first_frame_bytes: int = net_limits.MAX_FIRST_FRAME_BYTES,
+        conversation_timeout_s: float = net_limits.CONVERSATION_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ping_type = self._pong_type = ""
@@ -144,7 +144,7 @@ class ChatterProtocol:
     @property
     def is_full(self) -> bool:
         """Whether so many conversations await our reply that reading should pause."""
-        return self._awaiting_reply >= limits.MAX_PEER_CONVERSATIONS
+        return self._awaiting_reply >= net_limits.MAX_PEER_CONVERSATIONS
 
     @property
     def buffered_bytes(self) -> int:
@@ -275,9 +275,9 @@ class ChatterProtocol:
             self._expect(conversation)
         if not conversation.is_ours:
             self._theirs[conversation.first_id] = conversation
-            if len(self._theirs) - self._awaiting_reply > limits.MAX_PEER_CONVERSATIONS:
+            if len(self._theirs) - self._awaiting_reply > net_limits.MAX_PEER_CONVERSATIONS:
                 raise RemoteProtocolError(
-                    f"more than {limits.MAX_PEER_CONVERSATIONS} conversations"
+                    f"more than {net_limits.MAX_PEER_CONVERSATIONS} conversations"
                     " that the peer began and does not continue"
                 )
 
@@ -312,7 +312,7 @@ class ChatterProtocol:
             LimitError: too many conversations of ours are open.
         """
         if conversation is None:
-            if len(self._ours) >= limits.MAX_OWN_CONVERSATIONS:
+            if len(self._ours) >= net_limits.MAX_OWN_CONVERSATIONS:
                 raise LimitError(f"{len(self._ours)} conversations already wait for the peer")
             conversation = Conversation(
                 self._last_id + 1, is_ours=True, timeout_s=self._conversation_timeout_s

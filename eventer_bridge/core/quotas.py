@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.model import QueryLatestParams, QueryParams, QueryResult
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import BYTES, EVENTS, QUERIES, Throttle
 
@@ -145,7 +146,7 @@ class Account:
         if (events_per_s := quota.get(EVENTS)) is None:
             self.max_gathered = limits.MAX_GATHERED_EVENTS
         else:
-            soon = math.ceil(events_per_s * limits.MIN_HELD_S)
+            soon = math.ceil(events_per_s * net_limits.MIN_HELD_S)
             self.max_gathered = min(soon, limits.MAX_GATHERED_EVENTS)
         rates = {name: value for name, value in quota.bounds.items() if name in _RATES}
         if self.throttle is not None:

@@ -55,6 +55,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
 
@@ -97,7 +98,7 @@ async def connect(
     on_status: StatusCb = lambda status: None,
     tls: ssl.SSLContext | None = None,
     dialect: chatter.Dialect = chatter.Dialect.CURRENT,
-    connect_timeout_s: float = limits.CONNECT_TIMEOUT_S,
+    connect_timeout_s: float = net_limits.CONNECT_TIMEOUT_S,
     response_timeout_s: float = limits.RESPONSE_TIMEOUT_S,
 ) -> "EventerClient":
     """Connect to an Event Server.

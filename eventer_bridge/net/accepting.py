@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias
 
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.sockets import has_sent, watch_peer
 from eventer_bridge.net.stats import CloseReason, ServerStats
@@ -245,7 +246,7 @@ class Acceptor(aio.Resource):
                 return f"the peer's certificate: {error.verify_message}"
             case ssl.SSLError():
                 text = _HANDSHAKE_PROBLEMS.get(error.reason or "", str(error))
-                return text[: limits.MAX_LOG_CHARACTERS]
+                return text[: core_limits.MAX_LOG_CHARACTERS]
         return str(error)
 
     def _log_failure(self, error: OSError) -> None:

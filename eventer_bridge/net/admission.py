@@ -24,7 +24,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.backoff import LoginBackoff
 from eventer_bridge.net.buffers import Buffer, Buffers
 from eventer_bridge.net.newcomers import Newcomers

@@ -6,7 +6,7 @@ its connections. A correct login is answered at once, even from that address.
 
 from collections import OrderedDict
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 
 
 class LoginBackoff:

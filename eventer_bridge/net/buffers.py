@@ -9,7 +9,7 @@ Runs on the event loop's thread.
 
 from collections.abc import Callable
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 
 
 class Buffer:

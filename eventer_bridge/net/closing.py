@@ -10,7 +10,7 @@ Runs on the event loop's thread.
 import asyncio
 import time
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 
 
 class Closing:

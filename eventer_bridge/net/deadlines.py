@@ -10,7 +10,7 @@ import logging
 import math
 from typing import Protocol
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.liveness import Liveness, Verdict
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason

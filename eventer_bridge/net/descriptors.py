@@ -3,8 +3,8 @@
 import resource
 from typing import NamedTuple
 
-from eventer_bridge import limits
 from eventer_bridge.errors import LimitError
+from eventer_bridge.net import limits
 from eventer_bridge.net.quota import Bounds
 
 

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.accepting import Acceptor, listen
 from eventer_bridge.net.admission import Admission, Slot
 from eventer_bridge.net.stats import CloseReason, ServerStats
@@ -97,7 +98,7 @@ class StreamListener(aio.Resource, Generic[StreamT]):
 
     async def _sweep_loop(self) -> None:
         while True:
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            await asyncio.sleep(core_limits.SWEEP_PERIOD_S)
             now = time.monotonic()
             for stream in tuple(self._streams):
                 stream.guard(stream.sweep, now)

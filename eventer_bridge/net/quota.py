@@ -7,7 +7,7 @@ An address is a unit that a peer cannot easily multiply: an IPv4 address, or an 
 import ipaddress
 from typing import NamedTuple
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 
 
 def address_of(host: str) -> str:

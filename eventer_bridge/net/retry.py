@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import tenacity
 
-from eventer_bridge import limits
 from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.net import limits
 
 T = TypeVar("T")
 

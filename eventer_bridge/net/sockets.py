@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 
 _TCP_INFO: Final = struct.Struct("=128xQ")
 """``struct tcp_info`` of linux/tcp.h up to ``tcpi_bytes_received``."""

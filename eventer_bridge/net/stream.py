@@ -29,8 +29,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import ClosedError, RemoteProtocolError
+from eventer_bridge.net import limits
 from eventer_bridge.net.admission import Slot
 from eventer_bridge.net.closing import Closing
 from eventer_bridge.net.deadlines import Deadlines
@@ -306,10 +307,10 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.close_reason = reason
         self._stats.closed[reason] += 1
         self._close_text = text
-        reason_text = (text or reason.value)[: limits.MAX_LOG_CHARACTERS]
+        reason_text = (text or reason.value)[: core_limits.MAX_LOG_CHARACTERS]
         extra = {**self.log_extra, "reason": reason_text}
         if detail is not None:
-            extra["detail"] = self._close_detail = detail[: limits.MAX_LOG_CHARACTERS]
+            extra["detail"] = self._close_detail = detail[: core_limits.MAX_LOG_CHARACTERS]
         self.mlog.log(level, "closing connection", extra=extra)
         self.pauses |= {Pause.CLOSING}
         closing = self._closing = Closing(self._transport)
@@ -578,7 +579,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     async def sweep_alone(self) -> None:
         """Sweep once a second; for connections without a listener."""
         while not self.lost.done():
-            await asyncio.sleep(limits.SWEEP_PERIOD_S)
+            await asyncio.sleep(core_limits.SWEEP_PERIOD_S)
             self.sweep(time.monotonic())
 
     def clear_first_deadline(self) -> None:

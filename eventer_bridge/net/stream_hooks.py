@@ -3,8 +3,8 @@
 import logging
 from typing import Generic, TypeVar
 
-from eventer_bridge import limits
 from eventer_bridge.errors import RemoteProtocolError
+from eventer_bridge.net import limits
 from eventer_bridge.net.stats import CloseReason
 
 MessageT = TypeVar("MessageT")

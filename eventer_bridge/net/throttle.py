@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stream import Stream
 

@@ -17,7 +17,7 @@ Notifications are acknowledged when they are delivered, or at once while the fee
 servers (hat-event) write nothing to disk while they wait for that.
 
 Catching up runs in slices, and gives way between them. Of a session that is too large for one
-message (``limits.MAX_SESSION_BYTES``), the first events are delivered.
+message (``core_limits.MAX_SESSION_BYTES``), the first events are delivered.
 
 Belongs to the event loop's thread.
 """
@@ -33,12 +33,15 @@ from typing import TypeAlias
 
 from hat import aio
 
-from eventer_bridge import limits, slices
+from eventer_bridge import limits as core_limits
+from eventer_bridge import slices
 from eventer_bridge.core.validation import content_bytes
 from eventer_bridge.errors import ClosedError, EventerBridgeError, RemoteProtocolError
 from eventer_bridge.eventer.client import EventerClient, EventsCb
 from eventer_bridge.model import INT64_MAX, BinaryPayload, Event, EventId, QueryServerParams
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.remote import limits
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -174,7 +177,7 @@ class Feed(aio.Resource):
             self._raise_failure()
             raise ClosedError(f"connection lost: {client.close_reason}")
         except EventerBridgeError as e:
-            if self._loop.time() - connected_at < limits.STABLE_CONNECTION_S:
+            if self._loop.time() - connected_at < net_limits.STABLE_CONNECTION_S:
                 raise
             mlog.warning("feed interrupted", extra={"server": self._name, "reason": str(e)})
         finally:
@@ -228,7 +231,7 @@ class Feed(aio.Resource):
                 await self._settle()
                 self._raise_failure()
                 return count
-            if len(begun) > limits.MAX_RECEIVED_EVENTS or not result.events:
+            if len(begun) > core_limits.MAX_RECEIVED_EVENTS or not result.events:
                 raise RemoteProtocolError("answers without progress")
 
     def _deliver_page(
@@ -255,7 +258,7 @@ class Feed(aio.Resource):
                 begun = []
                 yield
             begun.append(event)
-            if len(begun) % limits.STEP_EVENTS == 0:
+            if len(begun) % core_limits.STEP_EVENTS == 0:
                 yield
         return begun
 
@@ -279,7 +282,7 @@ class Feed(aio.Resource):
             return self._deliver_new(events)
         self._backlog.append(events)
         self._backlog_events += len(events)
-        if self._dropped or self._backlog_events > limits.MAX_PENDING_EVENTS:
+        if self._dropped or self._backlog_events > core_limits.MAX_PENDING_EVENTS:
             self._drop_backlog()
         return None
 
@@ -325,8 +328,10 @@ class Feed(aio.Resource):
             raise RemoteProtocolError(
                 f"events of server {server_id}, expected those of {self._server_id}"
             )
-        if server_id not in known and len(known) >= limits.MAX_REMOTE_SERVERS:
-            raise RemoteProtocolError(f"events of more than {limits.MAX_REMOTE_SERVERS} servers")
+        if server_id not in known and len(known) >= core_limits.MAX_REMOTE_SERVERS:
+            raise RemoteProtocolError(
+                f"events of more than {core_limits.MAX_REMOTE_SERVERS} servers"
+            )
 
     # --- deliveries -----------------------------------------------------------------------
 
@@ -350,9 +355,9 @@ class Feed(aio.Resource):
 
     def _within_bounds(self, session: Sequence[Event]) -> Sequence[Event]:
         """A session without the events that exceed one message to clients."""
-        if _most_bytes(session) <= limits.MAX_SESSION_BYTES:
+        if _most_bytes(session) <= core_limits.MAX_SESSION_BYTES:
             return session
-        left_bytes = limits.MAX_SESSION_BYTES
+        left_bytes = core_limits.MAX_SESSION_BYTES
         kept = []
         for event in session:
             n_bytes = content_bytes(event.payload)
@@ -365,7 +370,7 @@ class Feed(aio.Resource):
                 "server": self._name,
                 "session": session[0].id.session,
                 "events": len(session) - len(kept),
-                "reason": f"the session has more than {limits.MAX_SESSION_BYTES} bytes",
+                "reason": f"the session has more than {core_limits.MAX_SESSION_BYTES} bytes",
             }
             mlog.error("events of a remote server are left out: too large", extra=extra)
         return kept

@@ -9,7 +9,6 @@ Belongs to the event loop's thread.
 
 from collections.abc import Sequence
 
-from eventer_bridge import limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.history import History
 from eventer_bridge.core.engine import Engine
@@ -25,6 +24,7 @@ from eventer_bridge.model import (
     Timestamp,
     natural_key,
 )
+from eventer_bridge.remote import limits
 
 
 class Following:

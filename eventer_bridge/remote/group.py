@@ -18,11 +18,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from hat import aio
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import client
 from eventer_bridge.model import INT64_MAX, Status
-from eventer_bridge.remote import replication
+from eventer_bridge.remote import limits, replication
 from eventer_bridge.remote.replication import Replication
 
 mlog = logging.getLogger(__name__)

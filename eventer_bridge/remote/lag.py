@@ -19,9 +19,9 @@ Belongs to the event loop's thread.
 import asyncio
 from collections.abc import Callable
 
-from eventer_bridge import limits
 from eventer_bridge.eventer.client import EventerClient
 from eventer_bridge.model import QueryServerParams
+from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed
 
 

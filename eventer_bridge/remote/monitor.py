@@ -26,9 +26,10 @@ from hat import aio
 from hat.drivers import net
 from hat.monitor.component import Component
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import EventerBridgeError
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
@@ -120,7 +121,7 @@ class Monitor(aio.Resource):
                     "connection to the monitor server is lost",
                     extra={"address": str(self._address)},
                 )
-                await asyncio.sleep(limits.RECONNECT_MIN_S)
+                await asyncio.sleep(net_limits.RECONNECT_MIN_S)
         finally:
             self.close()
             await aio.uncancellable(self._group.async_close())
@@ -132,7 +133,7 @@ class Monitor(aio.Resource):
             OSError: there is no connection, or it was closed without an answer.
         """
         self._is_known = False
-        async with asyncio.timeout(limits.CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S):
             component = await hat.monitor.component.connect(
                 net.TcpAddress(self._address.host, self._address.port),
                 self._member.name,

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 import msgspec
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
 from eventer_bridge.backends import history
 from eventer_bridge.backends.common import failed, visible_types
 from eventer_bridge.backends.history import History
@@ -52,7 +52,7 @@ from eventer_bridge.model import (
     Source,
     Status,
 )
-from eventer_bridge.remote import relay_positions
+from eventer_bridge.remote import limits, relay_positions
 from eventer_bridge.remote.fair_gate import FairGate
 from eventer_bridge.remote.feed import Feed
 from eventer_bridge.remote.relay_positions import RelayPosition
@@ -148,7 +148,7 @@ class RelayCore(EventCore):
             raise NotOperationalError(f"event server {self._name} is not connected")
         if client.status is not Status.OPERATIONAL:
             raise NotOperationalError(f"server is {client.status.name}, not OPERATIONAL")
-        if len(register_events) > limits.MAX_SESSION_EVENTS:
+        if len(register_events) > core_limits.MAX_SESSION_EVENTS:
             raise too_many(len(register_events))
         for event_type in {event.type for event in register_events}:
             check_type(event_type)

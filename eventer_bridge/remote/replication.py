@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from hat import aio, util
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.history import is_history, type_of
 from eventer_bridge.core import clock
@@ -45,6 +45,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.remote import limits
 from eventer_bridge.remote.feed import Feed, FeedState
 from eventer_bridge.remote.following import Following
 from eventer_bridge.remote.lag import Lag
@@ -205,7 +206,9 @@ class Replication(aio.Resource):
                 "server": self.remote_id,
                 "session": session[0].id.session,
                 "events": len(session) - len(events),
-                "reason": next(i for i in reasons if i is not None)[: limits.MAX_LOG_CHARACTERS],
+                "reason": next(i for i in reasons if i is not None)[
+                    : core_limits.MAX_LOG_CHARACTERS
+                ],
             }
             mlog.error("events of a remote server are left out: they cannot be kept", extra=extra)
         if not events:
@@ -218,7 +221,7 @@ class Replication(aio.Resource):
 
     def _log_if_ahead(self) -> None:
         """Warn once per connection that one of the clocks is wrong; the events are kept."""
-        if not self._is_ahead_logged and self.ahead_s > limits.CLOCK_TOLERANCE_S:
+        if not self._is_ahead_logged and self.ahead_s > core_limits.CLOCK_TOLERANCE_S:
             self._is_ahead_logged = True
             extra = {"server": self.remote_id, "ahead_s": round(self.ahead_s, 3)}
             mlog.warning("replicated events are ahead of the clock of this machine", extra=extra)

@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from hat import aio
 
-from eventer_bridge import limits
+from eventer_bridge import limits as core_limits
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
@@ -44,7 +44,7 @@ from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import Event, EventType, RegisterEvent, SourceType, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.pause import Pause
-from eventer_bridge.rsb import codec, payloads, transport
+from eventer_bridge.rsb import codec, limits, payloads, transport
 from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import Informer, RsbEvent, RsbEventId, Scope
 from eventer_bridge.rsb.introspection import RSB_SCOPE, Introspection, Participant
@@ -83,7 +83,7 @@ class BridgeSettings(NamedTuple):
     scopes_out: tuple[Scope, ...]
     prefix: EventType
     name: str = "mariner"
-    max_event_types: int = limits.MAX_CLIENT_EVENT_TYPES
+    max_event_types: int = core_limits.MAX_CLIENT_EVENT_TYPES
 
 
 async def create(
@@ -270,7 +270,7 @@ class Bridge(aio.Resource):
             self._send(rsb_event)
         except InvalidEventError as e:
             self.stats.count_unsent("invalid")
-            extra = {"scope": str(route.scope), "reason": str(e)[: limits.MAX_LOG_CHARACTERS]}
+            extra = {"scope": str(route.scope), "reason": str(e)[: core_limits.MAX_LOG_CHARACTERS]}
             mlog.warning("event not sent by RSB", extra=extra)
         else:
             self.stats.events_notified += 1

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
-from eventer_bridge import limits
 from eventer_bridge.errors import FrameError, InvalidEventError, InvalidMessageError
+from eventer_bridge.rsb import limits
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
 from eventer_bridge.rsb.messages import Notification
 

@@ -17,13 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.net import Quota, Slot
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.sockets import keep_alive
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
-from eventer_bridge.rsb import codec
+from eventer_bridge.rsb import codec, limits
 from eventer_bridge.rsb.event import RsbEvent, now_us
 from eventer_bridge.rsb.protocol import RsbProtocol
 from eventer_bridge.rsb.stats import RsbStats

@@ -15,14 +15,14 @@ from typing import Final
 
 from hat import aio
 
-from eventer_bridge import limits
 from eventer_bridge.errors import ConnectError, EventerBridgeError
 from eventer_bridge.net import Admission, Quota
 from eventer_bridge.net import errors as connection_errors
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.retry import keep_trying
 from eventer_bridge.net.stats import CloseReason
-from eventer_bridge.rsb import codec
+from eventer_bridge.rsb import codec, limits
 from eventer_bridge.rsb.connection import EventsCb, Received, RsbConnection
 from eventer_bridge.rsb.stats import RsbStats
 
@@ -68,7 +68,7 @@ async def connect(
     connection = RsbConnection(on_events, RsbStats() if stats is None else stats)
     address = f"{host}:{port}"
     try:
-        async with asyncio.timeout(limits.CONNECT_TIMEOUT_S) as timeout:
+        async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S) as timeout:
             await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
             try:
                 is_ready = await connection.ready
@@ -80,7 +80,7 @@ async def connect(
     except OSError as e:
         # TimeoutError, ours or TCP's, is an OSError
         if isinstance(e, TimeoutError) and timeout.expired():
-            text = f"no connection and handshake within {limits.CONNECT_TIMEOUT_S:g} s"
+            text = f"no connection and handshake within {net_limits.CONNECT_TIMEOUT_S:g} s"
         else:
             text = connection_errors.refused(e, None)
         await aio.uncancellable(connection.async_close())

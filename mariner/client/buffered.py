@@ -30,6 +30,7 @@ from hat import aio
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, RegisterEvent, Timestamp, check_registrable
+from eventer_bridge.net import limits as net_limits
 from mariner.client.buffer_file import (
     BufferChange,
     BufferedRegistration,
@@ -416,9 +417,9 @@ def _row(events: Sequence[RegisterEvent], request_key: str | None) -> BufferedRe
         raise LocalProtocolError(f"a text has no UTF-8 form: {e}") from e
     except msgspec.DecodeError as e:
         raise InvalidEventError(str(e)) from e
-    if len(encoded) > core_limits.MAX_FRAME_BYTES - _HEAD_BYTES:
+    if len(encoded) > net_limits.MAX_FRAME_BYTES - _HEAD_BYTES:
         raise LocalProtocolError(
             f"a registration of {len(encoded)} bytes, at most"
-            f" {core_limits.MAX_FRAME_BYTES - _HEAD_BYTES} are allowed"
+            f" {net_limits.MAX_FRAME_BYTES - _HEAD_BYTES} are allowed"
         )
     return BufferedRegistration(0, key, encoded, now.s * 1_000_000 + now.us)

@@ -39,6 +39,7 @@ from hat import aio
 from eventer_bridge import limits as core_limits
 from eventer_bridge.core import paging
 from eventer_bridge.model import Event, QueryParams, QueryResult, RegisterEvent, Status
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from mariner.client import reasons
 from mariner.client.client import Client
@@ -288,7 +289,7 @@ class ReconnectingClient(aio.Resource):
             raise ConnectionLostError(f"{client.address}: {client.close_reason}")
         except MarinerError as e:
             duration_s = self._loop.time() - connected_at
-            if n_ended == self._n_ended and duration_s < core_limits.STABLE_CONNECTION_S:
+            if n_ended == self._n_ended and duration_s < net_limits.STABLE_CONNECTION_S:
                 raise
             mlog.warning("connection lost", extra={"reason": str(e)})
         finally:

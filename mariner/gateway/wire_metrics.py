@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from eventer_bridge import limits
 from eventer_bridge.errors import Refusal
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason, RefusedSlot, ServerStats
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.rsb.stats import RsbStats
@@ -107,7 +107,7 @@ def _queue_metrics(wires: Mapping[str, Wire]) -> Iterable[Metric]:
         (
             "send_lag_seconds",
             "Seconds since the client that is furthest behind fell behind: has more than"
-            f" {limits.SEND_HIGH_WATER_BYTES} bytes to read",
+            f" {net_limits.SEND_HIGH_WATER_BYTES} bytes to read",
             behind_s,
         ),
     ):

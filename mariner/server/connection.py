@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from eventer_bridge import limits as core_limits
 from eventer_bridge import slices
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
@@ -26,6 +25,7 @@ from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Event, EventId, QueryResult, Status
 from eventer_bridge.net import Slot, framing
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
@@ -72,7 +72,7 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
     ) -> None:
         self._protocol = MarinerProtocol(Role.SERVER)
         liveness = Liveness(
-            limits.SERVER_PING_DELAY_S, core_limits.PING_TIMEOUT_S, is_postponed_by_sending=True
+            limits.SERVER_PING_DELAY_S, net_limits.PING_TIMEOUT_S, is_postponed_by_sending=True
         )
         super().__init__(self._protocol, service.stats, liveness, slot, connections)
         self._session: ClientSession[int] = ClientSession(service, self, self)

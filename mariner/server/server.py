@@ -8,12 +8,12 @@ import ssl
 
 from hat import aio
 
-from eventer_bridge import limits as core_limits
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.net import Admission
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.stats import ServerStats
 from mariner.server import encoding
@@ -123,7 +123,7 @@ class MarinerServer(aio.Resource):
             admission=admission,
             stats=self._service.stats,
             tls=tls_context,
-            handshake_timeout_s=core_limits.FIRST_MESSAGE_TIMEOUT_S,
+            handshake_timeout_s=net_limits.FIRST_MESSAGE_TIMEOUT_S,
         )
 
     async def _stop(self) -> None:

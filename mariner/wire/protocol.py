@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import msgspec
 
-from eventer_bridge import limits as core_limits
 from eventer_bridge.net import framing
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import (
@@ -142,13 +142,13 @@ class MarinerProtocol:
         self,
         role: Role,
         *,
-        max_init_frame_bytes: int = core_limits.MAX_FIRST_FRAME_BYTES,
+        max_init_frame_bytes: int = net_limits.MAX_FIRST_FRAME_BYTES,
         max_frame_bytes: int | None = None,
     ) -> None:
         if max_frame_bytes is None:
             is_server = role is Role.SERVER
             max_frame_bytes = (
-                core_limits.MAX_FRAME_BYTES if is_server else core_limits.MAX_ANSWER_FRAME_BYTES
+                net_limits.MAX_FRAME_BYTES if is_server else net_limits.MAX_ANSWER_FRAME_BYTES
             )
         self.large_bytes = limits.LARGE_FRAME_BYTES
         self._role = role

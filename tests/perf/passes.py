@@ -22,6 +22,7 @@ from unittest import mock
 import uvloop
 
 from eventer_bridge import limits
+from eventer_bridge.net import limits as net_limits
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -30,7 +31,7 @@ PACKAGES: Final = tuple(f"{ROOT / i}/" for i in ("eventer_bridge", "mariner"))
 WARM_UP: Final = 20
 ROUNDS: Final = 10
 
-ENDLESS: Final = dict.fromkeys(("READER_STRETCH_S", "READER_TURN_S", "SLICE_S", "TURN_S"), 60.0)
+ENDLESS: Final = dict.fromkeys(("READER_STRETCH_S", "READER_TURN_S", "SLICE_S"), 60.0)
 """Times after which work pauses for others, which a slow machine would reach."""
 
 QUERY: Final = {
@@ -90,7 +91,7 @@ async def passed(name: str, directory: Path) -> Passed:
     threading.setprofile(note)  # of the threads that the gateway starts
     sys.setprofile(note)
     try:
-        with mock.patch.dict(vars(limits), ENDLESS):
+        with mock.patch.dict(vars(limits), ENDLESS), mock.patch.object(net_limits, "TURN_S", 60.0):
             async with (
                 running_gateway(path=directory / "store") as gateway,
                 await RawPeer.init(gateway.mariner.port) as peer,

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.net import limits
 from mariner import client
 from mariner.client import BufferedClient
 

@@ -14,10 +14,11 @@ from typing import Final
 
 import pytest
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
 from eventer_bridge.eventer import client as eventer
 from eventer_bridge.eventer.client import EventerClient
 from eventer_bridge.model import Event, EventId, QueryServerParams, Status
+from eventer_bridge.net import limits
 from mariner import client as mariner
 from mariner.client.client import Client
 from mariner.errors import OutcomeUnknownError, RegisterError

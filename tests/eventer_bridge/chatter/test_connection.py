@@ -19,6 +19,7 @@ from eventer_bridge.errors import (
     ConnectError,
     LocalProtocolError,
 )
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason
 from tests.eventer_bridge.chatter.peers import (
@@ -174,7 +175,7 @@ async def test_a_handler_may_pause_between_two_messages() -> None:
 async def test_a_peer_with_too_many_open_conversations_is_not_read_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_PEER_CONVERSATIONS", 3)
+    monkeypatch.setattr(net_limits, "MAX_PEER_CONVERSATIONS", 3)
     async with listening() as there, connected(there.address) as here:
         asked = [here.connection.send("T.A", b"%d" % i, last=False) for i in range(10)]
         handler = await there.handlers.get()
@@ -187,7 +188,7 @@ async def test_a_peer_with_too_many_open_conversations_is_not_read_from(
 
 
 async def test_a_peer_that_does_not_read_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 100_000)
+    monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 100_000)
     async with listening(Echo) as there:
         raw = await RawPeer.connect(there.address, receive_buffer_bytes=10_000)
         async with raw:
@@ -215,7 +216,7 @@ async def test_a_slow_consumer_is_closed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 3 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 3 << 20)
     async with listening() as there, await RawPeer.connect(there.address) as raw:
         raw.send(HELLO)
         handler = await there.handlers.get()
@@ -237,7 +238,7 @@ async def test_a_slow_consumer_is_closed(
 
 async def test_a_peer_that_stopped_reading_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
-    monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(net_limits, "WRITE_STALL_TIMEOUT_S", 0.2)
     async with listening() as there, await RawPeer.connect(there.address) as raw:
         raw.send(HELLO)
         handler = await there.handlers.get()
@@ -261,7 +262,7 @@ async def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
                     assert (await raw.receive()).type == "HatChatter.Pong"
                 handler.connection.sweep(time.monotonic())
                 assert not handler.closed.done()
-                handler.connection.sweep(time.monotonic() + limits.FIRST_MESSAGE_TIMEOUT_S)
+                handler.connection.sweep(time.monotonic() + net_limits.FIRST_MESSAGE_TIMEOUT_S)
                 assert await raw.is_closed_by_peer()
                 assert await handler.closed == "no first message"
 
@@ -406,7 +407,7 @@ async def test_lingering_is_bounded() -> None:
 
 
 async def test_a_peer_that_does_not_let_go_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.1)
     async with listening() as there, await RawPeer.connect(there.address) as raw:
         raw.send(HELLO)
         handler = await there.handlers.get()

@@ -11,6 +11,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.peers import (
     ANY,
@@ -138,7 +139,7 @@ async def test_garbage_costs_nobody_else_anything() -> None:
 async def test_pings_without_reading_the_pongs_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 50_000)
+    monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 50_000)
     pings = wire(*(Msg(i, i, True, True, False, "HatChatter.Ping", b"") for i in range(1, 2000)))
     async with listening() as there:
         raw = await RawPeer.connect(there.address, receive_buffer_bytes=5_000)
@@ -194,13 +195,14 @@ async def test_who_connected_bounds_the_pongs_that_are_not_read() -> None:
 async def test_who_connected_answers_pings_while_it_is_blocked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1)  # a large message is no reason
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 1)  # a large message is no reason
     async with blocked_by_its_server() as (here, peer):
         peer.send(
-            *pings(1, limits.MAX_UNREAD_PONGS), Msg(9999, 9999, True, True, True, "T.Hello", b"")
+            *pings(1, net_limits.MAX_UNREAD_PONGS),
+            Msg(9999, 9999, True, True, True, "T.Hello", b""),
         )
         assert (await here.messages.get()).type == "T.Hello"
         pongs = 0
-        while pongs < limits.MAX_UNREAD_PONGS:
+        while pongs < net_limits.MAX_UNREAD_PONGS:
             pongs += (await peer.receive()).type == "HatChatter.Pong"
         assert here.connection.is_open

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventer_bridge import limits
 from eventer_bridge.chatter.codec import Dialect, Msg, encode
 from eventer_bridge.chatter.conversation import Conversation, Turn
 from eventer_bridge.chatter.protocol import ChatterProtocol, Handled, Message
@@ -20,6 +19,7 @@ from eventer_bridge.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
+from eventer_bridge.net import limits
 from eventer_bridge.net.framing import encode_frame
 from tests.eventer_bridge.chatter.samples import GOLDEN, PING, PONG, messages_of, msgs, next_message
 

@@ -5,8 +5,9 @@ from typing import Final
 
 import pytest
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
 from eventer_bridge.chatter.codec import Msg
+from eventer_bridge.net import limits
 from tests.eventer_bridge.chatter.peers import RawPeer, Recorder, connected, listening
 
 COUNT: Final = 5 * limits.TURN_MESSAGES  # some 20 kB: they come in one piece

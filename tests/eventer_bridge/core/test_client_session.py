@@ -20,6 +20,7 @@ from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.model import RegisterEvent
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import ServerStats
@@ -177,7 +178,7 @@ async def test_too_many_registrations_hold_it_back(monkeypatch: pytest.MonkeyPat
 
 
 async def test_who_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
     async with serving() as it:
         deaf, other = await it.hello("x/*"), await it.hello()
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -200,8 +201,8 @@ async def test_deadlines_and_mistakes(
     data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
-    monkeypatch.setattr(limits, "FIRST_MESSAGE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(limits, "MESSAGE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(net_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(net_limits, "MESSAGE_TIMEOUT_S", 0.1)
     async with serving() as it:
         peer = await it.connect()
         peer.writer.write(data)
@@ -243,13 +244,14 @@ async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sending may fill up what all connections may hold together."""
-    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1_000)
+    monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 1_000)
     async with serving() as it:
         peer = await it.hello()
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         [client] = it.listener.streams
         client.slot.buffer._buffers._max_bytes = 100_000
-        monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)  # it leaves by closing only
+        # it leaves by closing only
+        monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
         client.write_unbounded([bytes(10_000_000)])
         client.close()
         assert it.stats.closed.total() == 1
@@ -259,9 +261,10 @@ async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
 async def test_who_floods_a_connection_that_is_closing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_DROPPED_BYTES", 100_000)
-    for name in "LINGER_S", "CLOSE_TIMEOUT_S", "DECLINED_LINGER_S":
-        monkeypatch.setattr(limits, name, 1e6)
+    monkeypatch.setattr(net_limits, "MAX_DROPPED_BYTES", 100_000)
+    monkeypatch.setattr(net_limits, "LINGER_S", 1e6)
+    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 1e6)
+    monkeypatch.setattr(limits, "DECLINED_LINGER_S", 1e6)
     async with serving() as it:
         peer = await it.connect()
         peer.send("hello", "a", "wrong")

@@ -12,6 +12,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.eventer import codec
 from eventer_bridge.eventer.messages import MsgEventsAck, MsgEventsNotify, MsgRegisterReq
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from tests.eventer_bridge.eventer.peers import (
     Peer,
@@ -153,7 +154,7 @@ async def test_acknowledgements_that_nobody_asked_for() -> None:
 async def test_an_acknowledgement_ends_the_conversation_whatever_its_flags(
     monkeypatch: pytest.MonkeyPatch, token: bool
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_OWN_CONVERSATIONS", 2)
+    monkeypatch.setattr(net_limits, "MAX_OWN_CONVERSATIONS", 2)
     async with (
         serving() as (server, core),
         initialised(server, [("a",)], persisted=True) as keeper,
@@ -187,7 +188,7 @@ async def test_a_client_that_cannot_be_notified_is_closed_and_costs_nobody_anyth
         initialised(server, [("a",)], name="gui/2") as hears,
         initialised(server) as writer,
     ):
-        monkeypatch.setattr(limits, "MAX_OWN_CONVERSATIONS", 0)  # asking for an ack raises
+        monkeypatch.setattr(net_limits, "MAX_OWN_CONVERSATIONS", 0)  # asking for an ack raises
         writer.connection.send_alone(*codec.encode(MsgRegisterReq([register_event("a")])))
         assert await types(hears) == [("a",)]
         await keeper.close_reason()
@@ -201,7 +202,7 @@ async def test_a_client_that_cannot_be_notified_is_closed_and_costs_nobody_anyth
 async def test_a_client_that_does_not_read_is_closed_and_costs_nobody_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
     async with (
         serving() as (server, _),
         initialised(server, [("a",)]) as deaf,

@@ -43,6 +43,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from tests.eventer_bridge.core.slow_engine.support import SlowBackend, running
 from tests.eventer_bridge.eventer.peers import (
@@ -520,7 +521,7 @@ async def test_answers_that_are_not_read_stop_the_queries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
-    monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(net_limits, "WRITE_STALL_TIMEOUT_S", 0.3)
     observed: list[QueryParams] = []
     async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
         server._service.observe_query = lambda params, seconds: observed.append(params)

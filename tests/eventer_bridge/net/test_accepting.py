@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import pytest
 
-from eventer_bridge import limits, net, tls
-from eventer_bridge.net import Acceptor, Admission, Bounds, Slot
+from eventer_bridge import net, tls
+from eventer_bridge.net import Acceptor, Admission, Bounds, Slot, limits
 from eventer_bridge.net.stats import ServerStats
 from tests.support.certificates import Certificates, make_certificates
 

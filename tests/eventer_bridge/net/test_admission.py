@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.admission import Admission, RefusedError, Slot
 from eventer_bridge.net.quota import Bounds, Quota
 from eventer_bridge.net.stats import ServerStats

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.backoff import LoginBackoff
 
 PERIOD_S = limits.LOGIN_FAILURE_PERIOD_S

@@ -1,6 +1,6 @@
 """What all connections hold together, and who has to go."""
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.buffers import Buffer, Buffers
 
 UNIT = limits.COUNTED_BUFFER_BYTES

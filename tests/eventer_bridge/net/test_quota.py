@@ -2,7 +2,7 @@
 
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from eventer_bridge.net.quota import Bounds, Quota, address_of
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Msg
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.tcp_state import TcpState, tcp_state
 from eventer_bridge.rsb import transport as rsb
@@ -40,8 +41,8 @@ async def test_who_sends_no_more_and_reads_slowly_gets_its_whole_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(limits, "LINGER_S", 0.01)
+    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(net_limits, "LINGER_S", 0.01)
     n_sweeps = 0
     sweep = ClientConnection.sweep
 
@@ -181,7 +182,7 @@ async def test_over_tls_what_came_before_the_end_is_heard(tmp_path: Path) -> Non
         writer.write(outgoing.read())
         while not stats.clients:
             await asyncio.sleep(0.001)
-        for i in range(limits.TURN_MESSAGES + 72):
+        for i in range(net_limits.TURN_MESSAGES + 72):
             session.write(frame(msgspec.json.encode({**register_req(i), "register_events": [5]})))
         for i in range(50):
             session.write(frame(msgspec.json.encode(register_req(i, event("good")))))
@@ -191,5 +192,5 @@ async def test_over_tls_what_came_before_the_end_is_heard(tmp_path: Path) -> Non
         async with asyncio.timeout(60):
             while stats.events_registered < 50:
                 await asyncio.sleep(0.001)
-        assert stats.rejected == {"invalid message": limits.TURN_MESSAGES + 72}
+        assert stats.rejected == {"invalid message": net_limits.TURN_MESSAGES + 72}
         writer.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
 from eventer_bridge.backends import memory
 from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import OneForAll
@@ -17,7 +17,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.eventer import client
 from eventer_bridge.eventer import server as eventer_server
 from eventer_bridge.model import Status
-from eventer_bridge.remote import replication
+from eventer_bridge.remote import limits, replication
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 

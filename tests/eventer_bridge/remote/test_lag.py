@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload
+from eventer_bridge.remote import limits
 from mariner.gateway.gateway import Gateway
 from tests.support import proxy
 from tests.support.event_servers import event_server, eventer_port, events_of

@@ -15,9 +15,9 @@ from hat.event import eventer as hat_eventer
 from hat.event.backends import lmdb
 from hat.event.server import eventer_client
 
-from eventer_bridge import limits
 from eventer_bridge.eventer.client import EventerClient
 from eventer_bridge.model import Event, JsonPayload, Order, QueryTimeseriesParams
+from eventer_bridge.net import limits
 from eventer_bridge.remote.feed import Feed
 from mariner.gateway.gateway import Gateway
 from tests.support import hat_events

@@ -19,6 +19,8 @@ from eventer_bridge.model import (
     RegisterEvent,
     SourceType,
 )
+from eventer_bridge.net import limits as net_limits
+from eventer_bridge.remote import limits as remote_limits
 from mariner.gateway.gateway import Gateway
 from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.inprocess import metrics_of, running_gateway
@@ -39,9 +41,9 @@ HTTP = {"host": "127.0.0.1", "port": 0}
 @pytest.fixture(autouse=True)
 def small_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_PAYLOAD_BYTES", 100_000)
-    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.2)
-    monkeypatch.setattr(limits, "LAG_PERIOD_S", 0.02)
-    monkeypatch.setattr(limits, "LEFT_OUT_REPORT_S", 0.0)
+    monkeypatch.setattr(net_limits, "RECONNECT_MAX_S", 0.2)
+    monkeypatch.setattr(remote_limits, "LAG_PERIOD_S", 0.02)
+    monkeypatch.setattr(remote_limits, "LEFT_OUT_REPORT_S", 0.0)
 
 
 async def register_unchecked(server: Gateway, *sessions: Sequence[Payload]) -> None:

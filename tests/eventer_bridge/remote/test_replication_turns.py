@@ -15,6 +15,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.eventer import client
 from eventer_bridge.model import JsonPayload, RegisterEvent, SourceType, Status
+from eventer_bridge.remote import limits as remote_limits
 from eventer_bridge.remote import replication
 from eventer_bridge.remote.replication import Replication
 from mariner.gateway.gateway import Gateway
@@ -74,7 +75,7 @@ def replicate(first: Gateway, core: Engine) -> Replication:
 
 async def test_a_session_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SLICE_S", 0.0)  # each step is a turn
-    monkeypatch.setattr(limits, "MAX_FOLLOWED_EVENTS", 100)
+    monkeypatch.setattr(remote_limits, "MAX_FOLLOWED_EVENTS", 100)
     async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
         await register(first, N_SESSIONS)
         turns = Turns(core)
@@ -112,7 +113,7 @@ async def test_what_is_registered_here_goes_first(
 async def test_live_events_do_not_fill_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_FOLLOWED_EVENTS", 20)
+    monkeypatch.setattr(remote_limits, "MAX_FOLLOWED_EVENTS", 20)
     async with event_server(tmp_path, 1) as first, replica(tmp_path / "store2") as core:
         async with replicate(first, core) as replicating:
             while not replicating.is_synced:

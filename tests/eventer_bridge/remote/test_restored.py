@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from eventer_bridge import limits
 from eventer_bridge.backends import history, rocksdb
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import Event, JsonPayload, QueryServerParams, Status
+from eventer_bridge.net import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.event_servers import event_server, eventer_port, events_of
 from tests.support.inprocess import metrics_of, running_gateway

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eventer_bridge import limits
 from eventer_bridge.errors import (
     FrameError,
     InvalidEventError,
     InvalidMessageError,
     RemoteProtocolError,
 )
-from eventer_bridge.rsb import codec
+from eventer_bridge.rsb import codec, limits
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, Scope
 from tests.eventer_bridge.rsb.oracle import Notification
 from tests.eventer_bridge.rsb.samples import events, sample

@@ -13,8 +13,10 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.errors import ClosedError, ConnectError
 from eventer_bridge.net import Admission, Bounds
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.rsb import codec, transport
+from eventer_bridge.rsb import limits as rsb_limits
 from eventer_bridge.rsb.connection import Received, RsbConnection
 from eventer_bridge.rsb.event import RsbEvent
 from eventer_bridge.rsb.stats import RsbStats
@@ -34,7 +36,7 @@ class Recorder:
         self.connections: list[RsbConnection] = []
 
     def __call__(self, connection: RsbConnection, batch: Sequence[Received]) -> None:
-        assert len(batch) <= limits.RSB_TURN_EVENTS
+        assert len(batch) <= rsb_limits.RSB_TURN_EVENTS
         self.connections.append(connection)
         self.events += [received.event for received in batch]
 
@@ -54,7 +56,7 @@ async def serving(recorder: Recorder | None = None) -> AsyncIterator[BusServer]:
 
 @pytest.mark.parametrize("name", ["RSB_TURN_BYTES", "RSB_TURN_RELAYED_BYTES"])
 async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, name, 2 * len(FRAME))
+    monkeypatch.setattr(rsb_limits, name, 2 * len(FRAME))
     sizes: list[int] = []
 
     def on_events(connection: RsbConnection, batch: Sequence[Received]) -> None:
@@ -68,7 +70,7 @@ async def test_turns_are_bounded_in_bytes(name: str, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FULL_READ_BYTES", len(FRAME))
+    monkeypatch.setattr(net_limits, "FULL_READ_BYTES", len(FRAME))
     is_read_on: list[bool] = []  # after a full read
     receive = RsbConnection.data_received
 
@@ -87,7 +89,7 @@ async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_turns_are_short_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RSB_TURN_FRAMES", 8)
+    monkeypatch.setattr(rsb_limits, "RSB_TURN_FRAMES", 8)
     sizes: list[int] = []
     senders: list[RsbConnection] = []
 
@@ -186,7 +188,7 @@ async def test_a_server_that_closes_does_the_same(is_paused: bool) -> None:
 
 
 async def test_a_peer_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.05)
     async with serving() as bus, await RawPeer.connect(bus.port) as peer:
         await bus.async_close()
         assert await peer.is_ended()
@@ -204,7 +206,7 @@ async def test_at_the_peers_end_everything_is_heard_and_closed_at_once() -> None
 
 
 def _huge() -> bytes:
-    return (limits.MAX_NOTIFICATION_BYTES + 1).to_bytes(4, "little")
+    return (rsb_limits.MAX_NOTIFICATION_BYTES + 1).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ async def test_a_participant_that_is_killed_within_a_frame() -> None:
 async def test_a_participant_that_does_not_read_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 4 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 4 << 20)
     large = sample(1, "bytes", bytes(1 << 20))
     async with (
         serving() as bus,
@@ -282,7 +284,7 @@ async def test_a_participant_that_does_not_read_costs_the_others_nothing(
 
 
 async def test_what_stalls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(net_limits, "WRITE_STALL_TIMEOUT_S", 0.05)
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
     async with serving() as bus, await RawPeer.connect(bus.port) as deaf:
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]  # uvloop's has it
@@ -292,7 +294,7 @@ async def test_what_stalls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_RSB_CONNECTIONS", 1)
+    monkeypatch.setattr(rsb_limits, "MAX_RSB_CONNECTIONS", 1)
     async with serving() as bus, await RawPeer.connect(bus.port) as peer:
         second = RawPeer(*await asyncio.open_connection("127.0.0.1", bus.port))
         assert await second.is_ended()
@@ -345,7 +347,7 @@ async def test_a_callback_that_fails_closes_that_connection(
 async def test_who_is_no_bus(
     handshake: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_S", 0.1 if len(handshake) < 4 else 10.0)
+    monkeypatch.setattr(net_limits, "CONNECT_TIMEOUT_S", 0.1 if len(handshake) < 4 else 10.0)
     async with raw_server() as server:
         connecting = asyncio.create_task(transport.connect("127.0.0.1", server.port, Recorder()))
         await server.accept(handshake)

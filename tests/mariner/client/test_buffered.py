@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 
-from eventer_bridge import limits
 from eventer_bridge.model import (
     Event,
     JsonPayload,
@@ -20,6 +19,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
+from eventer_bridge.net import limits
 from mariner import client
 from mariner.client import BufferedClient, WhenFull, buffered
 from mariner.client.buffer_file import ROW_BYTES, BufferFile

@@ -26,6 +26,7 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
+from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import client as client_module
 from mariner.client.notifications import MAX_QUEUED_BYTES
@@ -693,7 +694,7 @@ async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
 async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.1)
     may_end = asyncio.Event()
 
     async def script(peer: Peer) -> None:

@@ -25,6 +25,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Status,
 )
+from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient
 from mariner.client.reconnecting import MAX_UNANSWERED
@@ -46,7 +47,7 @@ READER: Final = {**APP, "register_events": [{"subscriptions": [["a"]]}]}
 
 @pytest.fixture(autouse=True)
 def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.05)
+    monkeypatch.setattr(net_limits, "RECONNECT_MAX_S", 0.05)
     monkeypatch.setattr(limits, "STORE_RETRY_PERIOD_S", 0.02)
 
 

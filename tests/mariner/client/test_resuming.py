@@ -15,6 +15,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.model import EventId, JsonPayload, QueryTimeseriesParams, RegisterEvent
+from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.client import ReconnectingClient, ReplayBatch
 from mariner.errors import CursorLostError, GapError, LocalProtocolError
@@ -25,7 +26,7 @@ from tests.support.inprocess import running_gateway
 
 @pytest.fixture(autouse=True)
 def retry_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECONNECT_MAX_S", 0.05)
+    monkeypatch.setattr(net_limits, "RECONNECT_MAX_S", 0.05)
     monkeypatch.setattr(limits, "REPLAY_PAGE_EVENTS", 50)
 
 

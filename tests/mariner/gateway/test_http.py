@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from eventer_bridge import limits as bridge_limits
+from eventer_bridge.net import limits as net_limits
 from mariner import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import metrics_of_wire, running_gateway
@@ -123,7 +123,7 @@ async def test_connections_are_counted_and_bounded(
 @pytest.fixture
 def set_new_connections(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def set_bounds(count: int) -> None:
-        monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", count)
-        monkeypatch.setattr(bridge_limits, "NEW_CONNECTION_GRACE_S", 0.0)
+        monkeypatch.setattr(net_limits, "MAX_NEW_CONNECTIONS", count)
+        monkeypatch.setattr(net_limits, "NEW_CONNECTION_GRACE_S", 0.0)
 
     return set_bounds

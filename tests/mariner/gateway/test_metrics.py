@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from mariner import limits as gateway_limits
 from mariner.gateway.gateway import Gateway
 from mariner.version import __version__

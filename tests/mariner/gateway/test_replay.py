@@ -10,6 +10,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.model import Event, JsonPayload, QueryTimeseriesParams, RegisterEvent
+from eventer_bridge.net import limits as net_limits
 from mariner import client
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import APP, running_gateway
@@ -185,7 +186,7 @@ def timeseries(*segments: str) -> QueryTimeseriesParams:
 async def test_a_client_that_does_not_read_is_told_later(
     path: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 2 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 2 << 20)
     async with (
         serving(path) as gateway,
         await connect(gateway) as connection,

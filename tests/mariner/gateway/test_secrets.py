@@ -14,6 +14,7 @@ import pytest
 
 from eventer_bridge import limits, tls
 from eventer_bridge.core import tokens
+from eventer_bridge.net import limits as net_limits
 from tests.support.certificates import Certificates, issue_client, make_certificates, write_crl
 from tests.support.inprocess import APP, metrics_of, running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
@@ -37,7 +38,7 @@ async def test_declined_alike_whatever_is_wrong_and_no_token_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setattr(limits, "FREE_LOGIN_FAILURES", 100)
+    monkeypatch.setattr(net_limits, "FREE_LOGIN_FAILURES", 100)
     old = {"value": "hunter2-old", "expires": "2020-01-01"}
     new = {"value": tokens.sha256_text("hunter2-new")}
     configured = [
@@ -79,8 +80,8 @@ async def test_a_token_of_a_file_and_of_the_environment(
 
 async def test_guessing_a_chosen_token_is_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRYPT_COST", 2)
-    monkeypatch.setattr(limits, "FREE_LOGIN_FAILURES", 2)
-    monkeypatch.setattr(limits, "LOGIN_FAILURE_PERIOD_S", 0.3)
+    monkeypatch.setattr(net_limits, "FREE_LOGIN_FAILURES", 2)
+    monkeypatch.setattr(net_limits, "LOGIN_FAILURE_PERIOD_S", 0.3)
     async with running_gateway(clients(token=tokens.scrypt_text(CHOSEN))) as gateway:
         port = gateway.mariner.port
         began_s = time.monotonic()

@@ -18,8 +18,8 @@ pytest.importorskip("opentelemetry.sdk", reason="there is no OpenTelemetry (extr
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from eventer_bridge import limits
 from eventer_bridge.errors import ConfigurationError
+from eventer_bridge.net import limits
 from mariner import limits as gateway_limits
 from tests.eventer_bridge.backends.faults import failing_for_good
 from tests.support.event_servers import event_server, eventer_port

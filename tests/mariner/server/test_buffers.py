@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from eventer_bridge import limits
+from eventer_bridge.net import limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from eventer_bridge import chatter, limits
+from eventer_bridge import chatter
+from eventer_bridge.net import limits
 from eventer_bridge.rsb.connection import RsbConnection
 from mariner.server.connection import ClientConnection
 from tests.support.inprocess import running_gateway

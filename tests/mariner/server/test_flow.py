@@ -15,6 +15,7 @@ from eventer_bridge.backends import memory_query
 from eventer_bridge.backends.rocksdb import query
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import QueryResult
+from eventer_bridge.net import limits as net_limits
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
 
@@ -122,7 +123,7 @@ async def test_too_many_waiting_queries_stop_the_reading_not_the_server(
 async def test_a_subscriber_that_does_not_read_is_closed_and_costs_nobody_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(net_limits, "MAX_SEND_BUFFER_BYTES", 1 << 20)
     async with running_gateway() as gateway:
         port = gateway.mariner.port
         stats = gateway.mariner.stats
@@ -146,7 +147,7 @@ async def test_answers_that_are_not_read_stop_the_reading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.02)
-    monkeypatch.setattr(limits, "WRITE_STALL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(net_limits, "WRITE_STALL_TIMEOUT_S", 0.5)
     async with running_gateway(path=tmp_path / "store") as gateway:
         stats = gateway.mariner.stats
         peer = await RawPeer.init(gateway.mariner.port)
@@ -165,7 +166,7 @@ async def test_answers_that_are_not_read_stop_the_reading(
 async def test_who_stops_sending_while_it_is_held_back_gets_all_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1000)
+    monkeypatch.setattr(net_limits, "SEND_HIGH_WATER_BYTES", 1000)
     monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
     count = 300
     async with (
@@ -185,8 +186,6 @@ async def test_who_stops_sending_while_it_is_held_back_gets_all_its_answers(
 async def test_a_full_engine_stops_reading_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from eventer_bridge import limits
-
     monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 10)
     async with running_gateway(path=tmp_path / "store") as gateway:
         peers = [await RawPeer.init(gateway.mariner.port) for _ in range(3)]
@@ -226,7 +225,7 @@ async def test_an_idle_peer_is_pinged_and_a_dead_one_closed(
 
 
 async def test_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(net_limits, "MAX_CONNECTIONS", 1)
     async with running_gateway() as gateway, await RawPeer.init(gateway.mariner.port) as first:
         async with await RawPeer.connect(gateway.mariner.port) as second:
             answer = await second.request(INIT)

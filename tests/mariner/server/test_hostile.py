@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.net import limits as net_limits
 from mariner.gateway.gateway import Gateway
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, frame, register_req
@@ -210,14 +211,14 @@ async def test_a_gigabyte_announced_is_refused_before_it_is_kept(initialised: bo
 async def test_before_init_a_client_has_few_bytes() -> None:
     async with running_gateway() as gateway:
         async with await RawPeer.connect(gateway.mariner.port) as peer:
-            size = core_limits.MAX_FIRST_FRAME_BYTES + 1
+            size = net_limits.MAX_FIRST_FRAME_BYTES + 1
             peer.send_raw(b"\x04" + size.to_bytes(4, "big"))
             assert await peer.is_closed_by_server()
         assert gateway.mariner.stats.closed["protocol error"] == 1
 
 
 async def test_before_init_a_client_has_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(net_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     async with running_gateway() as gateway:
         async with await RawPeer.connect(gateway.mariner.port) as peer:

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 import pytest
 
 from eventer_bridge import chatter, tls
-from eventer_bridge import limits as bridge_limits
 from eventer_bridge import limits as core_limits
 from eventer_bridge.errors import InitError
 from eventer_bridge.eventer import client as eventer
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import ServerStats
 from mariner.gateway.gateway import Gateway
 from tests.support.certificates import make_certificates
@@ -73,7 +73,7 @@ async def silent(port: int, count: int, said: bytes = b"") -> AsyncIterator[list
 async def test_who_does_not_say_its_name_is_closed(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(net_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     async with (
         running_gateway() as gateway,
@@ -87,7 +87,7 @@ async def test_who_does_not_say_its_name_is_closed(
 async def test_time_to_init_counts_from_accept_with_the_handshake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_limits, "FIRST_MESSAGE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(net_limits, "FIRST_MESSAGE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(core_limits, "SWEEP_PERIOD_S", 0.02)
     made = make_certificates(tmp_path)
     server_tls = {"cert": str(made.server_cert), "key": str(made.server_key)}
@@ -96,7 +96,7 @@ async def test_time_to_init_counts_from_accept_with_the_handshake(
         with socket.create_connection(("127.0.0.1", gateway.mariner.port)) as tcp:
             tcp.setblocking(False)
             await until(lambda: gateway.mariner.stats.connections == 1)
-            gateway._admission._new.oldest().accepted_at -= core_limits.FIRST_MESSAGE_TIMEOUT_S
+            gateway._admission._new.oldest().accepted_at -= net_limits.FIRST_MESSAGE_TIMEOUT_S
             context = tls.client_context(made.ca)
             reader, writer = await asyncio.open_connection(
                 sock=tcp, ssl=context, server_hostname="127.0.0.1"
@@ -111,8 +111,8 @@ async def test_time_to_init_counts_from_accept_with_the_handshake(
 async def test_who_knows_the_token_gets_in_among_silent_ones(
     log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", 10)
-    monkeypatch.setattr(bridge_limits, "NEW_CONNECTION_GRACE_S", 0.1)
+    monkeypatch.setattr(net_limits, "MAX_NEW_CONNECTIONS", 10)
+    monkeypatch.setattr(net_limits, "NEW_CONNECTION_GRACE_S", 0.1)
     async with running_gateway(event_core=CORE) as gateway:
         assert gateway.eventer_server is not None
         ports = gateway.mariner.port, gateway.eventer_server.address.port
@@ -135,8 +135,8 @@ async def test_who_knows_the_token_gets_in_among_silent_ones(
 async def test_whose_slot_is_taken_as_it_connects_is_closed(
     log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge_limits, "MAX_NEW_CONNECTIONS", 3)
-    monkeypatch.setattr(bridge_limits, "NEW_CONNECTION_GRACE_S", 0.0)
+    monkeypatch.setattr(net_limits, "MAX_NEW_CONNECTIONS", 3)
+    monkeypatch.setattr(net_limits, "NEW_CONNECTION_GRACE_S", 0.0)
     async with running_gateway(event_core=CORE) as gateway, contextlib.AsyncExitStack() as stack:
         assert gateway.eventer_server is not None
         assert gateway.eventer_server._listener is not None
@@ -156,7 +156,7 @@ async def test_whose_slot_is_taken_as_it_connects_is_closed(
 
 
 async def test_both_wires_count_against_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_limits, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(net_limits, "MAX_CONNECTIONS", 1)
     async with running_gateway(event_core=CORE) as gateway:
         assert gateway.eventer_server is not None
         address = chatter.Address("127.0.0.1", gateway.eventer_server.address.port)
@@ -172,8 +172,8 @@ async def test_both_wires_count_against_one_bound(monkeypatch: pytest.MonkeyPatc
 async def test_guesses_are_answered_late_and_who_is_right_at_once(
     log_in: LoginCb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge_limits, "FREE_LOGIN_FAILURES", 3)
-    monkeypatch.setattr(bridge_limits, "LOGIN_FAILURE_PERIOD_S", 0.2)
+    monkeypatch.setattr(net_limits, "FREE_LOGIN_FAILURES", 3)
+    monkeypatch.setattr(net_limits, "LOGIN_FAILURE_PERIOD_S", 0.2)
     async with running_gateway(event_core=CORE) as gateway:
         stats = stats_of(gateway, log_in)
         started = time.monotonic()
@@ -190,8 +190,8 @@ async def test_guesses_are_answered_late_and_who_is_right_at_once(
 
 
 async def test_who_guesses_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge_limits, "FREE_LOGIN_FAILURES", 0)
-    monkeypatch.setattr(bridge_limits, "LOGIN_FAILURE_PERIOD_S", 0.1)
+    monkeypatch.setattr(net_limits, "FREE_LOGIN_FAILURES", 0)
+    monkeypatch.setattr(net_limits, "LOGIN_FAILURE_PERIOD_S", 0.1)
     async with running_gateway() as gateway:
         for _ in range(5):
             async with await RawPeer.connect(gateway.mariner.port) as peer:
@@ -203,13 +203,13 @@ async def test_who_guesses_and_leaves_is_forgotten(monkeypatch: pytest.MonkeyPat
 async def test_a_gateway_that_closes_does_not_wait_for_answers_to_guesses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bridge_limits, "FREE_LOGIN_FAILURES", 0)
-    monkeypatch.setattr(bridge_limits, "LOGIN_FAILURE_PERIOD_S", 8.0)
+    monkeypatch.setattr(net_limits, "FREE_LOGIN_FAILURES", 0)
+    monkeypatch.setattr(net_limits, "LOGIN_FAILURE_PERIOD_S", 8.0)
     async with running_gateway() as gateway:
         peer = await RawPeer.connect(gateway.mariner.port)
         peer.send(WRONG)
         await until(lambda: gateway.mariner.stats.frames_in == 1)
         started = time.monotonic()
-    assert time.monotonic() - started < core_limits.CLOSE_TIMEOUT_S
+    assert time.monotonic() - started < net_limits.CLOSE_TIMEOUT_S
     assert await peer.is_closed_by_server()
     peer.writer.close()

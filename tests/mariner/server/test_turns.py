@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
+from eventer_bridge.net import limits as net_limits
 from mariner.server.connection import ClientConnection
 from mariner.wire.messages import PingReq
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
 from tests.support.peer import INIT, RawPeer, frame
 
-COUNT = 5 * core_limits.TURN_MESSAGES  # 30 kB: they come in one piece
+COUNT = 5 * net_limits.TURN_MESSAGES  # 30 kB: they come in one piece
 
 
 def pings(count: int) -> bytes:
@@ -67,7 +67,7 @@ async def test_floods_take_turns(answered: list[int]) -> None:
 
 
 async def test_a_full_read_lets_others_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_limits, "FULL_READ_BYTES", 1_000)
+    monkeypatch.setattr(net_limits, "FULL_READ_BYTES", 1_000)
     is_read_on: list[bool] = []  # after a full read
     receive = ClientConnection.data_received
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eventer_bridge import limits as core_limits
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import encode_frame
 from eventer_bridge.slices import at_once
 from mariner import limits
@@ -213,11 +213,11 @@ def test_server_that_registers_is_not_answered() -> None:
 @pytest.mark.parametrize(
     ("role", "state", "limit"),
     [
-        (Role.SERVER, State.CONNECTING, core_limits.MAX_FIRST_FRAME_BYTES),
-        (Role.SERVER, State.INITIATING, core_limits.MAX_FIRST_FRAME_BYTES),
-        (Role.CLIENT, State.INITIATING, core_limits.MAX_FIRST_FRAME_BYTES),
-        (Role.SERVER, State.OPEN, core_limits.MAX_FRAME_BYTES),
-        (Role.CLIENT, State.OPEN, core_limits.MAX_ANSWER_FRAME_BYTES),
+        (Role.SERVER, State.CONNECTING, net_limits.MAX_FIRST_FRAME_BYTES),
+        (Role.SERVER, State.INITIATING, net_limits.MAX_FIRST_FRAME_BYTES),
+        (Role.CLIENT, State.INITIATING, net_limits.MAX_FIRST_FRAME_BYTES),
+        (Role.SERVER, State.OPEN, net_limits.MAX_FRAME_BYTES),
+        (Role.CLIENT, State.OPEN, net_limits.MAX_ANSWER_FRAME_BYTES),
     ],
 )
 def test_larger_frames_are_allowed_after_init_only(role: Role, state: State, limit: int) -> None:

@@ -1,0 +1,54 @@
+"""Every bound of following, replicating and relaying other servers."""
+
+from typing import Final
+
+from eventer_bridge.net import limits as net_limits
+
+MAX_GROUP_SERVERS: Final = 16
+"""Servers of a group whose events are replicated, each by a connection of its own; a pair has one
+other. A monitor server may report any number."""
+
+MAX_FOLLOWED_EVENTS: Final = 1_024
+"""Events of a remote Event Server waiting for their commit; above it, the server is not read from.
+Local registrations are committed after them, some 5 ms later, and find a core that is not full of
+them (``MAX_PENDING_EVENTS``)."""
+
+LAG_PERIOD_S: Final = 1.0
+"""Period of querying a remote Event Server for a replication's lag; each costs it one query without
+results."""
+
+MAX_SYNCED_LAG_S: Final = 10.0
+"""Lag of a synced replication: at least one check in so many seconds found nothing missing. A
+network has hiccups of some seconds."""
+
+MAX_SYNCED_LAG_EVENTS: Final = 100_000
+"""The same in events: 2 s at the speed of catching up."""
+
+LEFT_OUT_REPORT_S: Final = 10.0
+"""Period of events that inform a remote Event Server of more skipped events."""
+
+COMPARED_SESSIONS: Final = 100
+"""Last replicated sessions of a remote Event Server whose types are compared with its own if it
+does not have the very last one."""
+
+COMPARED_TYPES: Final = 50
+"""Types of those sessions in the query for the comparison."""
+
+RELAYED_QUERY_TIMEOUT_S: Final = 60.0
+"""Time limit for a relayed query, with all pages that it takes from the remote Event Server;
+another server may return pages without end."""
+
+MAX_RELAYED_QUERIES: Final = 4
+"""Queries, or pages, requested from a remote Event Server at a time: it may answer them one after
+the other. Others wait here, where clients take turns."""
+
+RELAYED_RESPONSE_TIMEOUT_S: Final = 2 * RELAYED_QUERY_TIMEOUT_S
+"""Time limit for a remote Event Server's answer on the connection for relayed queries. Closing it
+ends the queries of all clients: no client waits for so long."""
+
+MAX_RELAYED_BYTES: Final = 16 << 20
+"""Payload bytes sent to a remote Event Server and not answered. Above it, clients are not read
+from; above twice as many, their registrations fail. Less than the send buffer
+(``MAX_SEND_BUFFER_BYTES``), or the connection would be closed as too slow."""
+
+assert 2 * MAX_RELAYED_BYTES <= net_limits.MAX_SEND_BUFFER_BYTES
