@@ -307,6 +307,17 @@ CURSOR_PERIOD_S: Final = 0.2
 """How long an acknowledgement waits for others before it is written; what comes again after a
 crash."""
 
+TELL_PERIOD_S: Final = 1.0
+"""Period of telling the other servers of a group how far cursors are: an event for each that went
+on. What was acknowledged since comes again where another server takes over from one that died."""
+
+TOLD_CURSORS: Final = 64
+"""Events of one such session: no more than are registered at one go."""
+
+TOLD_SESSIONS: Final = 64
+"""The last such sessions, which are remembered: who reads them has its cursor go on, of which
+nobody is told."""
+
 CURSOR_LAG_PERIOD_S: Final = 10.0
 """Period of looking how far cursors are behind: a query each."""
 
@@ -448,6 +459,7 @@ RETENTION_LOG_S: Final = 30.0
 """Period of log lines about a deletion in progress."""
 
 assert INLINE_SCHEMA_BYTES <= LARGE_MESSAGE_BYTES
+assert TOLD_CURSORS <= MANY_NEW_TYPES
 assert MAX_PAYLOAD_BYTES <= MAX_SESSION_BYTES
 
 # --- tokens -------------------------------------------------------------------------------

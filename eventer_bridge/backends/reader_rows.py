@@ -31,6 +31,7 @@ class CursorRow(msgspec.Struct):
         created, acked: when it was made, and when something was acknowledged last.
         types: what the last connection wanted; None: everything, or too much to be kept.
         server_id: whose events it wanted; None: everybody's.
+        n_resets: how often people set it somewhere else.
     """
 
     seen: list[EventId]
@@ -38,6 +39,7 @@ class CursorRow(msgspec.Struct):
     acked: Timestamp | None = None
     types: list[EventType] | None = None
     server_id: int | None = None
+    n_resets: int = 0
 
 
 class ParkedRow(msgspec.Struct):
@@ -67,6 +69,11 @@ def parked_prefix(client: str, name: str) -> bytes:
 def encode_id(event_id: EventId) -> bytes:
     """End of the key of a parked event."""
     return _ID.pack(event_id.server, event_id.session, event_id.instance)
+
+
+def decode_id(key: bytes) -> EventId:
+    """The event of the key of a parked event."""
+    return EventId(*_ID.unpack(key[-_ID.size :]))
 
 
 def encode_row(row: CursorRow | ParkedRow) -> bytes:

@@ -111,6 +111,11 @@ class EventCore(aio.Resource, abc.ABC):
         """Names of what it can do for clients beyond the specification."""
         return ()
 
+    @property
+    def server_id(self) -> int | None:
+        """Identifier of this server; None: it registers nothing itself."""
+        return None
+
     async def check_ready(self) -> None:
         """Look whether it could serve now. Nothing is registered or queried for that.
 

@@ -9,30 +9,34 @@ have them redelivered or dropped.
 Everything is kept in rows of the backend (``backends.reader_rows``), which are written with other
 commits, some ``limits.CURSOR_PERIOD_S`` later: after a crash, events that were acknowledged last
 are sent again.
-A cursor itself is kept in memory, an event that is parked is not.
+A cursor itself is kept in memory, an event that is parked is not. In a group, the server tells the
+others of what changed (:meth:`Cursors.to_tell`), and takes over what they tell.
 
 Runs on the event loop's thread.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Protocol
+from typing import Final, Protocol
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.reader_rows import (
     CURSOR_PREFIX,
+    PARKED_PREFIX,
     CursorRow,
     ParkedRow,
     cursor_key,
     decode_cursor,
+    decode_id,
     decode_parked,
     encode_id,
     encode_row,
     parked_prefix,
 )
+from eventer_bridge.core.group_events import ToldCursor, ToldParked
 from eventer_bridge.errors import (
     ControlError,
     EventerBridgeError,
@@ -40,10 +44,13 @@ from eventer_bridge.errors import (
     RemoteProtocolError,
     StoreDamagedError,
 )
-from eventer_bridge.model import EventId, QueryServerParams, Timestamp
+from eventer_bridge.model import INT64_MAX, EventId, QueryServerParams, Timestamp
 from eventer_bridge.subscription import Subscription
 
 mlog = logging.getLogger(__name__)
+
+_DELETED: Final = b"d"
+"""Prefix of what is to be told of a cursor that was deleted."""
 
 
 class CursorHolder(Protocol):
@@ -69,6 +76,7 @@ class Cursor:
         lag_events: events behind, at most ``limits.MAX_LAG_EVENTS``.
         lag_s: age of the oldest of them, in seconds.
         oldest: timestamp from which on events may be behind; None: it is not known.
+        told: ``seen`` as other servers were told; None: they were not.
     """
 
     def __init__(self, client: str, name: str, row: CursorRow) -> None:
@@ -81,6 +89,7 @@ class Cursor:
         self.lag_events = 0
         self.lag_s = 0.0
         self.oldest: Timestamp | None = None
+        self.told: dict[int, EventId] | None = None
 
     @property
     def key(self) -> bytes:
@@ -99,10 +108,13 @@ class Cursors:
     Args:
         backend: keeps them.
         hold_s: how long at most retention keeps what is behind a cursor; 0: it does not care.
+        is_in_group: whether other servers are to be told.
     """
 
-    def __init__(self, backend: Backend, hold_s: float = 0.0) -> None:
+    def __init__(self, backend: Backend, hold_s: float = 0.0, *, is_in_group: bool = False) -> None:
         self._backend = backend
+        self._is_in_group = is_in_group
+        self._untold: dict[bytes, Cursor] = {}  # what changed, by key
         self._hold_s = hold_s
         if hold_s:
             backend.hold_retention(self._held_since)
@@ -117,7 +129,10 @@ class Cursors:
             except ValueError as e:
                 raise StoreDamagedError(f"the event store is damaged: a cursor: {e}") from None
             cursor = self._cursors[client, name] = Cursor(client, name, row)
-            cursor.n_parked = len(backend.reader_rows(cursor.parked_prefix))
+            parked = backend.reader_rows(cursor.parked_prefix)
+            cursor.n_parked = len(parked)
+            if is_in_group:  # they may not know it: this one may have been killed
+                self._untold.update(dict.fromkeys((*parked, cursor.key), cursor))
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(tuple(self._cursors.values()))
@@ -157,8 +172,10 @@ class Cursors:
         """
         cursor = self._cursors.get((client, name))
         if cursor is None:
-            row = CursorRow([*start.values()], Timestamp.now())
-            cursor = self._cursors[client, name] = Cursor(client, name, row)
+            # of other servers, more may have been seen than is here; a cursor is at what is
+            stored = [last for i in start.values() if (last := self._stored(i)) is not None]
+            cursor = Cursor(client, name, CursorRow(stored, Timestamp.now()))
+            self._cursors[client, name] = cursor
         before, cursor.holder = cursor.holder, holder
         if before is not None:
             before.on_cursor_lost("another connection has the cursor now")
@@ -194,7 +211,7 @@ class Cursors:
             if cursor.n_parked >= limits.MAX_PARKED:
                 raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
             cursor.n_parked += 1
-        self._put(key, encode_row(ParkedRow(reason, Timestamp.now())))
+        self._put(key, encode_row(ParkedRow(reason, Timestamp.now())), cursor)
 
     def done(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
         """Events that were redelivered are dealt with, or dropped."""
@@ -202,7 +219,7 @@ class Cursors:
             key = cursor.parked_prefix + encode_id(event_id)
             if self._rows(key):
                 cursor.n_parked -= 1
-                self._put(key, None)
+                self._put(key, None, cursor)
 
     def parked(self, cursor: Cursor) -> dict[EventId, ParkedRow]:
         """Events that are parked, in the order of their ids.
@@ -228,15 +245,17 @@ class Cursors:
     def reset(self, cursor: Cursor, seen: Mapping[int, EventId]) -> None:
         """Have a cursor go on somewhere else, also back; a connection that has it loses it."""
         cursor.seen, cursor.oldest = dict(seen), None
+        cursor.row.n_resets += 1
+        cursor.told = None
         self._keep(cursor)
         self._take_away(cursor, "the cursor was reset")
 
     def delete(self, cursor: Cursor) -> None:
         """Forget a cursor and what it parked; a connection that has it loses it."""
         for key in self._rows(cursor.parked_prefix):  # also what cannot be decoded
-            self._put(key, None)
+            self._put(key, None, cursor)
         del self._cursors[cursor.client, cursor.name]
-        self._put(cursor.key, None)
+        self._put(cursor.key, None, cursor)
         self._take_away(cursor, "the cursor was deleted")
 
     def redeliver(self, cursor: Cursor, ids: Sequence[EventId]) -> None:
@@ -246,7 +265,7 @@ class Cursors:
             row = parked[event_id]
             row.is_due = True
             key = cursor.parked_prefix + encode_id(event_id)
-            self._put(key, encode_row(row))
+            self._put(key, encode_row(row), cursor)
         if cursor.holder is not None:
             cursor.holder.redeliver()
 
@@ -254,6 +273,116 @@ class Cursors:
         holder, cursor.holder = cursor.holder, None
         if holder is not None:
             holder.on_cursor_lost(reason)
+
+    # --- of a group -----------------------------------------------------------------------
+
+    def to_tell(self, is_ours: Callable[[EventId, EventId], bool]) -> list[ToldCursor | ToldParked]:
+        """What other servers are to be told, ``limits.TOLD_CURSORS`` at most; empty: nothing.
+
+        Args:
+            is_ours: whether, between two events of this server, there are only events that tell
+                of cursors. Who reads these has its cursor go on, of which nobody is told: it
+                would never end.
+        """
+        told: list[ToldCursor | ToldParked] = []
+        while self._untold and len(told) < limits.TOLD_CURSORS:
+            key, cursor = next(iter(self._untold.items()))
+            del self._untold[key]
+            if key.startswith(PARKED_PREFIX):
+                told.append(self._parked_to_tell(key, cursor))
+            elif key.startswith(_DELETED):
+                told.append(ToldCursor(cursor.client, cursor.name, None))
+            elif not _is_known(cursor, is_ours):
+                row, cursor.told = cursor.row, {**cursor.seen}
+                seen = [*cursor.seen.values()]
+                told.append(ToldCursor(cursor.client, cursor.name, seen, row.n_resets, row.acked))
+        return told
+
+    def _parked_to_tell(self, key: bytes, cursor: Cursor) -> ToldParked:
+        event_id = decode_id(key)
+        row = self.parked(cursor).get(event_id)
+        if row is None:
+            return ToldParked(cursor.client, cursor.name, event_id, None, Timestamp.now())
+        return ToldParked(cursor.client, cursor.name, event_id, row.reason, row.at, row.is_due)
+
+    def tell_again(self, told: Sequence[ToldCursor | ToldParked]) -> None:
+        """Nobody was told of these, after all."""
+        for i in told:
+            cursor = self._cursors.get((i.client, i.cursor)) or Cursor(
+                i.client, i.cursor, CursorRow([], Timestamp.now())
+            )
+            cursor.told = None
+            if isinstance(i, ToldParked):
+                key = cursor.parked_prefix + encode_id(i.id)
+            else:
+                key = cursor.key if i.seen is not None else _DELETED + cursor.key
+            self._untold.setdefault(key, cursor)
+
+    def take_over(self, told: ToldCursor | ToldParked, teller: int) -> None:
+        """Another server told of a cursor. It goes on, never back, unless people set it back.
+
+        Args:
+            told: what it told; its own events of which it tells are handed over already.
+            teller: the server.
+
+        Raises:
+            StorageError: what is kept cannot be read.
+            ClosedError: the store is closed.
+        """
+        cursor = self._cursors.get((told.client, told.cursor))
+        rows: dict[bytes, bytes | None] = {}
+        if isinstance(told, ToldCursor) and told.seen is None:
+            if cursor is not None:
+                self._forget(cursor, rows)
+        elif cursor is None and len(self._cursors) >= limits.MAX_CURSORS:
+            extra = {"client": told.client, "cursor": told.cursor}
+            mlog.error("a cursor of another server is not kept: there are too many", extra=extra)
+        else:
+            if cursor is None:
+                cursor = Cursor(told.client, told.cursor, CursorRow([], Timestamp.now()))
+                self._cursors[told.client, told.cursor] = cursor
+            if isinstance(told, ToldCursor):
+                self._take_over_position(cursor, told, teller)
+            elif told.id.server == teller or self._stored(told.id) == told.id:
+                self._take_over_parked(cursor, told, rows)
+            rows[cursor.key] = encode_row(cursor.row)
+        self._changed |= rows
+        self._is_changed.set()
+        # and at once: whoever has the events of this session has these rows
+        self._backend.keep_reader_rows(rows)
+
+    def _take_over_position(self, cursor: Cursor, told: ToldCursor, teller: int) -> None:
+        row, seen = cursor.row, {}
+        for event_id in told.seen or ():  # those of a third server may not be here
+            stored = event_id if event_id.server == teller else self._stored(event_id)
+            if stored is not None:
+                seen[event_id.server] = stored
+        if told.n_resets > row.n_resets:
+            row.n_resets = told.n_resets
+            cursor.seen, cursor.oldest = seen, None
+            self._take_away(cursor, "the cursor was reset")
+        elif told.n_resets == row.n_resets:
+            for server_id, event_id in seen.items():
+                cursor.seen[server_id] = max(event_id, cursor.seen.get(server_id, event_id))
+        row.acked = max((i for i in (row.acked, told.acked) if i is not None), default=None)
+        row.seen = [*cursor.seen.values()]
+
+    def _take_over_parked(
+        self, cursor: Cursor, told: ToldParked, rows: dict[bytes, bytes | None]
+    ) -> None:
+        key = cursor.parked_prefix + encode_id(told.id)
+        is_parked = bool(self._rows(key))
+        if told.reason is None:
+            cursor.n_parked -= is_parked
+            rows[key] = None
+        elif is_parked or cursor.n_parked < limits.MAX_PARKED:
+            cursor.n_parked += not is_parked
+            rows[key] = encode_row(ParkedRow(told.reason, told.at, told.is_due))
+
+    def _forget(self, cursor: Cursor, rows: dict[bytes, bytes | None]) -> None:
+        rows |= dict.fromkeys((*self._rows(cursor.parked_prefix), cursor.key))
+        del self._cursors[cursor.client, cursor.name]
+        self._take_away(cursor, "the cursor was deleted")
 
     # --- rows -----------------------------------------------------------------------------
 
@@ -288,7 +417,14 @@ class Cursors:
 
     def _keep(self, cursor: Cursor) -> None:
         cursor.row.seen = [*cursor.seen.values()]
-        self._put(cursor.key, encode_row(cursor.row))
+        self._put(cursor.key, encode_row(cursor.row), cursor)
+
+    def _stored(self, event_id: EventId) -> EventId | None:
+        """An event, or the last one of its server if that is before it; None: there is none."""
+        last = self._backend.last_session(event_id.server)
+        if event_id.session <= last.session:
+            return event_id
+        return None if last.timestamp is None else EventId(event_id.server, last.session, INT64_MAX)
 
     def _rows(self, prefix: bytes) -> dict[bytes, bytes]:
         """Rows as they will be."""
@@ -297,9 +433,13 @@ class Cursors:
             rows |= {key: value for key, value in changed.items() if key.startswith(prefix)}
         return {key: value for key, value in sorted(rows.items()) if value is not None}
 
-    def _put(self, key: bytes, value: bytes | None) -> None:
+    def _put(self, key: bytes, value: bytes | None, cursor: Cursor) -> None:
         self._changed[key] = value
         self._is_changed.set()
+        if self._is_in_group:
+            self._untold.pop(key, None)  # in the order of changes: parked first, then gone on
+            is_deleted = value is None and key == cursor.key  # it may be made anew
+            self._untold[_DELETED + key if is_deleted else key] = cursor
 
     def _held_since(self) -> Timestamp | None:
         """See ``HeldCb``: as long as it is not known how far a cursor is behind, for all events."""
@@ -344,3 +484,11 @@ class Cursors:
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()
         cursor.lag_s = 0.0 if oldest is None else max(0.0, now - oldest.to_float())
+
+
+def _is_known(cursor: Cursor, is_ours: Callable[[EventId, EventId], bool]) -> bool:
+    """Whether other servers know how far a cursor is."""
+    told = cursor.told
+    return told is not None and all(
+        i in told and (told[i] == last or is_ours(told[i], last)) for i, last in cursor.seen.items()
+    )

@@ -15,6 +15,7 @@ Everything here runs on the event loop's thread.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final
@@ -26,9 +27,12 @@ from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.history import History
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import group_events
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
 from eventer_bridge.core.cursors import Cursors
+from eventer_bridge.core.group_events import ToldCursor, ToldParked
+from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.core.stalls import Work
 from eventer_bridge.errors import (
@@ -100,6 +104,7 @@ class Engine(SessionCore):
         modules: configurations of modules.
         conditions: conditions of events.
         hold_s: see :func:`create`.
+        is_in_group: whether other servers may take over (``group_events``).
     """
 
     def __init__(
@@ -109,19 +114,27 @@ class Engine(SessionCore):
         modules: Iterable[ModuleConf] = (),
         conditions: Conditions | None = None,
         hold_s: float = 0.0,
+        *,
+        is_in_group: bool = False,
     ) -> None:
         self._module_confs = tuple(modules)
         has_modules = bool(self._module_confs)
-        super().__init__(backend, server_id, conditions, has_modules=has_modules)
+        super().__init__(
+            backend, server_id, conditions, has_modules=has_modules, is_in_group=is_in_group
+        )
         self._async_group = aio.Group()
         self._is_started = False  # STARTED is registered, and STOPPED is not
         self._announcer = Announcer(server_id, self._register_announced)
         self._starting_or_stopping = asyncio.Lock()
+        self._telling = asyncio.Lock()
+        self._told_sessions: deque[int] = deque(maxlen=limits.TOLD_SESSIONS)
         self._failure_handle = backend.register_failure_cb(self._notify_status)
         if backend.is_keeping:
-            cursors = self.cursors = Cursors(backend, hold_s)
+            cursors = self.cursors = Cursors(backend, hold_s, is_in_group=is_in_group)
             self.async_group.spawn(cursors.run)
             self.async_group.spawn(cursors.watch)
+            if is_in_group:
+                self.async_group.spawn(self._tell_now_and_then)
         self.async_group.spawn(self._clock.run)
         self.async_group.spawn(aio.call_on_cancel, self._close)
         self.async_group.spawn(aio.call_on_done, backend.wait_closing(), self.close)
@@ -256,6 +269,8 @@ class Engine(SessionCore):
         if not await _in_time(self._own_ended.wait(), limits.DRAIN_TIMEOUT_S):
             mlog.error("sessions do not end", extra={"sessions": self._n_own})
         elif self._is_started and self._backend.is_open:
+            if not await _in_time(self._tell_of_cursors()):
+                mlog.error("other servers are not told of cursors in time")
             try:
                 registered = self._register_status("STOPPED")
                 if not await _in_time(registered, limits.DRAIN_TIMEOUT_S):
@@ -293,6 +308,45 @@ class Engine(SessionCore):
             await self._session_ids.release()
         except EventerBridgeError as e:
             mlog.error("engine could not flush", extra={"reason": str(e)})
+
+    async def _tell_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(limits.TELL_PERIOD_S)
+            if self.status is Status.OPERATIONAL:
+                await self._tell_of_cursors()
+
+    async def _tell_of_cursors(self) -> None:
+        """Tell the other servers of the group how far cursors are (``group_events``)."""
+        if self.cursors is None or not self._is_in_group:
+            return
+        async with self._telling:
+            while told := self.cursors.to_tell(self._is_only_told):
+                try:
+                    await self.cursors.flush()  # others are not told what this one may forget
+                    session = self._register_told(told)
+                    await asyncio.wait([session.committed])
+                    session.committed.result()
+                except BaseException as e:
+                    self.cursors.tell_again(told)
+                    if not isinstance(e, EventerBridgeError):
+                        raise
+                    mlog.warning("other servers are not told of cursors", extra={"reason": str(e)})
+                    return
+                self._told_sessions.append(session.events[0].id.session)
+
+    def _register_told(self, told: Sequence[ToldCursor | ToldParked]) -> Session:
+        events = [group_events.of_cursor(self._server_id, i) for i in told]
+        self._types.telling = [event.type for event in events]
+        try:
+            return self._register(ENGINE_SOURCE, events)
+        finally:
+            self._types.telling = ()
+
+    def _is_only_told(self, first: EventId, last: EventId) -> bool:
+        """See ``Cursors.to_tell``."""
+        if first.server != self._server_id or last.session - first.session > limits.TOLD_SESSIONS:
+            return False
+        return all(i in self._told_sessions for i in range(first.session, last.session + 1))
 
     async def known_history(self, server_id: int) -> History | None:
         """The history that the events of a server are of which are stored; None: not known.

@@ -12,6 +12,7 @@ from typing import Final
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import group_events
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.session import Session, SessionIdAllocator
 from eventer_bridge.core.type_checks import TypeChecks
@@ -30,6 +31,11 @@ class HandOver:
         types: those that can be registered.
         conditions: conditions of events; None: there are none.
         session_ids: of this server.
+        tells_keys: whether sessions tell the other servers of a group of their request keys
+            (``group_events``).
+
+    Attributes:
+        has_told_key: whether one of them did, so that the type of such events is known.
     """
 
     def __init__(
@@ -38,11 +44,24 @@ class HandOver:
         types: TypeChecks,
         conditions: Conditions | None,
         session_ids: SessionIdAllocator,
+        *,
+        tells_keys: bool = False,
     ) -> None:
         self._backend = backend
         self._types = types
         self._conditions = conditions
         self._session_ids = session_ids
+        self._tells_keys = tells_keys
+        self.has_told_key = False
+
+    def with_key(
+        self, events: Sequence[RegisterEvent | ProcessEvent], key: RequestKey | None
+    ) -> Sequence[RegisterEvent | ProcessEvent]:
+        """Events of a session with the one that tells of its request key, if there is to be one."""
+        if key is None or not self._tells_keys:
+            return events
+        told = group_events.of_request(self._session_ids.server_id, key)
+        return events if told is None else [*events, told]
 
     def at_once(
         self,
@@ -71,10 +90,12 @@ class HandOver:
             self._conditions.check(events)
         if session_id is None:
             session_id = self._session_ids.next_sessions()
+        events = self.with_key(events, key)
         created = self._session_ids.create_events(session_id, events, self._session_ids.now())
         commit = self._backend.register(created, quota, n_asked, key)
         if commit.done() and (error := commit.exception()):
             raise error
+        self.has_told_key |= key is not None
         return created, commit
 
     def in_steps(
@@ -98,6 +119,7 @@ class HandOver:
             yield
         if session_id is None:
             session_id = self._session_ids.next_sessions()
+        events = Many(self.with_key(events, session.key))
         created = yield from self._session_ids.create_events_in_steps(session_id, events)
         commit = yield from self._backend.register_in_steps(
             created, session.quota, session.requested, session.key

@@ -11,6 +11,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -20,8 +21,10 @@ from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.session import Repeated, Session, payload_bytes
 from eventer_bridge.errors import EventerBridgeError, RequestKeyError, RequestOrderError
-from eventer_bridge.model import RegisterEvent, Source
+from eventer_bridge.model import Event, RegisterEvent, Source
 from eventer_bridge.slices import at_once
+
+mlog = logging.getLogger(__name__)
 
 Requests: TypeAlias = Sequence[Sequence[RegisterEvent]]
 Outcome: TypeAlias = Session | Repeated | EventerBridgeError
@@ -66,6 +69,32 @@ class KeyedRequests:
             else:
                 outcomes.append(self._register_one(source, events, quota, key))
         return outcomes
+
+    def take_over(self, key: RequestKey, first: Event) -> RequestKey | None:
+        """What to keep of a request that another server stored.
+
+        Args:
+            key: its key.
+            first: an event of its session.
+
+        Returns:
+            The key; None: it is not kept, as it is known here, with other events.
+
+        Raises:
+            EventerBridgeError: as ``Backend.find_requests``.
+        """
+        (kept,) = self._backend.find_requests(key.owner, [key.key])
+        if kept is None:
+            return key
+        if (kept.server, kept.session) != (first.id.server, first.id.session):
+            extra = {
+                "client": key.owner,
+                "request_key": key.key,
+                "stored": f"{kept.server}/{kept.session}",
+                "again": f"{first.id.server}/{first.id.session}",
+            }
+            mlog.warning("a request is stored twice, by two servers", extra=extra)
+        return None
 
     def _are_new(self, keys: Sequence[RequestKey]) -> bool:
         """Whether none of them was used before, and what they come after is under way; most are."""

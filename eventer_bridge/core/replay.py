@@ -153,7 +153,8 @@ class Replay:
             self._seen = dict(core.cursors.seen(self._name, start.cursor, start.seen))
         seen = {i: last for i, last in self._seen.items() if self._is_wanted(i)}
         for server_id, last in seen.items():
-            if last.session > core.last_persisted(server_id):
+            # what another server has may come later
+            if server_id == core.server_id and last.session > core.last_persisted(server_id):
                 raise InitError(
                     f"start: event {last.server}/{last.session}/{last.instance} is not stored here"
                 )

@@ -137,11 +137,14 @@ class SessionIdAllocator:
     Args:
         backend: stores the reservation.
         server_id: of the ids.
+
+    Attributes:
+        server_id: as given.
     """
 
     def __init__(self, backend: Backend, server_id: int) -> None:
         self._backend = backend
-        self._server_id = server_id
+        self.server_id = server_id
         mark = backend.high_water_mark(server_id)
         self._session = mark.session
         self._ceiling = mark.session  # session ids up to here are reserved durably
@@ -179,7 +182,7 @@ class SessionIdAllocator:
         timestamp: Timestamp,
     ) -> list[Event]:
         """Events of a session: one timestamp (:meth:`now`), instances from 1."""
-        server = self._server_id
+        server = self.server_id
         return [
             Event(
                 EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
@@ -191,7 +194,7 @@ class SessionIdAllocator:
         self, session: int, register_events: Sequence[RegisterEvent | ProcessEvent]
     ) -> Steps[list[Event]]:
         """As :meth:`create_events`."""
-        server, timestamp = self._server_id, self.now()
+        server, timestamp = self.server_id, self.now()
         events: list[Event] = Many()
         for part in parts(len(register_events)):
             events += [
@@ -210,7 +213,7 @@ class SessionIdAllocator:
     def reserve(self) -> asyncio.Future[None]:
         """Reserve ids ahead; returns when that is durable."""
         ceiling = self._asked_ceiling = self._session + limits.RESERVED_SESSIONS
-        future = self._backend.reserve(self._server_id, ceiling)
+        future = self._backend.reserve(self.server_id, ceiling)
 
         def on_done(future: asyncio.Future[None]) -> None:
             if not future.cancelled() and not future.exception():
@@ -227,4 +230,4 @@ class SessionIdAllocator:
     def release(self) -> asyncio.Future[None]:
         """Give back reserved, unused ids; no more ids can be allocated."""
         self._ceiling = self._session
-        return self._backend.reserve(self._server_id, self._session)
+        return self._backend.reserve(self.server_id, self._session)

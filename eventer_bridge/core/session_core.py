@@ -36,6 +36,7 @@ from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import group_events
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
@@ -81,6 +82,7 @@ class SessionCore(EventCore):
         server_id: identifier of this server.
         conditions: conditions of events; None: there are none.
         has_modules: whether modules look at sessions.
+        is_in_group: whether other servers may take over (``group_events``).
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class SessionCore(EventCore):
         conditions: Conditions | None,
         *,
         has_modules: bool,
+        is_in_group: bool,
     ) -> None:
         super().__init__(limits.MAX_PENDING_BYTES)
         self._backend = backend
@@ -99,8 +102,11 @@ class SessionCore(EventCore):
         self._phase = Status.STANDBY
         self._is_before_stop = False  # modules may register for the last time
         self._session_ids = SessionIdAllocator(backend, server_id)
-        self._types = TypeChecks(backend, lambda: self._phase is Status.STARTING)
-        self._hand_over = HandOver(backend, self._types, conditions, self._session_ids)
+        self._types = TypeChecks(backend, server_id, lambda: self._phase is Status.STARTING)
+        self._is_in_group = is_in_group and backend.is_keeping
+        self._hand_over = HandOver(
+            backend, self._types, conditions, self._session_ids, tells_keys=self._is_in_group
+        )
         self._clock = ClockWatch(lambda: self._session_ids.newest, self._notify_status)
         self._runner: ModuleRunner | None = None
         self._n_own = 0  # sessions under way that were registered here, not replicated
@@ -175,8 +181,11 @@ class SessionCore(EventCore):
         keys: Sequence[RequestKey | None] = (),
     ) -> "list[Session | EventerBridgeError]":
         """See :class:`EventCore`. Most of what clients send is checked and counted at one go."""
-        sizes = [*map(payload_bytes, requests)]
-        n_events, n_bytes = sum(map(len, requests)), sum(sizes)
+        told: Sequence[Sequence[RegisterEvent | ProcessEvent]] = requests
+        if keys and self._is_in_group:
+            told = [*map(self._hand_over.with_key, requests, keys)]
+        sizes = [*map(payload_bytes, told)]
+        n_events, n_bytes = sum(map(len, told)), sum(sizes)
         known = self._types.known
         if (
             self.registers_one_by_one
@@ -185,6 +194,7 @@ class SessionCore(EventCore):
             or self._handing_over.is_busy
             or is_large(n_events, n_bytes)
             or not (requests and all(requests))
+            or (told is not requests and not self._hand_over.has_told_key)
             or {i.type for events in requests for i in events if i.type not in known}
         ):
             return self._register_each(source, requests, quota, keys)
@@ -194,14 +204,14 @@ class SessionCore(EventCore):
         except LimitError:  # it may be of the last ones only
             return self._register_each(source, requests, quota, keys)
         timestamp = ids.now()
-        created = [ids.create_events(i, j, timestamp) for i, j in enumerate(requests, first_id)]
+        created = [ids.create_events(i, j, timestamp) for i, j in enumerate(told, first_id)]
         commits = self._backend.register_all(created, quota, keys)
         commit = commits[0]
         if commit.done() or commits.count(commit) < len(commits):
-            return self._track_each(source, created, commits)
+            return self._track_each(source, requests, created, commits)
         sessions = [
-            Session(source, len(events), size, commit, events)
-            for events, size in zip(created, sizes, strict=True)
+            Session(source, len(asked), size, commit, events)
+            for asked, events, size in zip(requests, created, sizes, strict=True)
         ]
         self._begin_own(len(sessions), n_events, n_bytes)
         self._track(sessions, commit)
@@ -225,18 +235,19 @@ class SessionCore(EventCore):
     def _track_each(
         self,
         source: Source,
+        requests: Sequence[Sequence[RegisterEvent]],
         created: Sequence[Sequence[Event]],
         commits: Sequence[asyncio.Future[None]],
     ) -> "list[Session | EventerBridgeError]":
         """Of sessions that are not committed together."""
         outcomes: list[Session | EventerBridgeError] = []
-        for events, commit in zip(created, commits, strict=True):
+        for asked, events, commit in zip(requests, created, commits, strict=True):
             if commit.done() and (error := commit.exception()):
                 assert isinstance(error, EventerBridgeError)
                 outcomes.append(error)
                 continue
-            session = Session(source, len(events), payload_bytes(events), commit, events)
-            self._begin_own(1, session.requested, session.payload_bytes)
+            session = Session(source, len(asked), payload_bytes(events), commit, events)
+            self._begin_own(1, len(events), session.payload_bytes)
             self._track([session], commit)
             outcomes.append(session)
         return outcomes
@@ -267,9 +278,13 @@ class SessionCore(EventCore):
             error = InvalidEventError(f"events of server {server_id}, which is this one")
             return failed(self._loop.create_future(), error)
         n_bytes = payload_bytes(events)
+        try:
+            key = self._take_over_told(events) if self._is_in_group else None
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
             future = self._loop.create_future()
-            session = Session(REMOTE_SOURCE, len(events), n_bytes, future, events)
+            session = Session(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
             self._add_pending(len(events), n_bytes)
             self._handing_over.add(functools.partial(self._take_over_replicated, session))
             return future
@@ -277,12 +292,27 @@ class SessionCore(EventCore):
             self._backend.check_types({event.type for event in events})
         except EventerBridgeError as e:
             return failed(self._loop.create_future(), e)
-        commit = self._backend.register(events)
+        commit = self._backend.register(events, request=key)
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
         self._track([Session(REMOTE_SOURCE, len(events), n_bytes, commit, events)], commit)
         return commit
+
+    def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
+        """Take over what another server of the group tells; the key to keep with these events.
+
+        Rows of cursors are handed to the backend before the events: who has the events has them.
+
+        Raises:
+            StorageError: what is kept cannot be read.
+            ClosedError: the store is closed.
+        """
+        if self.cursors is not None:
+            for told in group_events.cursors_in(events):
+                self.cursors.take_over(told, events[0].id.server)
+        key = group_events.request_in(events)
+        return None if key is None else self._keyed.take_over(key, events[0])
 
     async def give_way(self) -> None:
         """Let what is registered here go before what is replicated, for a while at the most."""
@@ -329,7 +359,7 @@ class SessionCore(EventCore):
             created, commit = self._hand_over.at_once(events, quota, n_events, key=key)
             session = Session(source, n_events, n_bytes, commit, created)
             self._begin_own(1, n_events, n_bytes)
-            self._track([session], commit)
+            self._on_handed_over(session, commit)
             return session
         committed = self._loop.create_future()
         session = Session(source, n_events, n_bytes, committed, quota=quota, key=key)
@@ -365,14 +395,12 @@ class SessionCore(EventCore):
         added_bytes = payload_bytes(added)  # fails before anything is handed over
         session.is_stepwise |= is_large(len(events), session.payload_bytes + added_bytes)
         if self._handing_over.is_busy or session.is_stepwise:
-            self._handing_over.add(
-                functools.partial(self._take_over, session, events, session_id, added_bytes)
-            )
+            self._handing_over.add(functools.partial(self._take_over, session, events, session_id))
             return
         session.events, commit = self._hand_over.at_once(
             events, session.quota, session.requested, session_id, session.key
         )
-        self._on_handed_over(session, commit, added_bytes)
+        self._on_handed_over(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
         self._n_own -= 1
@@ -387,7 +415,6 @@ class SessionCore(EventCore):
         session: Session,
         events: Sequence[RegisterEvent | ProcessEvent],
         session_id: int | None = None,
-        added_bytes: int = 0,
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
@@ -406,15 +433,17 @@ class SessionCore(EventCore):
             self._on_failed(session, StorageError(f"the session failed: {e!r}"))
         else:
             session.events = created
-            self._on_handed_over(session, commit, added_bytes)
+            self._on_handed_over(session, commit)
 
     def _take_over_replicated(self, session: Session) -> Steps[None]:
         """As :meth:`_take_over`, of another server's session."""
         try:
             if session.is_stepwise:
-                commit = yield from self._backend.register_in_steps(session.events)
+                commit = yield from self._backend.register_in_steps(
+                    session.events, request=session.key
+                )
             else:
-                commit = self._backend.register(session.events)
+                commit = self._backend.register(session.events, request=session.key)
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as e:
@@ -427,12 +456,11 @@ class SessionCore(EventCore):
         else:
             self._track([session], commit)
 
-    def _on_handed_over(
-        self, session: Session, commit: asyncio.Future[None], added_bytes: int
-    ) -> None:
-        """Count what modules added, too."""
+    def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
+        """Count what was added, too."""
         n_events = len(session.events)
         if n_events != session.requested:
+            added_bytes = payload_bytes(session.events[session.requested :])
             self._add_pending(n_events - session.requested, added_bytes)
             session.payload_bytes += added_bytes
             if session.is_large:

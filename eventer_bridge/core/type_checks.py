@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from eventer_bridge.backends import history
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.type_budget import TypeQuota
+from eventer_bridge.core import group_events
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.validation import check_type
 from eventer_bridge.errors import InvalidEventError
@@ -19,14 +20,21 @@ class TypeChecks:
 
     Args:
         backend: keeps the types.
+        server_id: of this server.
         may_tell_history: whether the events are those with which the server itself begins.
 
     Attributes:
         known: types that were checked before; always the same dict.
+        telling: types of what the server itself is about to tell the others of its group
+            (``group_events``).
     """
 
-    def __init__(self, backend: Backend, may_tell_history: Callable[[], bool]) -> None:
+    def __init__(
+        self, backend: Backend, server_id: int, may_tell_history: Callable[[], bool]
+    ) -> None:
         self._backend = backend
+        self._server_id = server_id
+        self.telling: Collection[EventType] = ()
         self._may_tell_history = may_tell_history
         self._checked: BoundedCache[EventType, None] = BoundedCache()
         self.known: Mapping[EventType, None] = self._checked.known
@@ -58,7 +66,13 @@ class TypeChecks:
             check_type(event_type)
             if history.is_history(event_type) and not self._may_tell_history():
                 raise InvalidEventError("event/?/history is for servers, which tell of their own")
+            if self._is_told(event_type) and event_type not in self.telling:
+                raise InvalidEventError(f"{'/'.join(event_type[:3])} is for the server itself")
         self._backend.check_types(new_types, quota)
         for event_type in new_types:
-            if not history.is_history(event_type):  # to be refused each time
+            # these are to be refused each time
+            if not (history.is_history(event_type) or self._is_told(event_type)):
                 self._checked.put(event_type, None, type_bytes(event_type))
+
+    def _is_told(self, event_type: EventType) -> bool:
+        return group_events.is_told(event_type, self._server_id)

@@ -77,6 +77,7 @@ class ServerGroup(aio.Resource):
         self._configured = {i.remote_id: i for i in replications}
         self._members: dict[int, Replication] = {}  # configured ones that belong to the group
         self._servers: dict[int, chatter.Address] = {}
+        self._listed_members: set[int] = set()
         self._found: dict[int, _Found] = {}
         self._reasons: set[str] = set()
         self._servers_changed = asyncio.Event()
@@ -106,6 +107,28 @@ class ServerGroup(aio.Resource):
             self._status_changed.clear()
             await self._status_changed.wait()
 
+    async def catch_up(self, timeout_s: float) -> None:
+        """Wait until everything is kept that the listed servers had stored before this call.
+
+        Args:
+            timeout_s: how long at most.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while behind := self._behind():
+                    self._status_changed.clear()
+                    await self._status_changed.wait()
+                for i in chain(self.replications, self._members.values()):
+                    await i.wait_delivered()
+        except TimeoutError:
+            mlog.warning("not all events of the group are here", extra={"servers": behind})
+
+    def _behind(self) -> list[int]:
+        """The listed servers with which it has not caught up."""
+        known = {i: found.replication for i, found in self._found.items()} | self._members
+        listed = self._servers.keys() | self._listed_members
+        return sorted(i for i in listed if i not in known or not known[i].is_caught_up)
+
     def update(self, servers: Iterable[Any]) -> None:
         """Take the current list of the Monitor Server.
 
@@ -114,6 +137,7 @@ class ServerGroup(aio.Resource):
         """
         listed: dict[int, chatter.Address] = {}
         reasons: set[str] = set()
+        self._listed_members.clear()
         for data in servers:
             try:
                 self._take(data, listed)
@@ -124,6 +148,7 @@ class ServerGroup(aio.Resource):
         self._reasons = reasons
         self._servers = listed
         self._servers_changed.set()
+        self._status_changed.set()  # one that is not listed any more is not waited for
 
     def _take(self, data: Any, listed: dict[int, chatter.Address]) -> None:
         server = msgspec.convert(data, ServerData)
@@ -131,6 +156,7 @@ class ServerGroup(aio.Resource):
         if server_id == self._engine.server_id:
             raise msgspec.ValidationError(f"server_id {server_id} is that of this server")
         if server_id in self._configured:
+            self._listed_members.add(server_id)
             self._add_member(self._configured[server_id])
             return
         if server.eventer_server is None:

@@ -8,6 +8,12 @@ MAX_GROUP_SERVERS: Final = 16
 """Servers of a group whose events are replicated, each by a connection of its own; a pair has one
 other. A monitor server may report any number."""
 
+READY_CATCH_UP_S: Final = 60.0
+"""How long a server of a group that comes back lets the active one go on, to catch up with it."""
+
+TAKE_OVER_CATCH_UP_S: Final = 5.0
+"""How long it then waits for the last events, when nobody is active."""
+
 MAX_FOLLOWED_EVENTS: Final = 1_024
 """Events of a remote Event Server waiting for their commit; above it, the server is not read from.
 Local registrations are committed after them, some 5 ms later, and find a core that is not full of

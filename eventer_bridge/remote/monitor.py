@@ -31,6 +31,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
+from eventer_bridge.remote import limits
 from eventer_bridge.remote.group import ServerGroup, server_data
 from eventer_bridge.remote.replication import Replication
 
@@ -93,7 +94,7 @@ class Monitor(aio.Resource):
         self._member = member
         self._group = ServerGroup(engine, member.token, replications)
         self._activity: _Activity | None = None
-        self._is_known = False
+        self._is_known = asyncio.Event()
         self._async_group = aio.Group()
         self._async_group.spawn(self._run)
 
@@ -132,7 +133,7 @@ class Monitor(aio.Resource):
         Raises:
             OSError: there is no connection, or it was closed without an answer.
         """
-        self._is_known = False
+        self._is_known.clear()
         async with asyncio.timeout(net_limits.CONNECT_TIMEOUT_S):
             component = await hat.monitor.component.connect(
                 net.TcpAddress(self._address.host, self._address.port),
@@ -144,9 +145,9 @@ class Monitor(aio.Resource):
                 close_req_cb=self._on_close_request,
             )
         try:
-            await component.set_ready(True)
+            component.async_group.spawn(self._get_ready, component)
             await component.wait_closing()
-            if not self._is_known:
+            if not self._is_known.is_set():
                 raise ConnectionError("closed without an answer: is it a monitor server?")
         finally:
             # before the connection ends: no other may be blessed while this one is active
@@ -155,9 +156,15 @@ class Monitor(aio.Resource):
 
     def _on_state(self, component: Component, state: hat.monitor.component.State) -> None:
         if state.info is not None:
-            self._is_known = True
+            self._is_known.set()
         others = (i for i in state.components if i is not state.info)
         self._group.update([i.data for i in others if i.group == self._member.group])
+
+    async def _get_ready(self, component: Component) -> None:
+        """Let another server that is active go on until this one has its events."""
+        await self._is_known.wait()
+        await self._group.catch_up(limits.READY_CATCH_UP_S)
+        await component.set_ready(True)
 
     def _create_activity(self, component: Component) -> "_Activity":
         self._activity = _Activity(self._engine, self._group, self.close)
@@ -200,6 +207,8 @@ class _Activity(aio.Resource):
             if self._group.is_other_active:
                 mlog.warning("another server of the group is active: waiting for it to stop")
             await self._group.wait_others_standby()
+            # its last requests and acknowledgements, too
+            await self._group.catch_up(limits.TAKE_OVER_CATCH_UP_S)
             # not cancelled half-way: stop() ends what start() began, in the store as well
             await aio.uncancellable(self._engine.start())
             await self._engine.wait_closing()

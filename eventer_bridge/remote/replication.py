@@ -89,6 +89,7 @@ class Replication(aio.Resource):
         self._remote_status_cbs = util.CallbackRegistry()
         self._timestamp: Timestamp | None = None  # of the last session
         self._is_ahead_logged = False
+        self._is_refused = False
         self._refused_events = 0
         self._following = Following(engine, remote_id)
         self._feed = Feed(
@@ -116,7 +117,7 @@ class Replication(aio.Resource):
         return None if self._client is None else self._client.status
 
     def register_remote_status_cb(self, cb: Callable[[], None]) -> util.RegisterCallbackHandle:
-        """Call ``cb`` whenever :attr:`remote_status` may have changed."""
+        """Call ``cb`` whenever :attr:`remote_status` or :attr:`is_caught_up` may have changed."""
         return self._remote_status_cbs.register(cb)
 
     @property
@@ -133,6 +134,15 @@ class Replication(aio.Resource):
     def is_synced(self) -> bool:
         """Whether it has caught up, and is close behind new events."""
         return self.state is FeedState.SYNCED and self._lag.is_within()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing is missing that was stored before it connected; or nothing can be had."""
+        return self.state is FeedState.SYNCED or self._is_refused
+
+    async def wait_delivered(self) -> None:
+        """Wait until everything received is kept."""
+        await self._feed.wait_delivered()
 
     @property
     def lag_s(self) -> float:
@@ -166,6 +176,7 @@ class Replication(aio.Resource):
     async def _known(self, client: EventerClient) -> Mapping[int, EventId | None]:
         session_id, self._timestamp = self._engine.replicated(self.remote_id)
         reason = await self._following.begin(client, session_id, self._timestamp)
+        self._is_refused = reason is not None
         if reason is not None:
             self._on_client(client)
             extra = {
@@ -286,6 +297,7 @@ class Replication(aio.Resource):
 
     def _set_state(self, state: FeedState, count: int | None) -> None:
         self.state = state
+        self._remote_status_cbs.notify()
         extra = {
             "server": self.remote_id,
             "state": state.value,

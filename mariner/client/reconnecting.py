@@ -18,8 +18,8 @@ Few are sent before the first answer of a connection: however soon each is cut, 
 A replay (:meth:`ReconnectingClient.replay`) goes on behind what the application was handed, or,
 with a cursor, what it acknowledged (``resuming``).
 
-Of several servers, the first that is OPERATIONAL is used until it is not. Request keys are of one
-store: what the other one of a pair had stored when it died, without an answer, is stored twice.
+Of several servers, the first that is OPERATIONAL is used until it is not. Those of a pair share
+request keys and cursors, as far as events are replicated (docs/delivery.md).
 
 Everything runs on the event loop's thread.
 """

@@ -17,10 +17,11 @@ from hat import aio
 from eventer_bridge import chatter
 from eventer_bridge.backends import dummy, memory, rocksdb
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.control import server as control_server
 from eventer_bridge.control.server import ControlServer
-from eventer_bridge.core import engine, tokens
+from eventer_bridge.core import engine, group_events, tokens
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_service import ObserveQueryCb
 from eventer_bridge.core.clock import SteadyClock
@@ -41,7 +42,6 @@ from mariner import limits, server
 from mariner.gateway import access, changes, cursor_requests, loop_lag, remotes
 from mariner.gateway.client_metrics import ClientsCollector
 from mariner.gateway.config import (
-    BackendConfig,
     CoreConfig,
     DummyConfig,
     EventerServerConfig,
@@ -264,7 +264,7 @@ class Gateway(aio.Resource):
         if isinstance(backend, DummyConfig) or backend == before.event_core.backend:
             return
         if isinstance(self._backend, RocksDbBackend | memory.MemoryBackend):
-            await self._backend.retain(backend.retention)
+            await self._backend.retain(_retention(self._config.event_core, backend))
 
     def _connector(self, key: str) -> remotes.Connector:
         found = self._connectors[key] = remotes.Connector(self._access.connects[key])
@@ -357,13 +357,18 @@ class Gateway(aio.Resource):
 
     async def _embed(self, config: CoreConfig, metrics: Metrics) -> engine.Engine:
         backend = self._backend = await _create_backend(
-            config.backend, metrics, config.server_id if self._accept_loss else None
+            config, metrics, config.server_id if self._accept_loss else None
         )
         self._own(backend, "backend")
         confs = config.backend.conditions
         conditions = Conditions(confs) if confs else None
         core = self._engine = engine.Engine(
-            backend, config.server_id, config.modules, conditions, config.cursors.hold_retention
+            backend,
+            config.server_id,
+            config.modules,
+            conditions,
+            config.cursors.hold_retention,
+            is_in_group=config.monitor is not None,
         )
         self._own(core, "engine")
         if config.monitor is None:
@@ -464,19 +469,29 @@ class Gateway(aio.Resource):
 
 
 async def _create_backend(
-    backend: BackendConfig, metrics: Metrics, accept_loss_of: int | None
+    config: CoreConfig, metrics: Metrics, accept_loss_of: int | None
 ) -> Backend:
-    match backend:
+    match backend := config.backend:
         case DummyConfig():
             return dummy.create()
         case MemoryConfig():
-            return memory.create(backend.retention, SteadyClock(), backend.request_keys)
+            retention = _retention(config, backend)
+            return memory.create(retention, SteadyClock(), backend.request_keys)
         case RocksDbConfig():
             return await rocksdb.create(
                 backend.path,
                 on_commit=metrics.on_commit,
-                retention=backend.retention,
+                retention=_retention(config, backend),
                 clock=SteadyClock(),
                 key_retention=backend.request_keys,
                 accept_loss_of=accept_loss_of,
             )
+
+
+def _retention(
+    config: CoreConfig, backend: MemoryConfig | RocksDbConfig
+) -> tuple[RetentionRule, ...]:
+    """The rules of the configuration, and those for what is told in a group."""
+    if config.monitor is None:
+        return backend.retention
+    return (*backend.retention, *group_events.retention(backend.request_keys.duration_s))

@@ -5,9 +5,9 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import hat.event.component
 import pytest
@@ -17,12 +17,11 @@ from hat.event import common
 from hat.event import eventer as hat_eventer
 
 from eventer_bridge.model import Status
-from tests.support.gateway import Gateway, gateway
-from tests.support.hat_peers import HOST, MonitorServer, hat_event_server, monitor_server
+from tests.support.gateway import gateway
+from tests.support.hat_peers import HOST, hat_event_server, monitor_server
 from tests.support.inprocess import running_gateway
+from tests.support.pair import core, pair
 from tests.support.peer import INIT, RawPeer, event, register_req
-
-StartCb: TypeAlias = Callable[[int], Awaitable[Gateway]]
 
 # Mariner clients are told STANDBY when it is STOPPING
 REFUSALS = {f"server is {i}, not OPERATIONAL" for i in ("STOPPING", "STANDBY")}
@@ -35,31 +34,6 @@ EVERYTHING: dict[str, Any] = {
     "order_by": "TIMESTAMP",
 }
 POLL_INTERVAL_S = 0.02
-
-
-def core(server_id: int, monitor_port: int) -> dict[str, Any]:
-    return {
-        "server_id": server_id,
-        "eventer_server": {"host": HOST, "port": 0, "token": "pair"},
-        "monitor": {"host": HOST, "port": monitor_port, "group": "gateways"},
-    }
-
-
-@contextlib.asynccontextmanager
-async def pair(path: Path) -> AsyncIterator[tuple[StartCb, list[MonitorServer]]]:
-    """Two Monitor Servers, and what starts the gateway at each; the first is preferred."""
-    async with (
-        monitor_server(path / "monitor1", rank=1) as first,
-        monitor_server(path / "monitor2", rank=2, master_port=first.master_port) as second,
-        contextlib.AsyncExitStack() as gateways,
-    ):
-        monitors = [first, second]
-
-        async def start(server_id: int) -> Gateway:
-            conf = core(server_id, monitors[server_id - 1].port)
-            return await gateways.enter_async_context(gateway(path / str(server_id), core=conf))
-
-        yield start, monitors
 
 
 async def told(peer: RawPeer, status: str) -> None:

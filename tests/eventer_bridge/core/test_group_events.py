@@ -1,0 +1,322 @@
+"""What a server of a group tells the others, and what they make of it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends import memory
+from eventer_bridge.backends.request_keys import RequestKey, digest
+from eventer_bridge.core import group_events
+from eventer_bridge.core.cursors import Cursor, Cursors
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.group_events import ToldCursor, ToldParked
+from eventer_bridge.core.session import Repeated, Session
+from eventer_bridge.errors import ControlError, EventerBridgeError, InvalidEventError
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    JsonPayload,
+    Payload,
+    QueryServerParams,
+    RegisterEvent,
+    Source,
+    SourceType,
+    Timestamp,
+)
+from eventer_bridge.subscription import Subscription
+
+SOURCE = Source(SourceType.CONNECTION, 7)
+REQUEST: EventType = ("event", "1", "request")
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TELL_PERIOD_S", 0.01)
+    monkeypatch.setattr(limits, "CURSOR_PERIOD_S", 0.01)
+
+
+@contextlib.asynccontextmanager
+async def member(server_id: int, *, is_in_group: bool = True) -> AsyncIterator[Engine]:
+    """A server of a group; it is not OPERATIONAL."""
+    backend = memory.create()
+    core = Engine(backend, server_id, is_in_group=is_in_group)
+    try:
+        yield core
+    finally:
+        await core.async_close()
+        await backend.async_close()
+
+
+@contextlib.asynccontextmanager
+async def group() -> AsyncIterator[tuple[Engine, Engine]]:
+    """An active server, and one that has what :func:`replicate` brings."""
+    async with member(1) as active, member(2) as standby:
+        await active.start()
+        yield active, standby
+
+
+async def replicate(source: Engine, target: Engine) -> None:
+    """What ``Replication`` does."""
+    assert source.server_id is not None
+    last = EventId(source.server_id, target.replicated(source.server_id)[0], 0)
+    params = QueryServerParams(source.server_id, persisted=True, last_event_id=last)
+    sessions: dict[int, list[Event]] = {}
+    for event in (await source.query(params)).events:
+        if event.id.session > last.session:
+            sessions.setdefault(event.id.session, []).append(event)
+    for session in sessions.values():
+        await target.replicate(session)
+
+
+def key_of(key: str, *events: RegisterEvent, owner: str = "app") -> RequestKey:
+    return RequestKey(owner, key, digest(events))
+
+
+def of(*segments: str) -> RegisterEvent:
+    return RegisterEvent(segments, None, JsonPayload.of(1))
+
+
+def events_of(outcome: Session | Repeated | EventerBridgeError) -> list[EventId]:
+    assert not isinstance(outcome, EventerBridgeError)
+    session = outcome.session if isinstance(outcome, Repeated) else outcome
+    return [i.id for i in session.events[: session.requested]]
+
+
+async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None:
+    async with group() as (active, standby):
+        requests = [[of("a"), of("b")], [of("c")]]
+        for n_before in range(2):  # one by one, and at one go
+            keys = [key_of(f"{n_before}{i[0].type}", *i) for i in requests]
+            first = active.register_keyed(SOURCE, requests, None, keys)
+            await asyncio.wait([i.committed for i in first if isinstance(i, Session)])
+            await replicate(active, standby)
+            for outcome in first:
+                assert isinstance(outcome, Session)
+                told = group_events.request_in(outcome.events)
+                assert told in keys
+                assert outcome.events[-1].type == REQUEST
+                assert outcome.requested == len(outcome.events) - 1
+            await standby.start()
+            again = standby.register_keyed(SOURCE, requests, None, keys)
+            assert [*map(events_of, again)] == [*map(events_of, first)]
+            await standby.stop()
+        assert active.pending_events == 0
+
+
+async def test_without_a_group_nobody_is_told() -> None:
+    async with member(1, is_in_group=False) as core:
+        await core.start()
+        (outcome,) = core.register_keyed(SOURCE, [[of("a")]], None, [key_of("k", of("a"))])
+        assert isinstance(outcome, Session)
+        assert len(outcome.events) == 1
+        await core.replicate(
+            [event_of(REQUEST_OF_2, {"client": "app", "key": "x", "digest": "A" * 22 + "=="})]
+        )
+        (other,) = core.register_keyed(SOURCE, [[of("a")]], None, [key_of("x", of("a"))])
+        assert isinstance(other, Session)
+
+
+REQUEST_OF_2: EventType = ("event", "2", "request")
+
+
+def event_of(event_type: EventType, value: Any, session: int = 1) -> Event:
+    payload: Payload | None = value if isinstance(value, JsonPayload) else JsonPayload.of(value)
+    return Event(EventId(2, session, 1), event_type, Timestamp(1, 0), None, payload)
+
+
+GOOD: Mapping[str, Any] = {"client": "app", "key": "k", "digest": "A" * 22 + "=="}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {**GOOD, "key": ""},
+        {**GOOD, "key": "x" * (limits.MAX_REQUEST_KEY_CHARACTERS + 1)},
+        {**GOOD, "digest": "AAAA"},
+        {**GOOD, "client": None},
+    ],
+)
+async def test_what_no_server_tells_is_an_event_and_nothing_else(value: Any) -> None:
+    assert group_events.request_in([event_of(REQUEST_OF_2, GOOD)]) is not None
+    assert group_events.request_in([event_of(REQUEST_OF_2, value)]) is None
+    cursor: EventType = ("event", "2", "cursor", "x")
+    assert group_events.cursors_in([event_of(cursor, value)]) == []
+    async with member(1) as core:
+        await core.replicate([event_of(REQUEST_OF_2, value)])
+        await core.replicate([event_of(cursor, value, 2)])
+        assert core.cursors is not None
+        assert [*core.cursors] == []
+    # of another server than the one whose event it is
+    assert group_events.request_in([event_of(REQUEST, GOOD)]) is None
+
+
+async def test_clients_cannot_tell() -> None:
+    async with group() as (active, _):
+        for told in (REQUEST, ("event", "1", "cursor", "x"), ("event", "1", "parked", "x")):
+            for _ in range(2):
+                with pytest.raises(
+                    InvalidEventError, match=rf"^event/1/{told[2]} is for the server"
+                ):
+                    active.register(SOURCE, [of(*told)])
+        active.register(SOURCE, [of("event", "2", "request"), of("event", "1", "request", "x")])
+
+
+# --- cursors ------------------------------------------------------------------------------
+
+
+class Holder:
+    """A connection that has a cursor."""
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def on_cursor_lost(self, reason: str) -> None:
+        self.lost.append(reason)
+
+    def redeliver(self) -> None:
+        """Not looked at."""
+
+
+def cursors_of(core: Engine) -> Cursors:
+    assert core.cursors is not None
+    return core.cursors
+
+
+def take(core: Engine, holder: Holder | None = None, name: str = "c") -> Cursor:
+    wanted = Subscription([("a",)]), None
+    return cursors_of(core).take("app", name, holder or Holder(), {}, wanted)
+
+
+async def told_of(active: Engine, standby: Engine) -> Cursor:
+    """The cursor as the other server knows it."""
+    await active._tell_of_cursors()
+    await replicate(active, standby)
+    return cursors_of(standby).find("app", "c")
+
+
+def at(session: int, server: int = 1) -> EventId:
+    return EventId(server, session, 1)
+
+
+async def test_a_cursor_goes_on_and_never_back_unless_it_is_reset() -> None:
+    async with group() as (active, standby):
+        cursor = take(active)
+        cursors_of(active).acknowledge(cursor, [at(5), at(3, server=9)])
+        other = await told_of(active, standby)
+        assert other.seen == {1: at(5)}  # server 9 is not replicated
+        cursors_of(standby).acknowledge(other, [at(8)])
+        cursors_of(active).acknowledge(cursor, [at(6)])
+        assert (await told_of(active, standby)).seen[1] == at(8)
+        holder = Holder()
+        take(standby, holder)
+        cursors_of(active).reset(cursor, {1: at(2)})
+        assert (await told_of(active, standby)).seen == {1: at(2)}
+        assert holder.lost == ["the cursor was reset"]
+        take(standby, holder)
+        cursors_of(active).delete(cursor)
+        with pytest.raises(ControlError, match=r"^client 'app' has no cursor 'c'$"):
+            await told_of(active, standby)
+        assert holder.lost[1:] == ["the cursor was deleted"]
+        cursors_of(active).acknowledge(take(active), [at(9)])
+        await told_of(active, standby)
+        cursors_of(active).delete(cursors_of(active).find("app", "c"))
+        cursors_of(active).acknowledge(take(active), [at(1)])  # made anew
+        assert (await told_of(active, standby)).seen == {1: at(1)}
+
+
+async def test_parked_events_go_with_it() -> None:
+    async with group() as (active, standby):
+        cursor = take(active)
+        for i in range(3):
+            cursors_of(active).park(cursor, at(i), f"reason {i}")
+        other = await told_of(active, standby)
+        assert other.n_parked == 3
+        assert [i.reason for i in cursors_of(standby).parked(other).values()] == [
+            f"reason {i}" for i in range(3)
+        ]
+        cursors_of(active).done(cursor, [at(1)])
+        cursors_of(active).redeliver(cursor, [at(2)])
+        await told_of(active, standby)
+        parked = cursors_of(standby).parked(other)
+        assert {i: row.is_due for i, row in parked.items()} == {at(0): False, at(2): True}
+        assert other.n_parked == 2
+        cursors_of(active).delete(cursor)
+        with pytest.raises(ControlError):
+            await told_of(active, standby)
+        assert cursors_of(standby)._rows(b"") == {}
+
+
+async def test_a_server_that_comes_back_tells_what_it_could_not() -> None:
+    async with group() as (active, standby):
+        cursors_of(standby).acknowledge(take(standby), [at(4)])
+        cursors_of(standby).park(take(standby), at(3), "x")
+        assert not standby._told_sessions  # it is STANDBY
+        backend = active._backend
+        await cursors_of(active).flush()
+        cursor = take(active)
+        cursors_of(active).park(cursor, at(2), "x")
+        await cursors_of(active).flush()
+        again = Cursors(backend, is_in_group=True)  # it was killed
+        told = again.to_tell(lambda a, b: False)
+        assert [type(i) for i in told] == [ToldParked, ToldCursor]
+        again.tell_again(told)
+        assert again.to_tell(lambda a, b: False) == told
+        assert again.to_tell(lambda a, b: False) == []
+
+
+async def test_readers_of_everything_do_not_have_it_told_for_ever() -> None:
+    """What tells of a cursor is acknowledged, too."""
+    async with group() as (active, _):
+        cursor = take(active)
+        session = active.register(SOURCE, [of("a")])
+        await session.committed
+        for _ in range(10):
+            last = active.last_persisted(1)
+            cursors_of(active).acknowledge(cursor, [at(last)])
+            await active._tell_of_cursors()
+        n_told = len(active._told_sessions)
+        assert n_told <= 3
+        session = active.register(SOURCE, [of("a")])
+        await session.committed
+        cursors_of(active).acknowledge(cursor, [at(active.last_persisted(1))])
+        await active._tell_of_cursors()
+        assert len(active._told_sessions) == n_told + 1
+
+
+async def test_the_number_of_cursors_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async with member(1) as core:
+        cursors = cursors_of(core)
+        for i in range(limits.MAX_CURSORS + 2):
+            cursors.take_over(ToldCursor("app", f"c{i}", [at(i)]), 1)
+        assert len([*cursors]) == limits.MAX_CURSORS
+        reasons = [i.message for i in caplog.records if i.levelno == logging.ERROR]
+        assert reasons == ["a cursor of another server is not kept: there are too many"] * 2
+        for i in range(limits.MAX_PARKED + 2):
+            cursors.take_over(ToldParked("app", "c0", at(i), "x", Timestamp(1, 0)), 1)
+        assert cursors.find("app", "c0").n_parked == limits.MAX_PARKED
+        cursors.take_over(ToldCursor("app", "c0", None), 1)
+        await cursors.flush()
+        assert core._backend.reader_rows(cursors_prefix("c0")) == {}
+
+
+def cursors_prefix(name: str) -> bytes:
+    return f'p["app","{name}"]'.encode()
+
+
+async def test_many_cursors_are_told_of_in_turns() -> None:
+    async with group() as (active, standby):
+        for i in range(limits.TOLD_CURSORS * 2 + 1):
+            take(active, name=f"c{i}")
+        await active._tell_of_cursors()
+        assert len(active._told_sessions) == 3
+        await replicate(active, standby)
+        assert len([*cursors_of(standby)]) == limits.TOLD_CURSORS * 2 + 1

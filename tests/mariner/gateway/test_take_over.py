@@ -1,0 +1,237 @@
+"""What a pair keeps over a take-over: request keys and cursors; gateways in their own processes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from eventer_bridge.model import (
+    Event,
+    JsonPayload,
+    QueryTimeseriesParams,
+    RegisterEvent,
+    Status,
+)
+from mariner import client
+from tests.support import proxy
+from tests.support.gateway import Gateway
+from tests.support.pair import StartCb, pair
+
+POLL_INTERVAL_S = 0.02
+
+
+@contextlib.asynccontextmanager
+async def client_of(
+    gateway: Gateway, status: Status | None = None, **keys: Any
+) -> AsyncIterator[client.Client]:
+    """A client of a gateway that has, or comes to, a status."""
+    connection = await client.connect(
+        gateway.host, gateway.port, client_name="app", client_token="secret", **keys
+    )
+    async with connection:
+        if status is not None:
+            await connection.wait_status(status)
+        yield connection
+
+
+def of(value: Any) -> RegisterEvent:
+    return RegisterEvent(("a",), None, JsonPayload.of(value))
+
+
+async def stored(connection: client.Client, *segments: str) -> list[Event]:
+    params = QueryTimeseriesParams([segments or ("a",)])
+    return [i async for i in connection.query_all(params)][::-1]
+
+
+async def until_stored(connection: client.Client, n_events: int, *segments: str) -> list[Event]:
+    while len(found := await stored(connection, *segments)) < n_events:
+        await asyncio.sleep(POLL_INTERVAL_S)
+    return found
+
+
+def values(events: list[Event]) -> list[Any]:
+    return [i.payload.value() for i in events if isinstance(i.payload, JsonPayload)]
+
+
+async def kill(gateway: Gateway) -> None:
+    os.kill(gateway.pid, signal.SIGKILL)
+    await gateway.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def held_pair(start: StartCb) -> AsyncIterator[tuple[Gateway, Gateway, proxy.Proxy]]:
+    """A pair, and what is between the second one and the first one's events."""
+    first = await start(1)
+    assert first.eventer_port is not None
+    async with proxy.create(first.eventer_port) as link:
+        source = {"server_id": 1, "host": proxy.HOST, "port": link.port, "token": "pair"}
+        yield first, await start(2, replication=[source]), link
+
+
+async def start_again(first: Gateway, start: StartCb) -> Gateway:
+    """Start the first one where it was."""
+    listen = {"host": first.host, "port": first.eventer_port, "token": "pair"}
+    return await start(1, eventer_server=listen)
+
+
+async def test_a_request_that_the_standby_has_is_stored_once(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (start, _):
+        first, second = await start(1), await start(2)
+        large = [of(i) for i in range(3_000)]
+        async with client_of(first, Status.OPERATIONAL) as at_first:
+            answers = [
+                await at_first.register([of(1), of(2)], "some"),
+                await at_first.register(large, "large"),
+                *await asyncio.gather(*(at_first.register([of(i)], f"k{i}") for i in range(20))),
+            ]
+        async with client_of(second) as at_second:
+            await until_stored(at_second, 3_022)
+            await kill(first)
+            await at_second.wait_status(Status.OPERATIONAL)
+            assert await at_second.register([of(1), of(2)], "some") == answers[0]
+            assert await at_second.register(large, "large") == answers[1]
+            for i in range(20):
+                assert (
+                    await at_second.register([of(i)], f"k{i}", after_key="some") == answers[2 + i]
+                )
+            assert len(await stored(at_second)) == 3_022
+            first = await start(1)
+            async with client_of(first, Status.OPERATIONAL) as at_first:
+                assert await at_first.register([of(1), of(2)], "some") == answers[0]
+
+
+async def test_what_the_standby_has_not_is_stored_twice_and_told_of(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path) as (start, _),
+        held_pair(start) as (first, second, link),
+        client_of(second) as at_second,
+    ):
+        async with client_of(first, Status.OPERATIONAL) as at_first:
+            await at_first.register([of(1)], "both have it")
+            await until_stored(at_second, 1)
+            link.hold()
+            (lost,) = await at_first.register([of(2)], "key")
+        await kill(first)
+        link.cut()
+        await at_second.wait_status(Status.OPERATIONAL)
+        (again,) = await at_second.register([of(2)], "key")
+        assert again.id.server == 2
+        link.go_on()
+        returned = await start_again(first, start)
+        events = await until_stored(at_second, 3)
+        assert values(events) == [1, 2, 2]
+        assert {i.id for i in events[1:]} == {lost.id, again.id}
+        async with client_of(returned, Status.OPERATIONAL) as at_first:
+            assert await until_stored(at_first, 3) == events
+            # each goes on answering as before
+            assert await at_first.register([of(2)], "key") == [lost]
+        for gateway in (returned, second):
+            while (
+                "a request is stored twice, by two servers" not in gateway.stderr_path.read_text()
+            ):
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def test_a_hand_over_loses_no_key(tmp_path: Path) -> None:
+    """The other gateway has what was stored last before it is active."""
+    async with pair(tmp_path) as (start, _):
+        second = await start(2)
+        answered: dict[int, Any] = {}
+
+        async def write(connection: client.Client) -> None:
+            number = len(answered)
+            while True:
+                events = await connection.register([of(number)], str(number))
+                answered[number] = [i.id for i in events]
+                number += 1
+
+        async with client_of(second, Status.OPERATIONAL) as at_second:
+            writing = asyncio.create_task(write(at_second))
+            while len(answered) < 100:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            first = await start(1)
+            async with client_of(first, Status.OPERATIONAL) as at_first:
+                for number, ids in list(answered.items()):
+                    repeated = await at_first.register([of(number)], str(number))
+                    assert [i.id for i in repeated] == ids
+            writing.cancel()
+            await asyncio.wait([writing])
+
+
+class Reading:
+    """A reader with a cursor, and what it got."""
+
+    def __init__(self, connection: client.Client) -> None:
+        self._connection = connection
+        self._batches = connection.replay()
+
+    async def read(self, n_events: int, *, acknowledges: bool = True) -> list[Any]:
+        """Read so many events of ours."""
+        events: list[Event] = []
+        while len(events) < n_events:
+            batch = await anext(self._batches)
+            events += [i for i in batch.events if i.type == ("a",)]
+            if acknowledges:
+                await batch.ack()
+        await self._connection.ping()
+        return values(events)
+
+
+@contextlib.asynccontextmanager
+async def reader(gateway: Gateway, name: str = "c", **keys: Any) -> AsyncIterator[Reading]:
+    keys = {"subscriptions": [("a",)], "cursor": name, **keys}
+    async with client_of(gateway, **keys) as connection:
+        yield Reading(connection)
+
+
+async def test_cursors_are_taken_over(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (start, _):
+        first, second = await start(1), await start(2)
+        async with client_of(second) as at_second:
+            async with client_of(first, Status.OPERATIONAL) as at_first:
+                await at_first.register([of(i) for i in range(3)])
+                async with reader(first) as reading:
+                    assert await reading.read(3) == [0, 1, 2]
+                    await until_stored(at_second, 1, "event", "1", "cursor", "?")
+                    await at_first.register([of(3)])
+                    await until_stored(at_second, 4)
+                    await kill(first)
+            await at_second.wait_status(Status.OPERATIONAL)
+            async with reader(second) as reading:
+                assert await reading.read(1) == [3]
+                # and back: what was acknowledged last is handed over
+                first = await start(1)
+                async with client_of(first, Status.OPERATIONAL) as at_first:
+                    await at_first.register([of(4)])
+                    async with reader(first) as reading_again:
+                        assert await reading_again.read(1) == [4]
+
+
+async def test_a_reader_that_saw_more_than_the_standby_has_waits_for_nothing(
+    tmp_path: Path,
+) -> None:
+    async with (
+        pair(tmp_path) as (start, _),
+        held_pair(start) as (first, second, link),
+        client_of(second) as at_second,
+    ):
+        async with client_of(first, Status.OPERATIONAL) as at_first:
+            await at_first.register([of(0)])
+            await until_stored(at_second, 1)
+            link.hold()
+            (seen,) = await at_first.register([of(1)])
+        await kill(first)
+        link.cut()
+        await at_second.wait_status(Status.OPERATIONAL)
+        async with reader(second, cursor=None, start=[seen.id]) as reading:
+            await at_second.register([of(2)])
+            assert await reading.read(1, acknowledges=False) == [2]
+            link.go_on()
+            returned = await start_again(first, start)
+            await until_stored(at_second, 3)  # the one that it has seen
+            async with client_of(returned, Status.OPERATIONAL) as at_first:
+                await at_first.register([of(3)])
+                assert await reading.read(1, acknowledges=False) == [3]
