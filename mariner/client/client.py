@@ -7,7 +7,7 @@ notifications is full.
 
 Responses come through the same socket, so they wait, too. A user that awaits a request without
 consuming notifications would wait for ever; instead, the connection is closed with that reason
-after ``STALL_TIMEOUT_S``. Consume :meth:`Client.events` in a task of its own.
+after a while (``watching``). Consume :meth:`Client.events` in a task of its own.
 
 Everything runs on the event loop's thread.
 """
@@ -37,11 +37,11 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.pause import Pause
-from eventer_bridge.net.stats import CloseReason
 from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
 from mariner.client.notifications import Notifications, size_of
 from mariner.client.replay import ReplayBatch, ReplayItem, Start, batches
+from mariner.client.watching import StallWatch, keep_alive
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
@@ -76,10 +76,6 @@ from mariner.wire.messages import (
 from mariner.wire.protocol import RefusedRegister
 
 mlog = logging.getLogger(__name__)
-
-STALL_TIMEOUT_S: Final = 10.0
-"""How long a request may wait for an answer that cannot be read because notifications are not
-consumed (up to twice as long: this is also the period of the check)."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long closing waits for the peer to close TLS."""
@@ -156,7 +152,7 @@ async def connect(
             raise ConnectError(client._timeout_text(connect_timeout_s)) from None
         raise
     if ping_delay_s is not None and client.is_open:
-        client.async_group.spawn(client._keep_alive, ping_delay_s, ping_timeout_s)
+        client._keep_alive(ping_delay_s, ping_timeout_s)
     return client
 
 
@@ -184,8 +180,7 @@ class Client(aio.Resource):
         self._has_cursor = False
         self._cursor_lost: str | None = None
         self._up_to_date: asyncio.Future[None] = self._loop.create_future()
-        self._stall_mark: tuple[int, int | None] | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stalls = StallWatch(self._connection, self._pending)
         self._async_group = aio.Group()
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
@@ -445,6 +440,9 @@ class Client(aio.Resource):
         if self._has_cursor:
             self._check_supported("cursor")
 
+    def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
+        self.async_group.spawn(keep_alive, self._connection, self._ids, delay_s, timeout_s)
+
     async def _stop(self) -> None:
         if self._connection.is_connected:
             self._connection.close(text=reasons.CLOSED_BY_CLIENT)
@@ -474,8 +472,7 @@ class Client(aio.Resource):
             self._up_to_date.set_exception(ConnectionLostError(reason))
             self._up_to_date.exception()  # nobody has to wait for it
         self._status_changed.set()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        self._stalls.end()
 
     def _check_open(self) -> None:
         if self.close_reason is not None or not self.is_open:
@@ -552,7 +549,7 @@ class Client(aio.Resource):
         return self._notifications if self._replayed is None else self._replayed
 
     def _on_response(self, request_id: int, response: Message) -> None:
-        # the requester may be gone (cancelled), or it answers a ping of _keep_alive
+        # the requester may be gone (cancelled), or it answers a ping of keep_alive
         future = self._pending.get(request_id)
         if future is not None and not future.done():
             future.set_result(response)
@@ -571,44 +568,7 @@ class Client(aio.Resource):
             self._notifications.put(message.events, size_bytes)
         if self._queue.is_full:
             self._connection.pause_reading(Pause.USER)
-            if self._stall_timer is None:
-                self._watch_stall()
-
-    # --- deadlines ----------------------------------------------------------------------
-
-    def _watch_stall(self) -> None:
-        """Check every ``STALL_TIMEOUT_S`` while reading is paused."""
-        if not self._connection.is_reading_paused or not self.is_open:
-            self._stall_timer = self._stall_mark = None
-            return
-        oldest_request = next(iter(self._pending), None)
-        mark = (self._queue.taken, oldest_request)
-        if oldest_request is not None and mark == self._stall_mark:
-            self._connection.abort(
-                CloseReason.SLOW_CONSUMER,
-                text="notifications are not consumed, and a request waits for its answer behind"
-                " them",
-            )
-            return
-        self._stall_mark = mark
-        self._stall_timer = self._loop.call_later(STALL_TIMEOUT_S, self._watch_stall)
-
-    async def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
-        while True:
-            if await self._has_received_within(delay_s):
-                continue
-            self._connection.send(PingReq(next(self._ids)))
-            if not await self._has_received_within(timeout_s):
-                text = f"no answer to a ping within {timeout_s:g} s"
-                self._connection.abort(CloseReason.PING_TIMEOUT, text=text)
-                return
-
-    async def _has_received_within(self, duration_s: float) -> bool:
-        # nothing can arrive while reading is paused
-        connection = self._connection
-        connection.has_received = False
-        await asyncio.sleep(duration_s)
-        return connection.has_received or connection.is_reading_paused
+            self._stalls.begin(self._queue)
 
 
 def _start_of(start: Start | None) -> Literal["earliest"] | tuple[EventId, ...] | None:

@@ -16,14 +16,8 @@ from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import EventerBridgeError, LimitError, QuotaError
-from eventer_bridge.model import (
-    Event,
-    EventId,
-    QueryServerParams,
-    RegisterEvent,
-    Timestamp,
-)
-from tests.eventer_bridge.core.test_engine import SOURCE, Recorder, register_event
+from eventer_bridge.model import Event, EventId, QueryServerParams, RegisterEvent, Timestamp
+from tests.eventer_bridge.core.engines import SOURCE, Recorder, register_event
 from tests.eventer_bridge.modules import scripted
 from tests.eventer_bridge.modules.scripted import Scripted
 

@@ -1,16 +1,12 @@
-"""The client against real servers, ours and hat-mariner-server, and against bad ones."""
+"""The client against real servers, ours and hat-mariner-server."""
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
-import msgspec
 import pytest
-import pytest_asyncio
 
 from eventer_bridge import limits, tls
 from eventer_bridge.model import (
@@ -26,83 +22,26 @@ from eventer_bridge.model import (
     Status,
     Timestamp,
 )
-from eventer_bridge.net import limits as net_limits
 from mariner import client
-from mariner.client import client as client_module
+from mariner.client import watching
 from mariner.client.notifications import MAX_QUEUED_BYTES
 from mariner.errors import (
     ConnectError,
     ConnectionLostError,
     InitError,
     LocalProtocolError,
-    OutcomeUnknownError,
     RegisterError,
     RemoteProtocolError,
-    UnavailableError,
 )
+from tests.mariner.client.servers import MIB, Server, register_event, running, until
 from tests.support.certificates import make_certificates
 from tests.support.gateway import gateway
-from tests.support.hat_peers import CLIENTS, hat_gateway
-from tests.support.peer import frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-READER: Final = {
-    "name": "reader",
-    "token": "reads",
-    "subscriptions": [["*"]],
-    "register_events": [],
-}
-MIB: Final = 1 << 20
-
-
-class Server(NamedTuple):
-    host: str
-    port: int
-    is_ours: bool
-
-    async def connect(self, name: str = "app", **options: Any) -> client.Client:
-        options = {"client_token": "secret", **options}
-        return await client.connect(self.host, self.port, client_name=name, **options)
-
-
-@contextlib.asynccontextmanager
-async def running(kind: str, directory: Path) -> AsyncIterator[Server]:
-    clients = [*CLIENTS, READER]
-    if kind == "hat":
-        async with hat_gateway(directory, clients=clients) as theirs:
-            yield Server(theirs.host, theirs.mariner_port, False)
-    else:
-        async with gateway(directory, clients=clients) as ours:
-            yield Server(ours.host, ours.port, True)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["ours", "hat"])
-async def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Server]:
-    async with running(request.param, tmp_path_factory.mktemp("server")) as server:
-        yield server
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
-    async with running("ours", tmp_path_factory.mktemp("ours")) as server:
-        yield server
-
-
-def register_event(*event_type: str, value: Any = None) -> RegisterEvent:
-    return RegisterEvent(event_type, None, JsonPayload.of(value))
 
 
 def values(events: Any) -> list[Any]:
     return [event.payload.value() for event in events]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a state; the test's timeout is the bound."""
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 # --- against both servers -------------------------------------------------------------------
@@ -333,7 +272,7 @@ async def test_unread_notifications_hold_back_the_server_and_are_not_lost(ours: 
 async def test_a_request_behind_unread_notifications_fails_loudly(
     ours: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "STALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(watching, "STALL_TIMEOUT_S", 0.1)
     count = MAX_QUEUED_BYTES // MIB + 4
     async with (
         await ours.connect(subscriptions=[("stall",)]) as subscriber,
@@ -404,314 +343,3 @@ async def test_tls_to_a_server_without(server: Server, tmp_path: Path) -> None:
     made = make_certificates(tmp_path / "certs")
     with pytest.raises(ConnectError, match="it may not speak TLS"):
         await server.connect(ssl=tls.client_context(made.ca))
-
-
-# --- against servers that are not there, or do not behave ---------------------------------------
-
-INIT_RES: Final = {"msg_type": "init_res", "success": True, "status": "OPERATIONAL"}
-
-
-class Peer:
-    """The server's end of a connection, without manners."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def receive(self) -> Any:
-        size = (await self.reader.readexactly(1))[0]
-        length = int.from_bytes(await self.reader.readexactly(size), "big")
-        return msgspec.json.decode(await self.reader.readexactly(length))
-
-    def send(self, message: Any) -> None:
-        self.writer.write(frame(msgspec.json.encode(message)))
-
-    async def accept(self) -> None:
-        assert (await self.receive())["msg_type"] == "init_req"
-        self.send(INIT_RES)
-
-
-@contextlib.asynccontextmanager
-async def scripted(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Server]:
-    """A server that does for each connection what it is told, then closes it."""
-
-    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                await script(Peer(reader, writer))
-        finally:
-            writer.close()
-
-    listener = await asyncio.start_server(on_connection, "127.0.0.1", 0)
-    async with listener:
-        yield Server("127.0.0.1", listener.sockets[0].getsockname()[1], False)
-
-
-async def closed_by_client(peer: Peer) -> None:
-    await peer.reader.read()
-
-
-async def test_nobody_listens() -> None:
-    async with scripted(closed_by_client) as server:
-        pass
-    with pytest.raises(ConnectError, match=rf"^127\.0\.0\.1:{server.port}: connection refused$"):
-        await server.connect()
-
-
-async def test_unknown_host() -> None:
-    with pytest.raises(ConnectError, match="the host name cannot be resolved"):
-        await client.connect("no-such-host.invalid", 23014, client_name="app")
-
-
-async def test_server_does_not_answer() -> None:
-    async with scripted(closed_by_client) as server:
-        with pytest.raises(ConnectError, match=r": no answer to init_req within 0\.1 s$"):
-            await server.connect(connect_timeout_s=0.1)
-
-
-async def test_tls_handshake_is_not_answered(tmp_path: Path) -> None:
-    made = make_certificates(tmp_path / "certs")
-    async with scripted(closed_by_client) as server:
-        with pytest.raises(ConnectError, match=r": no connection within 0\.1 s$"):
-            await server.connect(connect_timeout_s=0.1, ssl=tls.client_context(made.ca))
-
-
-async def test_not_a_mariner_server() -> None:
-    async def script(peer: Peer) -> None:
-        peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    async with scripted(script) as server:
-        with pytest.raises(ConnectError, match="violated the protocol: frame header"):
-            await server.connect()
-
-
-async def test_connection_ends_inside_a_frame() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await peer.receive()
-        peer.writer.write(b"\x02\x01\x00half")
-
-    async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(ConnectionLostError, match="in the middle of a frame of 256 bytes"):
-            await conn.ping()
-
-
-async def test_what_was_sent_is_told_from_what_was_not() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await peer.receive()
-
-    async with scripted(script) as server, await server.connect() as conn:
-        event = register_event("lost")
-        with pytest.raises(OutcomeUnknownError, match=f"^outcome unknown: {conn.address}: the ser"):
-            await conn.register([event])
-        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: the server closed"):
-            await conn.register([event])
-
-
-async def test_nothing_is_sent_when_the_transport_closes_already() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        transport = conn._connection._transport
-        assert transport is not None
-        transport.close()  # of which nobody was told yet
-        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: connection lost"):
-            await conn.register([register_event("never")])
-
-
-@pytest.mark.parametrize(
-    ("said", "error", "text"),
-    [
-        ({"outcome": "unknown", "error": "outcome unknown: x"}, OutcomeUnknownError, "unknown: x"),
-        ({"outcome": "unknown"}, OutcomeUnknownError, "unknown; the server gave no reason"),
-        ({"outcome": "unavailable", "error": "why"}, UnavailableError, "^why$"),
-        ({"outcome": "another", "error": "why"}, RegisterError, "^why$"),
-        ({}, RegisterError, "refused; the server gave no reason"),
-    ],
-)
-async def test_outcomes(said: dict[str, str], error: type[Exception], text: str) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        register_id = (await peer.receive())["register_id"]
-        message = {"msg_type": "register_res", "register_id": register_id, "success": False}
-        peer.send(message | said)
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(error, match=text):
-            await conn.register([register_event("a")])
-        assert conn.is_open
-
-
-async def test_invalid_message() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        peer.send({"msg_type": "status", "status": 1})
-
-    async with scripted(script) as server, await server.connect() as conn:
-        await conn.wait_closed()
-    assert conn.close_reason is not None
-    assert conn.close_reason.startswith("the server violated the protocol: status: /status")
-
-
-async def test_answer_of_another_kind() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        ping_id = (await peer.receive())["ping_id"]
-        peer.send({"msg_type": "register_res", "register_id": ping_id, "success": False})
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(
-            RemoteProtocolError, match="RegisterRes answers request 1, expected PingRes"
-        ):
-            await conn.ping()
-        await conn.wait_closed()
-
-
-async def test_more_follows_without_events() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        query_id = (await peer.receive())["query_id"]
-        answer = {"msg_type": "query_res", "query_id": query_id, "events": []}
-        peer.send({**answer, "more_follows": True})
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(RemoteProtocolError, match="more_follows, but no events"):
-            await anext(aiter(conn.query_all(QueryTimeseriesParams())))
-
-
-async def test_latest_of_a_server_that_knows_no_pages_of_it() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        for _ in range(2):
-            query = await peer.receive()
-            event: dict[str, Any] = {"type": ["a"]}
-            event["id"] = {"server": 1, "session": 1, "instance": 1}
-            event |= {"timestamp": {"s": 0, "us": 0}, "source_timestamp": None, "payload": None}
-            answer = {"query_id": query["query_id"], "events": [event], "more_follows": True}
-            peer.send({"msg_type": "query_res", **answer})
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        events = aiter(conn.query_all(QueryLatestParams()))
-        await anext(events)
-        with pytest.raises(RemoteProtocolError, match="query fewer types"):
-            await anext(events)
-
-
-async def test_status_changes() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        for status in ("STANDBY", "OPERATIONAL"):
-            await peer.receive()
-            peer.send({"msg_type": "status", "status": status})
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        for status in (Status.STANDBY, Status.OPERATIONAL):
-            waiting = asyncio.ensure_future(conn.wait_status(status))
-            asking = asyncio.ensure_future(conn.ping())
-            await waiting
-            assert conn.status is status
-            asking.cancel()
-
-
-async def test_pings_of_the_server_are_answered() -> None:
-    answered = asyncio.get_running_loop().create_future()
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        peer.send({"msg_type": "ping_req", "ping_id": 77})
-        answered.set_result(await peer.receive())
-
-    async with scripted(script) as server, await server.connect():
-        assert await answered == {"msg_type": "ping_res", "ping_id": 77}
-
-
-async def test_silent_server_is_noticed() -> None:
-    received: list[Any] = []
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        received.append(await peer.receive())
-        await closed_by_client(peer)
-
-    async with (
-        scripted(script) as server,
-        await server.connect(ping_delay_s=0.05, ping_timeout_s=0.05) as conn,
-    ):
-        await conn.wait_closed()
-    assert conn.close_reason == "no answer to a ping within 0.05 s"
-    assert [message["msg_type"] for message in received] == ["ping_req"]
-
-
-async def test_answered_pings_keep_the_connection() -> None:
-    pings: list[int] = []
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        while True:
-            pings.append((await peer.receive())["ping_id"])
-            peer.send({"msg_type": "ping_res", "ping_id": pings[-1]})
-
-    async with (
-        scripted(script) as server,
-        await server.connect(ping_delay_s=0.02, ping_timeout_s=0.5) as conn,
-    ):
-        await until(lambda: len(pings) == 2)
-        assert conn.is_open
-
-
-async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
-    may_read = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await may_read.wait()
-        while True:
-            register_id = (await peer.receive())["register_id"]
-            peer.send({"msg_type": "register_res", "register_id": register_id, "success": False})
-
-    async with scripted(script) as server, await server.connect() as conn:
-        event = register_event("large", value="x" * MIB)
-        requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
-        await until(lambda: conn._connection.is_write_blocked)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        transport = conn._connection._transport
-        assert transport is not None
-        assert transport.get_write_buffer_size() < 3 * MIB, "one request above the mark at most"
-        may_read.set()
-        outcomes = await asyncio.gather(*requests, return_exceptions=True)
-    assert [type(i) for i in outcomes] == [RegisterError] * 30
-
-
-async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.1)
-    may_end = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await may_end.wait()
-
-    async with scripted(script) as server:
-        conn = await server.connect()
-        event = register_event("large", value="x" * MIB)
-        requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
-        await until(lambda: conn._connection.is_write_blocked)
-        async with asyncio.timeout(60):
-            await conn.async_close()
-        outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        # some were handed over to be sent, and others never
-        assert {(type(i), str(i)) for i in outcomes} == {
-            (OutcomeUnknownError, f"outcome unknown: {conn.address}: closed by this client"),
-            (ConnectionLostError, f"{conn.address}: closed by this client"),
-        }
-        may_end.set()

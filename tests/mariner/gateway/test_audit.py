@@ -20,9 +20,9 @@ from eventer_bridge.eventer import client as eventer
 from mariner import limits
 from mariner.gateway import config_check, config_file, cursor_requests
 from mariner.gateway.logs.audit import AuditConfig
+from tests.mariner.gateway.reloaded import client, running
 from tests.mariner.gateway.test_cursors import cursors_of, reader
 from tests.mariner.gateway.test_quotas import eventer_gateway
-from tests.mariner.gateway.test_reload import client, running
 from tests.mariner.gateway.test_replay import serving
 from tests.support.certificates import issue_client, make_certificates, write_crl
 from tests.support.gateway import gateway

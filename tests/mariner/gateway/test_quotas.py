@@ -18,7 +18,7 @@ from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from eventer_bridge.net.pause import Pause
 from mariner.gateway import config_file
 from mariner.gateway.gateway import Gateway
-from tests.mariner.gateway.test_reload import Running, running
+from tests.mariner.gateway.reloaded import Running, running
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import APP, metrics_of
 from tests.support.peer import RawPeer, event, register_req

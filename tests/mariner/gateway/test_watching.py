@@ -14,7 +14,7 @@ from eventer_bridge import tls
 from mariner import limits
 from mariner.gateway import config, watching
 from mariner_certs import authority, files
-from tests.mariner.gateway.test_reload import Running, client, running
+from tests.mariner.gateway.reloaded import Running, client, running
 from tests.support.gateway import gateway
 from tests.support.inprocess import APP
 from tests.support.peer import INIT, RawPeer, event, register_req

@@ -1,0 +1,58 @@
+"""Engine: sessions of other servers."""
+
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import Backend, HighWaterMark
+from eventer_bridge.core.engine import Engine
+from eventer_bridge.errors import InvalidEventError, LimitError
+from eventer_bridge.model import Event, EventId, JsonPayload, QueryServerParams, Timestamp
+from tests.eventer_bridge.core.engines import Recorder, register, register_event
+
+
+def event_of(server: int, session: int, *segments: str, value: object = 1) -> Event:
+    event_id = EventId(server, session, 1)
+    return Event(event_id, segments, Timestamp(1, 0), None, JsonPayload.of(value))
+
+
+async def test_a_session_of_another_server_is_kept_as_it_is(core: Engine, backend: Backend) -> None:
+    await core.stop()  # it is replicated whatever the status is
+    recorder = Recorder()
+    core.add_observer(recorder)
+    assert core.replicated(2) == HighWaterMark(0, None)
+    event = event_of(2, 70, "a")
+    commit = core.replicate([event])
+    assert recorder.sessions == [(70, False)]
+    await backend.flush()
+    assert commit.done()
+    assert recorder.sessions == [(70, False), (70, True)]
+    assert core.replicated(2) == HighWaterMark(70, Timestamp(1, 0))
+    assert (await core.query(QueryServerParams(2))).events == [event]
+    assert core.pending_events == 0
+
+
+async def test_what_is_replicated_may_fill_the_engine(
+    core: Engine, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 1)
+    core.replicate([event_of(2, 1, "a"), event_of(2, 1, "b")])
+    assert (core.pending_events, core.is_full) == (2, True)
+    await backend.flush()
+    assert (core.pending_events, core.is_full) == (0, False)
+
+
+async def test_own_events_are_not_replicated(core: Engine) -> None:
+    own = Event(EventId(7, 900, 1), ("a",), Timestamp(1, 0), None, None)
+    with pytest.raises(InvalidEventError, match=r"^events of server 7, which is this one"):
+        await core.replicate([own])
+    assert (await register(core, register_event("a"))).events[0].id.session < 900
+
+
+async def test_types_that_are_too_many_are_not_replicated(
+    core: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_EVENT_TYPES", 1)
+    with pytest.raises(LimitError):
+        await core.replicate([event_of(2, 1, "a")])
+    assert core.replicated(2) == HighWaterMark(0, None)
+    assert core.pending_events == 0
