@@ -340,24 +340,31 @@ class Client(aio.Resource):
         """
         return self._notifications
 
-    async def replay(self) -> AsyncIterator[ReplayBatch]:
+    async def replay(self, *, until_up_to_date: bool = False) -> AsyncIterator[ReplayBatch]:
         """What the client missed, then what is new: each event once, in the order of its server.
 
         It is for clients that were connected with ``start`` or ``cursor``.
         The iteration ends when the client is closed and everything is consumed; see
         :meth:`events` for what happens if it is not.
 
+        Args:
+            until_up_to_date: end behind what was persisted before the connection, once.
+
         Raises:
+            ConnectionLostError: the connection was lost before that end.
             GapError: retention deleted events that were not seen. Call it again for what follows.
             CursorLostError: another connection has the cursor now.
             LocalProtocolError: the client was connected without ``start`` and ``cursor``.
         """
         if self._replayed is None:
             raise LocalProtocolError("replay: connect with start or cursor")
-        async for batch in batches(self._replayed, self._acknowledge):
+        received = batches(self._replayed, self._acknowledge, until_up_to_date=until_up_to_date)
+        async for batch in received:
             yield batch
         if self._cursor_lost is not None:
             raise CursorLostError(f"{self._address}: {self._cursor_lost}")
+        if until_up_to_date:
+            await self.wait_up_to_date()
 
     @property
     def cursor_lost(self) -> str | None:

@@ -73,9 +73,9 @@ class ReplayBatch:
 
 
 async def batches(
-    received: Notifications[ReplayItem], acknowledge: AcknowledgeCb
+    received: Notifications[ReplayItem], acknowledge: AcknowledgeCb, *, until_up_to_date: bool
 ) -> AsyncIterator[ReplayBatch]:
-    """Batches of what was received.
+    """Batches of what was received, to its end, or until the client is up to date.
 
     Raises:
         GapError: retention deleted events that were not seen; what follows is still there.
@@ -86,5 +86,7 @@ async def batches(
             yield ReplayBatch(item, acknowledge, is_live=is_live)
         elif isinstance(item, Gap):
             raise GapError(item.server_id, item.oldest)
+        elif until_up_to_date:
+            return
         else:
             is_live = True

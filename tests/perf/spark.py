@@ -38,7 +38,9 @@ REQUEST_EVENTS: Final = 100
 
 _CLIENT: Final = "tests.perf.spark_client"
 
-_RATES: Final = ("plain", "lake", "path", "ingest", "ingest-store", "network")
+_RATES: Final = (
+    "plain", "lake", "path", "ingest", "ingest-store", "network", "stream", "stream-one-type"
+)  # fmt: skip
 
 
 def measures(sizes: Sizes) -> list[Measure]:
@@ -62,6 +64,8 @@ def measures(sizes: Sizes) -> list[Measure]:
         Measure(
             "spark-network", f"Spark, all columns: gateway, {n}", "rows/s", 1e5, Bound.AT_LEAST
         ),
+        Measure("spark-stream", f"Spark, stream: gateway, {n}", "rows/s"),
+        Measure("spark-stream-one-type", "    one type of 100, of so many", "rows/s"),
         Measure(
             "spark-beside", "register, 100 a request: beside a reader", "x", 0.8, Bound.AT_LEAST
         ),

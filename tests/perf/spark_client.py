@@ -11,6 +11,7 @@ Every read is counted in the same pass that is timed, and has to give what was r
 import select
 import statistics
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -80,6 +81,26 @@ def from_gateway(spark: SparkSession, job: SparkJob) -> DataFrame:
     )
 
 
+def stream_seconds(spark: SparkSession, job: SparkJob, types: str, share: int = 1) -> float:
+    """Stream the events of some types over the network, one of ``share``, as one batch."""
+    source = spark.readStream.format("mariner").options(**source_of(job), types=types)
+    with tempfile.TemporaryDirectory(dir=job.folder) as checkpoint:
+        sink = source.load().writeStream.format("noop").trigger(availableNow=True)
+        begin = time.perf_counter()
+        query = sink.option("checkpointLocation", checkpoint).start()
+        query.awaitTermination()
+        seconds = time.perf_counter() - begin
+    seen = sum(i.numInputRows for i in query.recentProgress)
+    if seen != job.events // share:
+        raise WrongAnswerError(f"{seen} events of a stream, expected {job.events // share}")
+    return seconds
+
+
+def source_of(job: SparkJob) -> dict[str, str]:
+    """Options to read from the gateway."""
+    return {"host": job.host, "port": str(job.port), "client_name": "app", "token": "secret"}
+
+
 def of_one_type(spark: SparkSession, job: SparkJob) -> DataFrame:
     """A hundredth of the events."""
     return mariner_spark.read(spark, store=job.store, types=f"perf/{ASKED_TYPE}")
@@ -141,9 +162,8 @@ def reads() -> dict[str, Read]:
 def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
     """All reads in turn, ``rounds`` times, after a time that does not count."""
     lake, plain = f"{job.folder}/lake", f"{job.folder}/plain"
-    source = {"host": job.host, "port": str(job.port), "client_name": "app", "token": "secret"}
     begin = time.perf_counter()
-    ingest(lake, source)
+    ingest(lake, source_of(job))
     ingested_s = time.perf_counter() - begin
     begin = time.perf_counter()
     ingest_store(f"{job.folder}/lake-of-store", Path(job.store))
@@ -155,6 +175,9 @@ def measure(spark: SparkSession, job: SparkJob) -> SparkOutcome:
     for _ in range(warm_up + job.rounds):
         for name, each in reads().items():
             seconds[name].append(each.seconds(spark, job))
+        seconds["stream"].append(stream_seconds(spark, job, OWN_TYPES))
+        one = stream_seconds(spark, job, f"perf/{ASKED_TYPE}", EVENT_TYPES)
+        seconds["stream-one-type"].append(one)
     medians = {name: statistics.median(i[warm_up:]) for name, i in seconds.items()}
     return SparkOutcome({**medians, "ingest": ingested_s, "ingest-store": ingested_store_s})
 

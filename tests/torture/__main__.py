@@ -87,6 +87,7 @@ SCENARIOS: Final = {
     "crowd": Scenario(crowd.run, 5),
     "fuzz": Scenario(fuzz.run, 60),
     "stream-kill": Scenario(stream_kill.run, 10),
+    "stream-kill-replaying": Scenario(stream_kill.run_replaying, 10),
     "lake-kill": Scenario(lake_kill.run, 20),
     "lake-beside": Scenario(lake_beside.run, 60),
     **{f"attack-{name}": Scenario(attack_scenario(name), 1) for name in ATTACKS},

@@ -6,10 +6,10 @@ and reader work at the same time; the client also keeps the connection alive mea
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,13 +27,29 @@ from eventer_bridge.model import (
     natural_key,
 )
 from mariner import client
-from mariner.errors import ConnectError, ConnectionLostError, InitError
+from mariner.client.replay import ReplayBatch
+from mariner.errors import ConnectError, ConnectionLostError, GapError, InitError
 from mariner_spark import limits
 from mariner_spark.errors import GatewayUnavailableError, OptionError, SourceError
 from mariner_spark.source.options import GatewayOptions
 
 PagedParams: TypeAlias = QueryTimeseriesParams | QueryServerParams
+Pages: TypeAlias = Generator[Sequence[Event], None, None]
+"""Events, some at a time; to be closed by who does not read them to the end."""
+
 T = TypeVar("T")
+
+
+class Replay(NamedTuple):
+    """What a gateway is to replay.
+
+    Attributes:
+        last: events of its server after this one.
+        types: events of these types.
+    """
+
+    last: EventId
+    types: Sequence[EventType]
 
 
 class GatewayClient:
@@ -41,13 +57,14 @@ class GatewayClient:
 
     Args:
         options: the gateway and the credentials.
+        replay: what it is to replay.
 
     Raises:
         GatewayUnavailableError: it cannot be reached.
         OptionError: it refuses this client, or a file for TLS is missing.
     """
 
-    def __init__(self, options: GatewayOptions) -> None:
+    def __init__(self, options: GatewayOptions, replay: Replay | None = None) -> None:
         ssl = options.context()
         self._options = options
         self._loop = asyncio.new_event_loop()
@@ -60,6 +77,9 @@ class GatewayClient:
                     options.port,
                     client_name=options.client_name,
                     client_token=options.token,
+                    subscriptions=() if replay is None else replay.types,
+                    server_id=None if replay is None else replay.last.server,
+                    start=None if replay is None else [replay.last],
                     ssl=ssl,
                     connect_timeout_s=limits.CONNECT_TIMEOUT_S,
                 )
@@ -137,9 +157,7 @@ class GatewayClient:
         except RemoteProtocolError as e:
             raise SourceError(f"{self._options!r}: {e}") from None
 
-    def pages(
-        self, params: PagedParams, is_last: Callable[[Event], bool] | None = None
-    ) -> Iterator[Sequence[Event]]:
+    def pages(self, params: PagedParams, is_last: Callable[[Event], bool] | None = None) -> Pages:
         """All events of an answer, in ascending order.
 
         Args:
@@ -178,6 +196,40 @@ class GatewayClient:
             if events := _new_events(last, result.events, order):
                 last = events[-1]
                 yield events
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether the gateway knows replays."""
+        return "replay" in self._client.extensions
+
+    def replay(self, wanted: Replay) -> Pages:
+        """Events up to the newest, of which the gateway has selected the types.
+
+        They come over a connection of their own, which ends with the iteration.
+
+        Raises:
+            MarinerError: the gateway violated the protocol.
+            GatewayUnavailableError: the connection was lost, or there was no answer in time.
+            OptionError: the gateway declines another connection.
+        """
+        with GatewayClient(self._options, wanted) as replaying:
+            yield from replaying._replayed()
+
+    def _replayed(self) -> Iterator[Sequence[Event]]:
+        batches = self._client.replay(until_up_to_date=True)
+
+        async def next_batch() -> ReplayBatch | None:
+            return await anext(batches, None)
+
+        while True:
+            try:
+                batch = self._result(self._submit(next_batch()))
+            except GapError:  # what is deleted is found when a batch is planned
+                batches = self._client.replay(until_up_to_date=True)
+                continue
+            if batch is None:
+                return
+            yield batch.events
 
     def _request(self, params: QueryParams) -> Future[QueryResult]:
         return self._submit(self._client.query(params))

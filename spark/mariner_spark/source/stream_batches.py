@@ -7,6 +7,7 @@ reach other gateways in their order.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,11 +17,11 @@ from pyspark.sql.datasource import InputPartition
 from eventer_bridge.model import INT64_MAX, Event, EventId, EventType
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits
-from mariner_spark.errors import DataLossError, HistoryError
+from mariner_spark.errors import DataLossError, HistoryError, OptionError
 from mariner_spark.source import data_loss, histories
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
-from mariner_spark.source.gateway import GatewayClient
+from mariner_spark.source.gateway import GatewayClient, Pages, Replay
 from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import after, from_event, split_sessions
@@ -129,63 +130,103 @@ def read(
         MarinerError, SourceError: a gateway violated the protocol, or has another history.
     """
     gateways = GatewayPool(options.gateways)
-    reader = _PartitionReader(partition)
-    accept = _make_filter(options.selection.types)
     backoff = Backoff()
-    while not reader.is_done:
-        page = next(gateways.query_each(reader.next_page), None)
-        if page is None:
-            if reader.refused is not None and not gateways.is_any_unavailable:
-                raise reader.refused
-            backoff.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
-            continue
-        backoff = Backoff()
-        events = [i for i in page if i.id <= partition.end and accept(i.type)]
-        for begin in range(0, len(events), limits.BATCH_ROWS):
-            yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
+    with closing(_PartitionReader(partition, options.selection.types)) as reader:
+        while not reader.is_done:
+            events = next(gateways.query_each(reader.next_events), None)
+            if events is None:
+                if reader.refused is not None and not gateways.is_any_unavailable:
+                    raise reader.refused
+                backoff.wait(gateways.reasons or f"no gateway has all up to {_text(partition.end)}")
+                continue
+            backoff = Backoff()
+            for begin in range(0, len(events), limits.BATCH_ROWS):
+                yield make_batch(EventRows(events[begin : begin + limits.BATCH_ROWS]), schema)
 
 
 class _PartitionReader:
     """Reads a partition page by page, and remembers its offset.
 
+    A page has events of all types. If few of them are selected, the gateway replays the rest of the
+    partition, of the selected types only. That takes another connection, whose events are stored,
+    too: a partition of one page or two does without.
+
     Args:
         partition: the partition.
+        types: types of the selected events; None: all.
 
     Attributes:
         refused: the error of a gateway with another history.
     """
 
-    def __init__(self, partition: StreamPartition) -> None:
+    def __init__(self, partition: StreamPartition, types: tuple[EventType, ...] | None) -> None:
         self._partition = partition
+        self._types = types
+        self._accept = _make_filter(types)
         self._offset = partition.start
         self._gateway: GatewayClient | None = None
         self.refused: HistoryError | None = None
-        self._pages: Iterator[Sequence[Event]] = iter(())
+        self._pages: Pages | None = None
+        self._is_replaying = False
+        self._may_replay = types is not None
 
     @property
     def is_done(self) -> bool:
         """Whether the whole partition was read."""
         return self._offset is not None and self._offset >= self._partition.end
 
-    def next_page(self, gateway: GatewayClient) -> Sequence[Event] | None:
-        """The next page, from this gateway; None: it has no more."""
+    def close(self) -> None:
+        """End what is under way."""
+        if self._pages is not None:
+            self._pages.close()
+
+    def next_events(self, gateway: GatewayClient) -> Sequence[Event] | None:
+        """The next selected events, from this gateway; None: it has no more of any type."""
+        partition = self._partition
         if gateway is not self._gateway:
-            partition = self._partition
             try:
                 end = partition.end.session
                 histories.check_gateway(gateway, partition.server, partition.history_id, end)
             except HistoryError as e:
                 self.refused = e  # another gateway may have the right history
                 return None
-            params = after(self._partition.server, self._offset)
-            self._pages = gateway.pages(params, lambda last: last.id >= self._partition.end)
+            params = after(partition.server, self._offset)
+            self._begin(gateway.pages(params, lambda last: last.id >= partition.end))
             self._gateway = gateway
-        page = next(self._pages, None)
+        assert self._pages is not None
+        try:
+            page = next(self._pages, None)
+        except OptionError:  # it declines another connection
+            if not self._is_replaying:
+                raise
+            self._may_replay, self._gateway = False, None
+            return ()
         if page is None:
             self._gateway = None
-        else:
-            self._offset = page[-1].id
-        return page
+            if not self._is_replaying:
+                return None
+            self._offset = partition.end
+            return ()
+        self._offset = page[-1].id
+        events = [i for i in page if i.id <= partition.end and self._accept(i.type)]
+        if len(events) < limits.REPLAYED_SHARE * len(page):
+            self._replay(gateway)
+        return events
+
+    def _begin(self, pages: Pages, *, is_replaying: bool = False) -> None:
+        self.close()
+        self._pages, self._is_replaying = pages, is_replaying
+
+    def _replay(self, gateway: GatewayClient) -> None:
+        """Have the rest replayed, if the gateway can, and has all of it."""
+        if not self._may_replay or self._is_replaying or self.is_done or not gateway.can_replay:
+            return
+        if gateway.first(from_event(self._partition.end)) is None:
+            return
+        assert self._offset is not None
+        assert self._types is not None
+        rest = gateway.replay(Replay(self._offset, self._types))
+        self._begin(rest, is_replaying=True)
 
 
 def _until_complete(answers: Iterable[_Availability]) -> list[_Availability]:

@@ -8,6 +8,7 @@ import pytest
 from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent
 from mariner import client
 from mariner.errors import (
+    ConnectionLostError,
     CursorLostError,
     GapError,
     InitError,
@@ -49,6 +50,28 @@ async def test_from_the_earliest_and_then_live() -> None:
         for start in ([before[2].id], {1: before[2].id}):
             async with await reader(gateway, start=start) as connection:
                 assert await take(connection, 3) == [*before[3:], *after]
+
+
+async def test_until_up_to_date() -> None:
+    async with serving(None) as gateway, await connect(gateway) as writer:
+        before = await register(writer, *range(5))
+        async with await reader(gateway, start="earliest") as connection:
+            missed = [i async for i in connection.replay(until_up_to_date=True)]
+            assert [event for batch in missed for event in batch.events] == before
+            assert not any(batch.is_live for batch in missed)
+            after = await register(writer, 5)
+            assert await take(connection, 1) == after
+        async with await reader(gateway, start=[after[-1].id]) as connection:
+            assert not [i async for i in connection.replay(until_up_to_date=True)]
+
+
+async def test_the_connection_is_lost_before_the_client_is_up_to_date() -> None:
+    async with serving(None) as gateway, await connect(gateway) as writer:
+        await register(writer, *range(5))
+        connection = await reader(gateway, start="earliest")
+        await connection.async_close()
+        with pytest.raises(ConnectionLostError, match=r": closed by this client$"):
+            _ = [i async for i in connection.replay(until_up_to_date=True)]
 
 
 async def test_a_cursor_goes_on_behind_what_was_acknowledged() -> None:
