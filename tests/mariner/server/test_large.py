@@ -45,7 +45,7 @@ async def test_others_do_not_wait(tmp_path: Path) -> None:
             found = (await other.request(QUERY))["events"]
             n_queries += not answer.done()
             assert len(found) in (0, 10)  # a session is seen whole or not at all
-        assert n_pings > 2  # dealt with at a stretch, one at the most
+        assert n_pings > 1  # dealt with at a stretch, one at the most
         assert n_queries > 0
         response = await answer
         assert response["success"]
