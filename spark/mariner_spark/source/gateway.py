@@ -40,7 +40,7 @@ Pages: TypeAlias = Generator[Sequence[Event], None, None]
 T = TypeVar("T")
 
 
-class Replay(NamedTuple):
+class ReplayRequest(NamedTuple):
     """What a gateway is to replay.
 
     Attributes:
@@ -64,7 +64,7 @@ class GatewayClient:
         OptionError: it refuses this client, or a file for TLS is missing.
     """
 
-    def __init__(self, options: GatewayOptions, replay: Replay | None = None) -> None:
+    def __init__(self, options: GatewayOptions, replay: ReplayRequest | None = None) -> None:
         ssl = options.context()
         self._options = options
         self._loop = asyncio.new_event_loop()
@@ -202,7 +202,7 @@ class GatewayClient:
         """Whether the gateway knows replays."""
         return "replay" in self._client.extensions
 
-    def replay(self, wanted: Replay) -> Pages:
+    def replay(self, wanted: ReplayRequest) -> Pages:
         """Events up to the newest, of which the gateway has selected the types.
 
         They come over a connection of their own, which ends with the iteration.

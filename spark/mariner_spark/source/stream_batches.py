@@ -21,7 +21,7 @@ from mariner_spark.errors import DataLossError, HistoryError, OptionError
 from mariner_spark.source import data_loss, histories
 from mariner_spark.source.columns import make_batch
 from mariner_spark.source.event_rows import EventRows
-from mariner_spark.source.gateway import GatewayClient, Pages, Replay
+from mariner_spark.source.gateway import GatewayClient, Pages, ReplayRequest
 from mariner_spark.source.gateways import Backoff, GatewayPool
 from mariner_spark.source.options import Options
 from mariner_spark.source.server_events import after, from_event, split_sessions
@@ -225,7 +225,7 @@ class _PartitionReader:
             return
         assert self._offset is not None
         assert self._types is not None
-        rest = gateway.replay(Replay(self._offset, self._types))
+        rest = gateway.replay(ReplayRequest(self._offset, self._types))
         self._begin(rest, is_replaying=True)
 
 

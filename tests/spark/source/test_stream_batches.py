@@ -13,7 +13,7 @@ import pytest
 from eventer_bridge.model import Event
 from mariner_spark import limits, schema
 from mariner_spark.source import stream_batches
-from mariner_spark.source.gateway import GatewayClient, Pages, Replay
+from mariner_spark.source.gateway import GatewayClient, Pages, ReplayRequest
 from mariner_spark.source.stream_batches import StreamPartition
 from tests.spark.source.streams import gateway_options, make_reader, next_offset, read_batch
 from tests.spark.support import fill, plain_events, rows_of
@@ -32,13 +32,13 @@ def connections() -> int:
 
 
 @pytest.fixture(name="replays")
-def _replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Replay]]:
+def _replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ReplayRequest]]:
     """What gateways were asked to replay; that no connection is left is checked."""
     before = connections()
-    asked: list[Replay] = []
+    asked: list[ReplayRequest] = []
     replay = GatewayClient.replay
 
-    def noted(gateway: GatewayClient, wanted: Replay) -> Pages:
+    def noted(gateway: GatewayClient, wanted: ReplayRequest) -> Pages:
         asked.append(wanted)
         return replay(gateway, wanted)
 
@@ -69,7 +69,7 @@ def ids(events: Sequence[Event]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("partitions", ["1", "2"])
 @pytest.mark.parametrize("is_last_selected", [True, False])
 async def test_few_of_many_events_are_replayed(
-    tmp_path: Path, replays: list[Replay], partitions: str, *, is_last_selected: bool
+    tmp_path: Path, replays: list[ReplayRequest], partitions: str, *, is_last_selected: bool
 ) -> None:
     stored = plain_events(20_004 if is_last_selected else 20_009)
     fill(tmp_path / "events", stored)
@@ -85,7 +85,9 @@ async def test_few_of_many_events_are_replayed(
         reader.stop()
 
 
-async def test_what_many_pages_have_nothing_of(tmp_path: Path, replays: list[Replay]) -> None:
+async def test_what_many_pages_have_nothing_of(
+    tmp_path: Path, replays: list[ReplayRequest]
+) -> None:
     stored = plain_events(20_000)
     fill(tmp_path / "events", [i for i in stored if i.type != SELECTED or i.id.session < 10])
     async with gateway(tmp_path) as running:
@@ -103,7 +105,11 @@ async def test_what_many_pages_have_nothing_of(tmp_path: Path, replays: list[Rep
     ],
 )
 async def test_others_are_read_by_pages(
-    tmp_path: Path, replays: list[Replay], n_events: int, types: dict[str, str], n_selected: int
+    tmp_path: Path,
+    replays: list[ReplayRequest],
+    n_events: int,
+    types: dict[str, str],
+    n_selected: int,
 ) -> None:
     stored = plain_events(n_events)
     fill(tmp_path / "events", stored)
@@ -116,7 +122,7 @@ async def test_others_are_read_by_pages(
 
 
 async def test_a_gateway_that_declines_a_second_connection(
-    tmp_path: Path, replays: list[Replay]
+    tmp_path: Path, replays: list[ReplayRequest]
 ) -> None:
     stored = plain_events(20_000)
     fill(tmp_path / "events", stored)
@@ -127,7 +133,7 @@ async def test_a_gateway_that_declines_a_second_connection(
         assert len(replays) == 1
 
 
-async def test_a_relay_knows_no_replays(tmp_path: Path, replays: list[Replay]) -> None:
+async def test_a_relay_knows_no_replays(tmp_path: Path, replays: list[ReplayRequest]) -> None:
     stored = plain_events(20_000)
     for name in "server", "relay":
         (tmp_path / name).mkdir()
@@ -142,7 +148,7 @@ async def test_a_relay_knows_no_replays(tmp_path: Path, replays: list[Replay]) -
 
 
 async def test_a_gateway_that_goes_while_it_replays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replays: list[Replay]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replays: list[ReplayRequest]
 ) -> None:
     """A task goes on where it was, and gives nothing twice."""
     monkeypatch.setattr(limits, "BATCH_ROWS", 100)
@@ -164,7 +170,7 @@ async def test_a_gateway_that_goes_while_it_replays(
 
 
 async def test_a_gateway_that_does_not_have_all_yet(
-    tmp_path: Path, replays: list[Replay], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, replays: list[ReplayRequest], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not taken for complete when it is up to date."""
     stored = plain_events(30_000)
