@@ -7,6 +7,8 @@ READY  := $(VENV)/.ready
 # one process more than there are processors, because tests wait for others, but not more than
 # memory is for; one of them has Spark
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+# a process that dies (a test took too long) is not replaced: with loadgroup the run would hang; so
+# it ends, and names the test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 # some images set it; each of the hundreds of processes of the tests would compile everything

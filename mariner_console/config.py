@@ -3,13 +3,14 @@
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 import yaml
 from hat import json as hat_json
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge import tls
 from eventer_bridge.core import tokens
 from eventer_bridge.core.tokens import Token, TokenConfig, TokenSource, without_token
@@ -39,7 +40,7 @@ class PageAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Someone who may log in; ``password`` is a hash, as of a token."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(max_length=core_limits.MAX_NAME_CHARACTERS)]
     password: TokenConfig
     may_register: bool = False
 

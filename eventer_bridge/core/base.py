@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from hat import aio
@@ -205,13 +206,7 @@ class EventCore(aio.Resource, abc.ABC):
         Returns:
             For each of them its session, or why it is refused.
         """
-        outcomes: list[Session | EventerBridgeError] = []
-        for register_events in requests:
-            try:
-                outcomes.append(self.register(source, register_events, quota))
-            except EventerBridgeError as e:
-                outcomes.append(e.with_traceback(None))  # which would hold this list
-        return outcomes
+        return [tried(partial(self.register, source, events, quota)) for events in requests]
 
     def register_keyed(
         self,
@@ -343,3 +338,11 @@ class EventCore(aio.Resource, abc.ABC):
                 observer.on_status(status)
             except Exception:
                 mlog.exception("an observer failed")
+
+
+def tried(register: Callable[[], Session]) -> Session | EventerBridgeError:
+    """The session of a registration, or why it is refused."""
+    try:
+        return register()
+    except EventerBridgeError as e:
+        return e.with_traceback(None)  # whose frames would hold the outcomes of others

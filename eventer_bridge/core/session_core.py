@@ -37,7 +37,7 @@ from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import group_events
-from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.base import EventCore, tried
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.hand_over import HandOver
@@ -224,13 +224,10 @@ class SessionCore(EventCore):
         quota: TypeQuota | None,
         keys: Sequence[RequestKey | None],
     ) -> "list[Session | EventerBridgeError]":
-        outcomes: list[Session | EventerBridgeError] = []
-        for register_events, key in zip_longest(requests, keys):
-            try:
-                outcomes.append(self.register(source, register_events, quota, key))
-            except EventerBridgeError as e:
-                outcomes.append(e.with_traceback(None))  # which would hold this list
-        return outcomes
+        return [
+            tried(functools.partial(self.register, source, events, quota, key))
+            for events, key in zip_longest(requests, keys)
+        ]
 
     def _track_each(
         self,

@@ -26,13 +26,7 @@ from mariner.cli.ping import JsonPrinter, Printer, ping_server
 from mariner.cli.register import parse_arguments, read_stdin, register_events
 from mariner.cli.run import report, run
 from mariner.cli.target import Target
-from mariner.cli.values import (
-    event_types_option,
-    parse_event_id,
-    parse_payload,
-    value_option,
-    values_option,
-)
+from mariner.cli.values import EVENT_IDS, event_types_option, parse_payload, value_option
 from mariner.errors import ConnectionLostError
 
 EVERYTHING: Final[tuple[EventType, ...]] = (("*",),)
@@ -161,9 +155,7 @@ async def _register(server: Target, batch: int, quiet: bool, arguments: Sequence
 @click.option(
     "--id",
     "ids",
-    metavar="SERVER/SESSION/INSTANCE",
-    multiple=True,
-    callback=values_option(parse_event_id),
+    **EVENT_IDS,
     help="Only the event with this id. Can be repeated.",
 )
 @click.option(

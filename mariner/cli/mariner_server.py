@@ -13,7 +13,7 @@ from mariner.cli import buffer, output
 from mariner.cli import client as commands
 from mariner.cli.run import report, run
 from mariner.cli.target import Target, TargetWire, command_of, server_options
-from mariner.cli.values import parse_event_id, values_option
+from mariner.cli.values import EVENT_IDS
 from mariner.client.replay import Start
 from mariner.errors import ConnectionLostError, GapError
 
@@ -63,9 +63,7 @@ MARINER: Final = TargetWire(
 )
 @click.option(
     "--after",
-    metavar="SERVER/SESSION/INSTANCE",
-    multiple=True,
-    callback=values_option(parse_event_id),
+    **EVENT_IDS,
     help="Print what was persisted behind this event, too. Can be repeated, for each server.",
 )
 @click.option(

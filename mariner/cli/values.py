@@ -6,7 +6,7 @@ without segments, is a JSON array: ``["a/b", "c"]``. For moments, see ``eventer_
 
 import re
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -200,3 +200,11 @@ def values_option(parse: Callable[[str], T]) -> Callable[..., tuple[T, ...] | No
         return values or None
 
     return callback
+
+
+EVENT_IDS: Final[dict[str, Any]] = {
+    "metavar": "SERVER/SESSION/INSTANCE",
+    "multiple": True,
+    "callback": values_option(parse_event_id),
+}
+"""A repeatable option for event ids."""

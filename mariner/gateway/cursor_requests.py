@@ -6,10 +6,11 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.control import client
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import ConfigurationError, ControlError
@@ -29,12 +30,14 @@ class CursorRequest(msgspec.Struct, frozen=True):
         client, name: of the cursor; empty for ``list``.
         ids: ``reset``: where it goes on, for each server; ``redeliver``, ``drop``: parked events,
             none for all of them.
+        operator: who asks, as who sends it says: for the audit trail. Empty: not told.
     """
 
     do: Literal["list", "show", "reset", "delete", "redeliver", "drop"]
     client: str = ""
     name: str = ""
     ids: tuple[EventId, ...] = ()
+    operator: Annotated[str, msgspec.Meta(max_length=core_limits.MAX_NAME_CHARACTERS)] = ""
 
 
 class CursorInfo(msgspec.Struct, frozen=True):
@@ -134,6 +137,8 @@ async def answer(cursors: Cursors, argument: Any) -> Any:
     await cursors.flush()
     if request.do != "show":
         extra = {"client": cursor.client, "cursor": cursor.name, "ids": _texts(request.ids)}
+        if request.operator:
+            extra["operator"] = request.operator
         audit.info(f"cursor {request.do}", extra=extra)
     parked = [
         ParkedInfo(event_id, row.reason, row.at.to_float(), row.is_due)

@@ -1,7 +1,7 @@
 """Cursors of clients, those that are furthest behind first, and the events that they parked.
 
 Changes go over the control socket, as those of ``mariner cursors``. They are asked twice, and kept
-in the log with the name of the user, and in the audit trail of the gateway.
+with the name of the user in the log, and in the audit trail of the gateway.
 """
 
 import logging
@@ -151,7 +151,7 @@ class CursorsPanel:
             return
         what = "all parked events" if event_id is None else texts.of_id(event_id)
         ids = () if event_id is None else (event_id,)
-        request = CursorRequest(do, cursor.client, cursor.name, ids)
+        request = CursorRequest(do, cursor.client, cursor.name, ids, self._writer or "")
         await self._change(request, f"{what} of {_title(cursor)}")
 
     async def _reset(self) -> None:
@@ -166,7 +166,7 @@ class CursorsPanel:
             self._say(str(e), "")
             return
         to = " ".join(map(texts.of_id, ids)) or "the start"
-        request = CursorRequest("reset", cursor.client, cursor.name, ids)
+        request = CursorRequest("reset", cursor.client, cursor.name, ids, self._writer or "")
         warning = "A connection that has it is closed."
         await self._change(request, f"{_title(cursor)} to {to}", warning)
 

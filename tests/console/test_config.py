@@ -60,6 +60,10 @@ def test_the_console_of_make_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path:
             "users[1].name: 'operator': expected a name that no other one has",
         ),
         (
+            {"users": [{"name": "a" * 257, "password": "plain"}]},
+            "Expected `str` of length <= 256 - at `$.users[0].name`",
+        ),
+        (
             {"users": [{"name": "a", "password": "plain"}]},
             "users[0].password: ***: expected the hash that `mariner token hash` prints",
         ),

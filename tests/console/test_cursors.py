@@ -125,12 +125,16 @@ async def test_changes_are_asked_twice_and_audited(tmp_path: Path) -> None:
         log = made.output.read_text()
     assert '"message": "cursor drop", "user": "operator", "gateway": "gateway"' in log
     lines = map(json.loads, (tmp_path / "audit.jsonl").read_text().splitlines())
-    changes = [(i["action"], i["ids"]) for i in lines if i["action"].startswith("cursor ")]
+    changes = [
+        (i["action"], i["ids"], i.get("operator"))
+        for i in lines
+        if i["action"].startswith("cursor ")
+    ]
     assert changes == [
-        ("cursor drop", [first]),
-        ("cursor redeliver", []),
-        ("cursor reset", [first]),
-        ("cursor delete", []),
+        ("cursor drop", [first], "operator"),
+        ("cursor redeliver", [], "operator"),
+        ("cursor reset", [first], "operator"),
+        ("cursor delete", [], None),  # asked without the console
     ]
 
 

@@ -178,9 +178,14 @@ async def test_what_operators_do_with_cursors(trail: Trail) -> None:
         cursors, one = cursors_of(it), {"server": 1, "session": 2, "instance": 3}
         for do, ids in (("list", []), ("show", []), ("reset", [one]), ("drop", [])):
             request = {"do": do, "client": "app", "name": "c", "ids": ids}
+            if do == "drop":  # as the console asks
+                request["operator"] = "ann"
             await cursor_requests.answer(cursors, request)
+        with pytest.raises(ConfigurationError, match=r"length <= 256 - at `\$.operator`"):
+            await cursor_requests.answer(cursors, {"do": "list", "operator": "x" * 257})
     assert trail.of("cursor reset") == [{"client": "app", "cursor": "c", "ids": ["1/2/3"]}]
-    assert trail.of("cursor drop") == [{"client": "app", "cursor": "c", "ids": []}]
+    dropped = {"client": "app", "cursor": "c", "ids": [], "operator": "ann"}
+    assert trail.of("cursor drop") == [dropped]
     assert trail.of("cursor show") == []
 
 
