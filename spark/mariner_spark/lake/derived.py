@@ -7,6 +7,7 @@ rows together with the new version. Where these files do not tell everything, be
 vacuum no longer has them, or somebody deleted events, it makes the table anew.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -51,10 +52,14 @@ def update(path: str, *, is_new: bool = False) -> None:
     """
     lake = Lake(path)
     lake.open()
-    for name in (LATEST, VALUES):
+
+    def bring(name: str) -> None:
         # until no other commit comes between
         if not any(_update(lake, name, is_new) for _ in range(limits.COMMIT_TRIES)):
             raise LakeError(f"{lake}: table {name}: {limits.COMMIT_TRIES} commits failed")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(bring, (LATEST, VALUES)))
 
 
 def behind(lake: Lake, events: DeltaTable, table: DeltaTable) -> int:
@@ -85,11 +90,12 @@ def _update(lake: Lake, name: str, is_new: bool) -> bool:
     if name == LATEST and paths:
         old = [] if is_new else [read(lake, LATEST, path) for path in paths_of(table)]
         rows = pa.concat_tables([arrow_schema(LATEST).empty_table(), *old])
-        for path in paths:
-            rows = _last(pa.concat_tables([rows, read(lake, EVENTS, path)]))
+        for path in sorted(paths, reverse=True):  # by time: the others seldom have later events
+            rows = _with_later(lake, rows, path)
         parts, is_new = iter([rows]), True
     else:
-        parts = (_read_numbers(lake, path) for path in paths)
+        columns, is_number = arrow_schema(VALUES).names, pc.field("value").is_valid()
+        parts = (read(lake, EVENTS, path, columns).filter(is_number) for path in paths)
     files = [file for rows in parts if rows.num_rows for file in write(lake, name, rows)]
     return lake.commit(table, name, files, [Transaction(_APP, last)], replaces_all=is_new)
 
@@ -123,16 +129,13 @@ def _included(table: DeltaTable) -> int:
     return -1 if found is None else found
 
 
-def _read_numbers(lake: Lake, path: str) -> pa.Table:
-    """Rows of ``values``, of a file of ``events``."""
-    rows = read(lake, EVENTS, path, arrow_schema(VALUES).names)
-    return rows.filter(pc.is_valid(rows.column("value")))
-
-
-def _last(events: pa.Table) -> pa.Table:
-    """The last event of each type."""
-    numbers = pa.array(np.arange(events.num_rows))
-    keys = events.select(["type_path", *ORDER]).append_column("row", numbers)
+def _with_later(lake: Lake, rows: pa.Table, path: str) -> pa.Table:
+    """Rows of ``latest`` with those of a file of ``events``, read in full only if it has some."""
+    keys = read(lake, EVENTS, path, ["type_path", *ORDER])
+    keys = pa.concat_tables([rows.select(keys.schema.names), keys])
+    keys = keys.append_column("row", [np.arange(keys.num_rows)])
     keys = keys.sort_by([(i, "ascending") for i in ORDER])
-    rows = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])
-    return events.take(rows.column("row_last"))
+    last = keys.group_by("type_path", use_threads=False).aggregate([("row", "last")])["row_last"]
+    if last.to_numpy().max(initial=-1) < rows.num_rows:
+        return rows
+    return pa.concat_tables([rows, read(lake, EVENTS, path)]).take(last)

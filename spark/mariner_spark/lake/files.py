@@ -121,9 +121,10 @@ def read(lake: Lake, table: str, path: str, names: Sequence[str] = ()) -> pa.Tab
 
 
 def _write(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction:
-    names, day = rows.schema.names, _text(rows.column("timestamp")[0])[:10]
-    values: dict[str, str | None] = dict.fromkeys(partitions(table), day)
-    path = "/".join((*(f"{i}={j}" for i, j in values.items()), f"{uuid.uuid4()}.parquet"))
+    names, first = rows.schema.names, rows.column("timestamp")[0]
+    values: dict[str, str | None] = dict.fromkeys(partitions(table), _text(first)[:10])
+    folders = (f"{i}={j}" for i, j in values.items())
+    path = "/".join((*folders, f"{first.value:020}-{uuid.uuid4()}.parquet"))  # sorts by time
     with lake.new_file(table, path) as file:
         pq.write_table(
             rows,
@@ -146,5 +147,4 @@ def _write(lake: Lake, table: str, rows: pa.Table, group_rows: int) -> AddAction
 
 def _text(value: pa.Scalar) -> Any:
     """A value as Delta writes it into its log."""
-    is_moment = pa.types.is_timestamp(value.type)
-    return times.to_iso(value.value) if is_moment else value.as_py()
+    return times.to_iso(value.value) if pa.types.is_timestamp(value.type) else value.as_py()

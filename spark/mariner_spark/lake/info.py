@@ -75,20 +75,17 @@ def info(path: str, *, grace_hours: int = limits.GRACE_HOURS) -> LakeInfo:
         for name in TABLES:
             if (table := lake.find(name)) is None:
                 continue
-            n_rows, n_files, n_bytes = _totals(table)
             unused = lake.files(name).get_file_info(lake.vacuum(name, grace_hours, is_dry=True))
-            n_unused = sum(i.size or 0 for i in unused)
+            size = sum(i.size or 0 for i in unused)
             behind = 0 if name == EVENTS else derived.behind(lake, events, table)
-            tables[name] = TableInfo(
-                table.version(), n_rows, n_files, n_bytes, behind, len(unused), n_unused
-            )
+            tables[name] = TableInfo(table.version(), *_totals(table), behind, len(unused), size)
         files = pa.table(events.get_add_actions(flatten=True)).to_pylist()
-    moments = [i[j] for i in files for j in ("min.timestamp", "max.timestamp") if i.get(j)]
-    spans = [times.from_datetime(i) for i in moments]
+    edges = "min.timestamp", "max.timestamp"
+    moments = [times.from_datetime(i[j]) for i in files for j in edges if i.get(j)]
     return LakeInfo(
         tables=tables,
-        first=min(spans, default=None),
-        last=max(spans, default=None),
+        first=min(moments, default=None),
+        last=max(moments, default=None),
         value_path=value_path_of(events),
         positions=known,
         lag_s={server: now_s - i.timestamp / 1e6 for server, i in known.items()},

@@ -1,8 +1,7 @@
-"""Rows of a store as Arrow columns: decodes a batch of keys at once, by the layout in ``keys``."""
+"""Rows of a store as Arrow columns: decodes a batch at once, by the layouts in ``keys``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import starmap
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ def _dtype(fields: Mapping[str, str]) -> np.dtype[np.void]:
 
 _KEY: Final = _dtype(keys.EVENT_FIELDS)
 _SOURCE: Final = _dtype(keys.TIMESTAMP_FIELDS)
+_SOURCED: Final = keys.SOURCED_HEAD_BYTES
 _SIGN: Final = np.uint64(keys.SIGN_BIT)
 
 _KINDS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
@@ -94,12 +94,11 @@ class StoreRows:
         return type_column(field, types, pa.array(indices))
 
     def _json(self, field: pa.Field) -> pa.Array:
-        begins = np.where(self._has_source, keys.SOURCED_HEAD_BYTES, keys.VALUE_HEAD_BYTES)
+        begins = np.where(self._has_source, _SOURCED, keys.VALUE_HEAD_BYTES)
         is_json = (self._flags & keys.JSON_FLAG) != 0
-        rows = zip(self._values, begins.tolist(), is_json.tolist(), strict=True)
-        texts = list(starmap(_tail, rows))
+        texts = [i[begin:] for i, begin in zip(self._values, begins.tolist(), strict=True)]
         try:
-            return pa.array(texts, field.type)
+            return pa.array(texts, field.type, mask=None if is_json.all() else ~is_json)
         except pa.ArrowInvalid as e:
             raise StoreDamagedError(f"a JSON payload is not UTF-8: {e}") from e
 
@@ -123,11 +122,18 @@ class StoreRows:
         return payloads
 
     @cached_property
+    def _packed(self) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
+        """The values, one after the other, the begin of each, and its size."""
+        _, offsets, data = pa.array(self._values, pa.binary()).buffers()
+        edges = np.frombuffer(offsets, np.int32, len(self._values) + 1)
+        return np.frombuffer(data or b"", np.uint8), edges[:-1], np.diff(edges)
+
+    @cached_property
     def _flags(self) -> NDArray[np.uint8]:
-        flags = np.frombuffer(b"".join([i[:1] for i in self._values]), np.uint8)
-        if len(flags) < len(self._values) or not _IS_KNOWN[flags].all():
-            raise StoreDamagedError("the value of an event has unknown flags")
-        return flags
+        data, begins, sizes = self._packed
+        if sizes.all() and _IS_KNOWN[flags := data[begins]].all():
+            return flags
+        raise StoreDamagedError("the value of an event has unknown flags")
 
     @cached_property
     def _has_source(self) -> NDArray[np.bool_]:
@@ -139,12 +145,11 @@ class StoreRows:
         """Source timestamps in microseconds, and a mask of the rows that have one."""
         has_source = self._has_source
         us = np.zeros(len(has_source), np.int64)
-        rows = np.flatnonzero(has_source).tolist()
-        begin, end = keys.VALUE_HEAD_BYTES, keys.SOURCED_HEAD_BYTES
-        data = b"".join([self._values[i][begin:end] for i in rows])
-        if len(data) != len(rows) * _SOURCE.itemsize:
+        data, begins, sizes = self._packed
+        if (sizes[has_source] < _SOURCED).any():
             raise StoreDamagedError("the value of an event is cut off")
-        us[has_source] = _micros(np.frombuffer(data, _SOURCE))
+        rows = begins[has_source, np.newaxis] + np.arange(keys.VALUE_HEAD_BYTES, _SOURCED)
+        us[has_source] = _micros(data[rows].view(_SOURCE)[:, 0])
         return us, has_source
 
 
@@ -161,10 +166,6 @@ _COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
     "payload_type": StoreRows._binary,
     "payload_binary": StoreRows._binary,
 }
-
-
-def _tail(value: bytes, begin: int, is_there: bool) -> bytes | None:
-    return value[begin:] if is_there else None
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:

@@ -82,7 +82,7 @@ def test_of_two_updates_at_once_one_counts(
     append(tmp_path, plain_events(100))
     derived.update(str(tmp_path))
     append(tmp_path, plain_events(200))
-    read, has_updated = derived._last, False
+    read, has_updated = derived._with_later, False
 
     def update_between(*arguments: Any) -> Any:
         nonlocal has_updated
@@ -91,7 +91,7 @@ def test_of_two_updates_at_once_one_counts(
             derived.update(str(tmp_path))
         return read(*arguments)
 
-    monkeypatch.setattr(derived, "_last", update_between)
+    monkeypatch.setattr(derived, "_with_later", update_between)
     work(str(tmp_path))
     check(tmp_path, plain_events(200))
     assert has_updated
