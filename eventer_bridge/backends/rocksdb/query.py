@@ -339,7 +339,7 @@ class StoreReader:
             limit=result_limit(params.max_results) + 1,
             accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
         )
-        rows = self._snapshot.rows_of(found)
+        rows = self._snapshot.rows_at(found)
         return self._take(rows, params.max_results, limits.MAX_RESULTS)
 
     def _pausing(self, type_ids: Iterable[TypeId]) -> Iterator[TypeId]:

@@ -10,8 +10,10 @@ It is cheap to make (about 5 us) and to keep for a query; while it is kept, Rock
 reclaim what was deleted after it. It may be used from any thread.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,15 @@ STEP_ROWS: Final = 16
 
 STEP_BYTES: Final = 64 << 10
 """Values of so many bytes end a step before, as a large one takes long to read."""
+
+AHEAD_ROWS: Final = 1_024
+"""Rows that are read ahead in the order of the store; sorting so many keys takes some 0.2 ms."""
+
+AHEAD_BYTES: Final = 256 << 10
+"""Values of so many bytes end that before."""
+
+RUN_ROWS: Final = 4
+"""Rows of a type, from which on one seek and as many steps cost less than a look-up each."""
 
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
@@ -183,6 +194,45 @@ class Snapshot:
                 self.pause()
                 rows, n_bytes = [], 0
         yield rows
+
+    def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[list[Row]]:
+        """As :meth:`rows_of`, in half the time if many keys are of the same types.
+
+        Nobody else may move the iterator of ``event`` meanwhile.
+        """
+        ahead: dict[bytes, bytes] = {}
+
+        def value_of(key: bytes) -> bytes:
+            return ahead.pop(key, None) or self.value(key)
+
+        for begin in range(0, len(event_keys), AHEAD_ROWS):
+            some = event_keys[begin : begin + AHEAD_ROWS]
+            ahead = self._read_ahead(some)
+            yield from self.rows_of(some, value_of)
+
+    def _read_ahead(self, event_keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Values of events that lie side by side in the store."""
+        iterator = self._iterators["event"]
+        get_key, get_value, move = iterator.key, iterator.value, iterator.next
+        values: dict[bytes, bytes] = {}
+        n_bytes = 0
+        for _, of_type in groupby(sorted(event_keys), itemgetter(slice(keys.TYPE_BYTES))):
+            run = list(of_type)
+            if len(run) < RUN_ROWS:
+                continue
+            self.pause()
+            iterator.seek(run[0])
+            for number, key in enumerate(run, 1):
+                # else others lie between, or it failed, which a look-up will say
+                if get_key() != key or n_bytes > AHEAD_BYTES:
+                    break
+                values[key] = value = get_value()
+                n_bytes += len(value)
+                if number < len(run):  # behind the last there may be much that is deleted
+                    move()
+                if number % STEP_ROWS == 0:
+                    self.pause()
+        return values
 
     def value(self, key: bytes) -> bytes:
         """Value of an event that exists.

@@ -51,19 +51,20 @@ def _moments(
     return pa.array(times.all_to_us(s, us), arrow_type, mask=is_null)
 
 
-def _json(events: Sequence[Event]) -> list[bytes | None]:
+def _json(events: Sequence[Event], arrow_type: pa.DataType) -> pa.Array:
     payloads = [i.payload for i in events]
-    return [bytes(i.data) if isinstance(i, JsonPayload) else None for i in payloads]
+    texts = [bytes(i.data) if type(i) is JsonPayload else None for i in payloads]
+    return pa.array(texts, arrow_type)
 
 
-def _binary_types(events: Sequence[Event]) -> list[bytes | None]:
+def _binary(
+    events: Sequence[Event], arrow_type: pa.DataType, part: Callable[[BinaryPayload], bytes]
+) -> pa.Array:
     payloads = [i.payload for i in events]
-    return [to_utf8(i.data_type) if isinstance(i, BinaryPayload) else None for i in payloads]
-
-
-def _binary(events: Sequence[Event]) -> list[bytes | None]:
-    payloads = [i.payload for i in events]
-    return [i.data if isinstance(i, BinaryPayload) else None for i in payloads]
+    if BinaryPayload not in set(map(type, payloads)):
+        return pa.nulls(len(payloads), arrow_type)
+    parts = [part(i) if isinstance(i, BinaryPayload) else None for i in payloads]
+    return pa.array(parts, arrow_type)
 
 
 _EPOCH: Final = Timestamp(0, 0)
@@ -76,7 +77,7 @@ _COLUMNS: Final[dict[str, Callable[[Sequence[Event], pa.DataType], pa.Array]]] =
     "timestamp": _timestamps,
     "source_timestamp": _source_timestamps,
     "payload_kind": lambda events, i: pa.array([_KINDS[type(e.payload)] for e in events], i),
-    "payload_json": lambda events, i: pa.array(_json(events), i),
-    "payload_type": lambda events, i: pa.array(_binary_types(events), i),
-    "payload_binary": lambda events, i: pa.array(_binary(events), i),
+    "payload_json": _json,
+    "payload_type": lambda events, i: _binary(events, i, lambda part: to_utf8(part.data_type)),
+    "payload_binary": lambda events, i: _binary(events, i, lambda part: part.data),
 }

@@ -1,17 +1,25 @@
 """A snapshot sees one moment, whatever is written after it, and however late it is read."""
 
+import random
 from pathlib import Path
 
+import pytest
+
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb import snapshot as snapshots
 from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES
+from eventer_bridge.backends.rocksdb.latest import Row
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.model import Event, EventId, Timestamp
+from eventer_bridge.errors import StoreDamagedError
+from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 
 
-def write(store: Store, session: int) -> None:
-    commit = Commit()
-    event = Event(EventId(1, session, 1), ("a",), Timestamp(session, 0), None, None)
-    store.stage(commit, [[event]], [b"\0\0\0\0"], [])
+def write(store: Store, session: int, payload: JsonPayload | None = None, n_types: int = 1) -> None:
+    """A session with an event of each type."""
+    commit, moment, numbers = Commit(), Timestamp(session, 0), range(1, n_types + 1)
+    events = [Event(EventId(1, session, i), ("a",), moment, None, payload) for i in numbers]
+    store.stage(commit, [events], [keys.encode_type_id(i) for i in range(n_types)], [])
     store.write(commit)
     store.ext_sync()
     assert store.decide()
@@ -30,5 +38,34 @@ def test_what_is_written_later_is_not_seen(tmp_path: Path) -> None:
         for family in READ_FAMILIES:
             assert len(list(store.snapshot().rows(family))) == 2, family
         del snapshot
+    finally:
+        store.ext_close()
+
+
+def rows_at(read: Snapshot, event_keys: list[bytes]) -> list[Row]:
+    return [row for some in read.rows_at(event_keys) for row in some]
+
+
+@pytest.mark.parametrize("n_ahead", [3, 17, 1_000])
+def test_rows_at_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ahead: int) -> None:
+    """Whether they lie side by side, or others lie between; large ones are not kept ahead."""
+    monkeypatch.setattr(snapshots, "AHEAD_ROWS", n_ahead)
+    monkeypatch.setattr(snapshots, "AHEAD_BYTES", 2_000)
+    store, drawn = Store(tmp_path), random.Random(1)
+    try:
+        for session in range(60):
+            size = 3_000 if session % 20 == 7 else session
+            write(store, session, JsonPayload.of("x" * size), n_types=3)
+        read = store.snapshot()
+        rows = list(read.rows("event"))
+        assert len(rows) == 180
+        for some in (rows, rows[::2], rows[:70:7], drawn.sample(rows, 180), drawn.sample(rows, 50)):
+            assert rows_at(read, [key for key, _ in some]) == some
+        ahead = read._read_ahead([key for key, _ in rows])
+        assert 2_000 < sum(map(len, ahead.values())) < 2_000 + 3_100
+        gone = keys.encode_type_id(1) + rows[0][0][keys.TYPE_BYTES :][:-1] + b"\x7f"
+        with pytest.raises(StoreDamagedError, match="damaged"):
+            rows_at(read, [*(key for key, _ in rows[60:70]), gone])
+        del read
     finally:
         store.ext_close()
