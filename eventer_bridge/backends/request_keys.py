@@ -21,6 +21,7 @@ from eventer_bridge.slices import Many, Steps, event_parts, parts
 DIGEST_BYTES: Final = 16
 
 _encode: Final = msgspec.json.Encoder().encode
+_hash: Final = hashlib.sha256  # which many processors have an instruction for
 
 
 class RequestKey(msgspec.Struct, frozen=True, gc=False):
@@ -72,18 +73,18 @@ class KeyRetention(msgspec.Struct, frozen=True):
 
 def digest(events: Sequence[RegisterEvent]) -> bytes:
     """Digest of the content of a request, the same in all versions."""
-    return hashlib.blake2b(_encode(events)[1:-1], digest_size=DIGEST_BYTES).digest()
+    return _hash(_encode(events)[1:-1]).digest()[:DIGEST_BYTES]
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:
     """As :func:`digest`, of a large request."""
-    hashed = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    hashed = _hash()
     comma = b""
     for some in event_parts(events):
         hashed.update(comma + _encode(some)[1:-1])
         comma = b","
         yield
-    return hashed.digest()
+    return hashed.digest()[:DIGEST_BYTES]
 
 
 def events_of(kept: KeptRequest, requested: Sequence[RegisterEvent]) -> Steps[list[Event]]:

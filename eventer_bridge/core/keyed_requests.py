@@ -47,7 +47,7 @@ class KeyedRequests:
     def __init__(self, backend: Backend, register_all: RegisterAllCb) -> None:
         self._backend = backend
         self._register_all = register_all
-        self._under_way: dict[str, dict[str, tuple[bytes, Session]]] = {}  # by client and key
+        self._under_way: dict[str, dict[str, tuple[RequestKey, Session]]] = {}  # by client, key
 
     def register(
         self,
@@ -97,18 +97,19 @@ class KeyedRequests:
         return None
 
     def _are_new(self, keys: Sequence[RequestKey]) -> bool:
-        """Whether none of them was used before, and what they come after is under way; most are."""
-        owner, names = keys[0].owner, [key.key for key in keys]
+        """Whether none of them was used before, and each comes after the one before it, if any."""
+        owner, names, afters = keys[0].owner, [i.key for i in keys], [i.after for i in keys]
         under_way = self._under_way.get(owner, {})
-        before: set[str] = set()
-        for key in keys:
-            after = key.after
-            if after is not None and after not in before and after not in under_way:
-                return False
-            before.add(key.key)
-        if len(before) < len(names) or not under_way.keys().isdisjoint(names):
+        first, *others = afters
+        if others != names[:-1] and any(i is not None for i in others):
+            return False
+        if len({*names}) < len(names) or not under_way.keys().isdisjoint(names):
             return False
         try:
+            if first is not None and first not in under_way:
+                [before] = self._backend.find_requests(owner, [first])
+                if before is None:
+                    return False
             return not any(self._backend.find_requests(owner, names))
         except EventerBridgeError:
             return False
@@ -123,8 +124,8 @@ class KeyedRequests:
         owner, name, digest = key.owner, key.key, key.digest
         under_way = self._under_way.get(owner, {})
         if name in under_way:
-            first_digest, first = under_way[name]
-            return Repeated(first) if first_digest == digest else _other_content(name)
+            known, first = under_way[name]
+            return Repeated(first) if known.digest == digest else _other_content(name)
         try:
             (kept,) = self._backend.find_requests(owner, [name])
             if kept is not None and kept.digest == digest:
@@ -147,17 +148,18 @@ class KeyedRequests:
         self, keys: Sequence[RequestKey], outcomes: Sequence[Session | EventerBridgeError]
     ) -> None:
         """Note what is under way, until its outcome is known."""
-        under_way = self._under_way.setdefault(keys[0].owner, {})
+        owner = keys[0].owner
+        begun = {
+            key.key: (key, outcome)
+            for key, outcome in zip(keys, outcomes, strict=True)
+            if isinstance(outcome, Session)
+        }
+        self._under_way.setdefault(owner, {}).update(begun)
         by_commit: dict[asyncio.Future[None], list[str]] = {}
-        for key, outcome in zip(keys, outcomes, strict=True):
-            if isinstance(outcome, Session):
-                under_way[key.key] = key.digest, outcome
-                names = by_commit.get(outcome.committed)
-                if names is None:
-                    names = by_commit[outcome.committed] = []
-                names.append(key.key)
+        for name, (_, session) in begun.items():
+            by_commit.setdefault(session.committed, []).append(name)
         for commit, names in by_commit.items():
-            commit.add_done_callback(partial(self._forget, keys[0].owner, names))
+            commit.add_done_callback(partial(self._forget, owner, names))
 
     def _forget(self, owner: str, names: Sequence[str], _: object) -> None:
         under_way = self._under_way[owner]

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +37,7 @@ from mariner.client.buffer_file import (
     BufferStatus,
     WhenFull,
 )
+from mariner.client.key_maker import KeyMaker
 from mariner.client.reconnecting import Connect, ReconnectingClient
 from mariner.errors import (
     BufferUnusableError,
@@ -82,6 +82,7 @@ class RegistrationBuffer(aio.Resource):
     def __init__(self, file: BufferFile, executor: ThreadPoolExecutor) -> None:
         self._file = file
         self._executor = executor
+        self._make_key = KeyMaker()
         self._added: list[tuple[BufferedRegistration, asyncio.Future[None]]] = []
         self._added_bytes = 0
         self._forwarded: list[int] = []
@@ -137,7 +138,7 @@ class RegistrationBuffer(aio.Resource):
 
     async def add(self, events: Sequence[RegisterEvent], request_key: str | None = None) -> None:
         """Add a registration; see :meth:`BufferedClient.register`."""
-        row = _row(events, request_key)
+        row = _row(events, request_key or self._make_key())
         while self._added_bytes >= MAX_GATHERED_BYTES and self.is_open:
             await self.wait_written()
         if not self.is_open:
@@ -389,7 +390,7 @@ class BufferedClient(aio.Resource):
         self._buffer.refused(row.id, reason)
 
 
-def _row(events: Sequence[RegisterEvent], request_key: str | None) -> BufferedRegistration:
+def _row(events: Sequence[RegisterEvent], key: str) -> BufferedRegistration:
     """A registration to be added; see :meth:`BufferedClient.register`."""
     now = Timestamp.now()
     if len(events) > core_limits.MAX_SESSION_EVENTS:
@@ -403,7 +404,6 @@ def _row(events: Sequence[RegisterEvent], request_key: str | None) -> BufferedRe
         i if i.source_timestamp is not None else msgspec.structs.replace(i, source_timestamp=now)
         for i in events
     ]
-    key = request_key or secrets.token_hex(16)
     if len(key) > core_limits.MAX_REQUEST_KEY_CHARACTERS:
         raise LocalProtocolError(
             f"a request key of {len(key)} characters, at most"

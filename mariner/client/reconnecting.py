@@ -28,7 +28,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
@@ -43,6 +42,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.retry import keep_trying
 from mariner.client import reasons
 from mariner.client.client import Client
+from mariner.client.key_maker import KeyMaker
 from mariner.client.replay import ReplayBatch, Start
 from mariner.client.resuming import Resumption
 from mariner.errors import (
@@ -121,6 +121,7 @@ class ReconnectingClient(aio.Resource):
         self._resumption = Resumption(start, cursor)
         self._cursor_lost: str | None = None
         self._requires = requires
+        self._make_key = KeyMaker()
         self._loop = asyncio.get_running_loop()
         self._client: Client | None = None
         self._changed = asyncio.Event()
@@ -178,7 +179,7 @@ class ReconnectingClient(aio.Resource):
             ConnectionLostError: the client was closed before they were sent.
         """
         async with self._room:
-            return await self.submit(events, request_key or secrets.token_hex(16))
+            return await self.submit(events, request_key or self._make_key())
 
     def submit(self, events: Sequence[RegisterEvent], key: str) -> asyncio.Future[Sequence[Event]]:
         """As :meth:`register`, without a bound: the caller limits how many are under way.

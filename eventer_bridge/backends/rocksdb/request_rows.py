@@ -7,9 +7,11 @@
 
 ``owner`` is a digest of the client's name. Each client's keys are in generations: one begins when
 the one before has enough keys, or is old enough, and only the last two are kept. So no key is
-deleted one by one, nothing about keys is in memory but which generation is the current one, and a
-key is found by two look-ups at most. The number of keys is noted now and then: after a crash, a
-generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
+deleted one by one, nothing about keys is in memory but which generation is the current one and the
+greatest key, and a key is found by two look-ups at most. A greater one than any before is new, and
+not looked up: that makes keys cheap that sort as they were made (UUIDv7, for example). The
+number of keys is noted now and then: after a crash, a generation may get
+``limits.COUNTED_REQUEST_KEYS`` more.
 
 Belongs to the event loop's thread, except what is named ``ext_``.
 """
@@ -52,12 +54,14 @@ class _Owner:
         before: the same of the one before; None: there is none.
         since: when it began.
         n_keys: keys of it.
+        greatest: no key of both sorts behind it.
     """
 
-    __slots__ = ("before", "generation", "n_keys", "name", "prefix", "since")
+    __slots__ = ("before", "generation", "greatest", "n_keys", "name", "prefix", "since")
 
     def __init__(self, name: bytes, row: bytes | None, now: Timestamp) -> None:
         self.name = name
+        self.greatest = ""
         if row is None:
             self.since, self.n_keys = now, 0
             self._begin(0)
@@ -113,17 +117,22 @@ class RequestRows:
         self._owners: dict[str, _Owner] = {}
 
     def find(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
-        """What is known of requests; two short reads each at most.
+        """What is known of requests (of one at least); two short reads each at most.
 
         Raises:
             StoreDamagedError: a row cannot be decoded.
             Exception: RocksDB's, for ``database.explain``.
         """
         of_client = self._owners.get(owner) or self._owner(owner)
-        prefix, before = of_client.prefix, of_client.before
+        prefix, before, greatest = of_client.prefix, of_client.before, of_client.greatest
+        if min(names) > greatest:
+            return [None] * len(names)
         get = self._store.later(FAMILY)[0].get
         found: list[KeptRequest | None] = []
         for name in names:
+            if name > greatest:
+                found.append(None)
+                continue
             row: Any = get(prefix + name.encode())
             if row is None and before is not None:
                 row = get(before + name.encode())
@@ -168,9 +177,14 @@ class RequestRows:
         self._count(batch, owner, first.timestamp, len(named))
         put, prefix, encode_int = batch.put, owner.prefix, keys.encode_int
         place = keys.encode_timestamp(first.timestamp) + encode_int(first.id.server)
+        greatest = owner.greatest
         for request, event_id in named:
-            value = request.digest + place + encode_int(event_id.session)
-            put(prefix + request.key.encode(), value, handle)
+            key = request.key
+            greatest = max(greatest, key)
+            put(
+                prefix + key.encode(), request.digest + place + encode_int(event_id.session), handle
+            )
+        owner.greatest = greatest
 
     def _count(self, batch: WriteBatch, owner: _Owner, now: Timestamp, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""
@@ -196,7 +210,18 @@ class RequestRows:
                 f"{self._store.path}: the event store is damaged: keys of a client"
             )
         owner = self._owners[name] = _Owner(hashed.digest(), row, self._clock())
+        if row is not None:
+            prefixes = [owner.prefix] if owner.before is None else [owner.prefix, owner.before]
+            owner.greatest = max(map(self._greatest, prefixes))
         return owner
+
+    def _greatest(self, prefix: bytes) -> str:
+        """The last key of a generation."""
+        rows = self._store.later(FAMILY)[0].iter()
+        rows.seek_for_prev(prefix + keys.KEY_MAX)
+        rows.status()
+        is_found = rows.valid() and rows.key().startswith(prefix)
+        return rows.key()[len(prefix) :].decode() if is_found else ""
 
 
 def decode_owner(key: bytes, value: bytes) -> tuple[bytes, int]:
