@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 import psutil
 
+from mariner.client.key_maker import KeyMaker
 from tests.perf import workload
 from tests.perf.wires import WireName, wire_of
 
@@ -47,6 +48,7 @@ class Job(msgspec.Struct):
         in_flight: requests that are unanswered at a time.
         connections: that share them, each with one in flight at least.
         events_per_request: for ``register``.
+        has_keys: for ``register``: with request keys.
         first: for ``register``: index of the first event.
         stored: for queries: events that the server has.
         types: how many types the events have, see ``workload``.
@@ -63,6 +65,7 @@ class Job(msgspec.Struct):
     in_flight: int = 1
     connections: int = 1
     events_per_request: int = 1
+    has_keys: bool = False
     first: int = 0
     stored: int = 0
     types: int = workload.EVENT_TYPES
@@ -306,7 +309,9 @@ class _Share:
     def _messages(self, count: int) -> Iterator[dict[str, Any]]:
         job = self._job
         if job.kind == "register":
-            return workload.register_requests(self._first, count, job.events_per_request, job.types)
+            make_key = KeyMaker() if job.has_keys else None
+            n_events = job.events_per_request
+            return workload.register_requests(self._first, count, n_events, job.types, make_key)
         if job.kind == "ping":
             return workload.ping_requests(count)
         return workload.query_requests(job.kind, count, job.stored, job.types)

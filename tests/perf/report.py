@@ -136,6 +136,13 @@ COMPARISONS: Final = (
         "redis",
         ("ours", "Redis", "ours ÷ Redis"),
     ),
+    Comparison(
+        "Registrations with a request key",
+        "keyed",
+        "ours",
+        ("with key", "without", "CPU with ÷ without"),
+        is_of_cpu=True,
+    ),
     Comparison("TLS", "tls", "ours", ("TLS", "plain", "TLS ÷ plain")),
     Comparison(
         "One in flight, and a bare synced write of as many bytes to the same folder",

@@ -106,6 +106,7 @@ def _job(side: Side, server: Server, scenario: Scenario, sizes: Sizes) -> Job:
         in_flight=scenario.in_flight,
         connections=scenario.connections,
         events_per_request=scenario.events_per_request,
+        has_keys=side.has_keys,
         stored=sizes.stored,
         types=sizes.types,
         wire=wire,

@@ -73,12 +73,14 @@ class Side(NamedTuple):
         start: runs the server on a directory.
         wire: all that it speaks; None: Mariner, and Eventer on its other port.
         program: what has to be installed.
+        has_keys: whether its registrations have request keys.
     """
 
     name: str
     start: Callable[[Path], AbstractAsyncContextManager[Server]]
     wire: WireName | None = None
     program: str | None = None
+    has_keys: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -142,10 +144,11 @@ async def _start_redis(directory: Path) -> AsyncIterator[Server]:
 
 OURS: Final = Side("ours", _start_ours)
 TLS: Final = Side("tls", _start_tls)
+KEYED: Final = Side("keyed", _start_ours, has_keys=True)
 HAT: Final = Side("hat", _start_hat)
 LIMIT: Final = Side("limit", _start_limit)
 REDIS: Final = Side("redis", _start_redis, "redis", "redis-server")
-SIDES: Final = (OURS, TLS, HAT, LIMIT, REDIS)
+SIDES: Final = (OURS, KEYED, TLS, HAT, LIMIT, REDIS)
 
 
 def in_turn(number: int, sides: Sequence[Side] = (OURS, HAT)) -> list[Side]:

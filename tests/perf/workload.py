@@ -5,7 +5,7 @@ without remembering what was sent. Messages are those of 002; what they are on t
 the business of ``wires``.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -59,13 +59,28 @@ def init_request(subscriptions: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
 
 
 def register_requests(
-    first: int, requests: int, events_per_request: int, types: int = EVENT_TYPES
+    first: int,
+    requests: int,
+    events_per_request: int,
+    types: int = EVENT_TYPES,
+    make_key: Callable[[], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Requests that register the events from ``first`` on; ``register_id`` from 0."""
+    """Requests that register the events from ``first`` on; ``register_id`` from 0.
+
+    With ``make_key`` they have keys, and each comes after the one before it, as those of
+    ``ReconnectingClient``.
+    """
+    before = None
     for i in range(requests):
         begin = first + i * events_per_request
         events = [register_event(begin + j, types) for j in range(events_per_request)]
-        yield {"msg_type": "register_req", "register_id": i, "register_events": events}
+        request = {"msg_type": "register_req", "register_id": i, "register_events": events}
+        if make_key is not None:
+            request["request_key"] = make_key()
+            if before is not None:
+                request["after_key"] = before
+            before = request["request_key"]
+        yield request
 
 
 def asked_type(kind: str, query_id: int, stored: int, types: int = EVENT_TYPES) -> str:

@@ -17,6 +17,7 @@ Belongs to the event loop's thread, except what is named ``ext_``.
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +45,7 @@ _GENERATION_BYTES: Final = 4
 _OWNER_BYTES: Final = 16
 _OWNER_ROW_BYTES: Final = _GENERATION_BYTES + keys.TIMESTAMP_BYTES + keys.INT_BYTES
 _ROW_BYTES: Final = DIGEST_BYTES + keys.SESSION_KEY_BYTES
+_GREATEST_NAME: Final = chr(sys.maxunicode) * limits.MAX_REQUEST_KEY_CHARACTERS
 
 
 class _Owner:
@@ -115,6 +117,7 @@ class RequestRows:
         self._retention = retention
         self._clock = clock
         self._owners: dict[str, _Owner] = {}
+        self._is_any_forgotten = False  # of the owners: they may have keys that are not written yet
 
     def find(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """What is known of requests (of one at least); two short reads each at most.
@@ -177,14 +180,10 @@ class RequestRows:
         self._count(batch, owner, first.timestamp, len(named))
         put, prefix, encode_int = batch.put, owner.prefix, keys.encode_int
         place = keys.encode_timestamp(first.timestamp) + encode_int(first.id.server)
-        greatest = owner.greatest
         for request, event_id in named:
-            key = request.key
-            greatest = max(greatest, key)
-            put(
-                prefix + key.encode(), request.digest + place + encode_int(event_id.session), handle
-            )
-        owner.greatest = greatest
+            value = request.digest + place + encode_int(event_id.session)
+            put(prefix + request.key.encode(), value, handle)
+        owner.greatest = max(owner.greatest, *(request.key for request, _ in named))
 
     def _count(self, batch: WriteBatch, owner: _Owner, now: Timestamp, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""
@@ -203,6 +202,7 @@ class RequestRows:
     def _owner(self, name: str) -> _Owner:
         if len(self._owners) >= limits.MAX_KEY_OWNERS:
             self._owners.clear()
+            self._is_any_forgotten = True
         hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_OWNER_BYTES)
         row: Any = self._store.later(FAMILY)[0].get(OWNER_PREFIX + hashed.digest())
         if row is not None and len(row) != _OWNER_ROW_BYTES:
@@ -210,7 +210,9 @@ class RequestRows:
                 f"{self._store.path}: the event store is damaged: keys of a client"
             )
         owner = self._owners[name] = _Owner(hashed.digest(), row, self._clock())
-        if row is not None:
+        if self._is_any_forgotten:
+            owner.greatest = _GREATEST_NAME  # everything is looked up
+        elif row is not None:
             prefixes = [owner.prefix] if owner.before is None else [owner.prefix, owner.before]
             owner.greatest = max(map(self._greatest, prefixes))
         return owner

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import ColumnFamily, Rdict
 
+from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey, digest
 from eventer_bridge.backends.rocksdb.request_rows import FAMILY
@@ -47,10 +49,29 @@ async def test_keys_that_sort_behind_are_not_looked_up(
         assert backend.find_requests("app", ["2"]) != [None]
         looked_up: list[str] = []
         later = Store.later
-        monkeypatch.setattr(
-            Store, "later", lambda s, name: looked_up.append(name) or later(s, name)
-        )
+
+        def note(store: Store, name: str) -> tuple[Rdict, ColumnFamily]:
+            looked_up.append(name)
+            return later(store, name)
+
+        monkeypatch.setattr(Store, "later", note)
         assert backend.find_requests("app", ["3", "4"]) == [None, None]
         assert looked_up == []
         assert backend.find_requests("app", ["3", "1"]) == [None, None]
         assert looked_up == [FAMILY]
+
+
+async def test_a_client_that_was_forgotten_before_its_commit_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_KEY_OWNERS", 1)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for name in "1", "2":
+            key = RequestKey("app", name, digest([]))
+            events = writer.make(draft(), time=Timestamp.now())
+            committed = backend.register(events, None, 1, key)
+            backend.find_requests("other", [name])  # for whom "app" is forgotten
+            backend.find_requests("app", ["0"])  # which is read again now
+            await committed
+            assert backend.find_requests("app", [name]) != [None]
