@@ -148,6 +148,7 @@ def _bad_log(conf: dict[str, Any]) -> None:
 # --- all or nothing -------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("logging_restored")  # a broken log replaces it
 @pytest.mark.parametrize(
     "change", [broken(i) for i in (_no_name, _no_file, _bad_schema, _bad_restart, _bad_log)]
 )

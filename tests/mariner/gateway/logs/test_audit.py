@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,30 +77,11 @@ def test_all_strangers_have_few_lines_and_clients_have_more(rate: AuditRate) -> 
 # --- where it goes --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """Logging of this process as it was."""
-    root = logging.getLogger()
-    handlers, level = tuple(root.handlers), root.level
-    yield
-    logs.configure(None)
-    logs.close()
-    audit.disabled, audit.propagate = False, True
-    for logger in (audit, logging.getLogger("mariner"), logging.getLogger("eventer_bridge")):
-        logger.setLevel(logging.NOTSET)
-    for handler in tuple(root.handlers):
-        root.removeHandler(handler)
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
-    logging.captureWarnings(False)
-
-
 def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.usefixtures("restored")
+@pytest.mark.usefixtures("logging_restored")
 def test_a_file_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "audit.jsonl"
     logs.configure(None, AuditConfig(path))
@@ -126,7 +106,7 @@ def test_a_file_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     assert written(path)[-1]["action"] == "backup"
 
 
-@pytest.mark.usefixtures("restored")
+@pytest.mark.usefixtures("logging_restored")
 def test_within_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure(None, AuditConfig())
     audit.info("backup", extra={"path": "/x"})
@@ -139,7 +119,7 @@ def test_within_the_log(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == limits.LOG_BURST_LINES + 101
 
 
-@pytest.mark.usefixtures("restored")
+@pytest.mark.usefixtures("logging_restored")
 def test_none_unless_it_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = {"level": "INFO", "handlers": ["stderr"]}
     info = {**logs.DEFAULT, "root": root}
@@ -156,7 +136,7 @@ def test_none_unless_it_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "restored" not in text
 
 
-@pytest.mark.usefixtures("restored")
+@pytest.mark.usefixtures("logging_restored")
 def test_a_disk_that_is_full_is_told_of(capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure(None, AuditConfig(Path("/dev/full")))
     audit.info("backup")
