@@ -12,6 +12,7 @@ backend owns; functions that run there are named ``ext_…``.
 import abc
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
@@ -144,6 +145,10 @@ class Backend(aio.Resource, abc.ABC):
         Raises:
             LimitError: new types cost too much (see ``TypeBudget.check``).
         """
+
+    def has_types(self, event_types: AbstractSet[EventType]) -> bool:
+        """Whether all of these types are known, so that nobody has to pay for them."""
+        return False
 
     @property
     def is_keeping(self) -> bool:

@@ -197,16 +197,22 @@ class EventCore(aio.Resource, abc.ABC):
 
     def register_all(
         self,
-        source: Source,
+        sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
-        quota: TypeQuota | None = None,
+        quotas: Sequence[TypeQuota | None],
     ) -> "list[Session | EventerBridgeError]":
         """As :meth:`register` of several requests, each of which becomes a session.
+
+        Args:
+            sources: who asks, of each.
+            requests: the events of each.
+            quotas: of each.
 
         Returns:
             For each of them its session, or why it is refused.
         """
-        return [tried(partial(self.register, source, events, quota)) for events in requests]
+        asked = zip(sources, requests, quotas, strict=True)
+        return [tried(partial(self.register, *i)) for i in asked]
 
     def register_keyed(
         self,
@@ -226,7 +232,7 @@ class EventCore(aio.Resource, abc.ABC):
         outcomes: list[Session | Repeated | EventerBridgeError] = []
         for register_events, key in zip(requests, keys, strict=True):
             if key is None:
-                outcomes += self.register_all(source, [register_events], quota)
+                outcomes += self.register_all([source], [register_events], [quota])
             else:
                 outcomes.append(RequestKeyError("this server does not keep a request_key"))
         return outcomes

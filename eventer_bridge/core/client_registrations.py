@@ -1,9 +1,10 @@
 """Registrations of a client: handed to the core together, answered in their order.
 
-What came in one turn of the stream goes to the core together: each request becomes a session of
-its own, but they are checked, counted, staged and notified at one go. A large message is dealt with
-in slices, in its turn among those of all clients. The client is not read from while the core is
-full, or too many of its registrations are under way.
+What came in one iteration of the loop goes to the core together, with that of other clients
+(``gathering``): each request becomes a session of its own, but they are checked, counted, staged
+and notified at one go. A large message is dealt with in slices, in its turn among those of all
+clients. The client is not read from while the core is full, or too many of its registrations are
+under way.
 
 Runs on the event loop's thread.
 """
@@ -11,11 +12,13 @@ Runs on the event loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.request_keys import RequestKey, digest, digest_in_steps
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.client_service import ClientService, ClientWire
+from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Repeated, Session
@@ -36,8 +39,6 @@ from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import EVENTS
 
 RequestT = TypeVar("RequestT")
-
-_Gathered: TypeAlias = tuple[RequestT, Sequence[RegisterEvent], RequestKey | None]
 
 
 class ClientRegistrations(Generic[RequestT]):
@@ -65,9 +66,9 @@ class ClientRegistrations(Generic[RequestT]):
         "_rights",
         "_service",
         "_source",
-        "_stream",
         "_wire",
         "n_gathered",
+        "stream",
         "unanswered",
     )
 
@@ -79,13 +80,13 @@ class ClientRegistrations(Generic[RequestT]):
         source: Source,
     ) -> None:
         self._service = service
-        self._stream = stream
+        self.stream = stream
         self._wire = wire
         self._source = source
         self._rights: Rights  # from when it is accepted
         self._account: Account
-        # registrations of this turn that the core does not know of yet
-        self._gathered: list[_Gathered[RequestT]] = []
+        # registrations that the core does not know of yet
+        self._gathered: list[Gathered] = []
         self._has_keys = False  # one of them
         self.n_gathered = 0
         self.unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
@@ -95,7 +96,17 @@ class ClientRegistrations(Generic[RequestT]):
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self.unanswered)
+        return bool(self.unanswered or self._gathered)
+
+    @property
+    def source(self) -> Source:
+        """Of the client's events."""
+        return self._source
+
+    @property
+    def type_quota(self) -> TypeQuota:
+        """Of the client, for new event types."""
+        return self._rights.type_quota
 
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
@@ -108,7 +119,7 @@ class ClientRegistrations(Generic[RequestT]):
         key: str | None = None,
         after: str | None = None,
     ) -> None:
-        """Register events, all or none, with what else comes in this turn of the stream.
+        """Register events, all or none, with what else comes in this iteration of the loop.
 
         Rights are checked at once: schemas take time, which the turn is to notice. Where nothing
         is gained, or the core is full, nothing is gathered.
@@ -128,7 +139,7 @@ class ClientRegistrations(Generic[RequestT]):
             gathered.append((request, events, None))
         else:
             self._has_keys = True
-            named = RequestKey(self._stream.client or "", key, digest(events), after)
+            named = RequestKey(self.stream.client or "", key, digest(events), after)
             gathered.append((request, events, named))
         self.n_gathered += len(events) or 1
         if self.n_gathered >= self._account.max_gathered:
@@ -137,15 +148,25 @@ class ClientRegistrations(Generic[RequestT]):
             if core.is_full or core.registers_one_by_one:
                 self.hand_over_gathered()
             else:
-                self._stream.at_turn_end(self.hand_over_gathered)
+                self._service.gathering.add(self)
 
     def hand_over_gathered(self) -> None:
-        """Have the core register what came in this turn so far."""
+        """Have the core register what came so far; never raises."""
         if not self._gathered:
             return
         gathered, self._gathered, self.n_gathered = self._gathered, [], 0
-        for outcome in self._hand_over(gathered):  # many, but short events
-            self._answering = self._service.spawn(self._answer_large(outcome))
+        try:
+            for outcome in self._hand_over(gathered):
+                self.answer_large(outcome)
+        except Exception as e:
+            self.stream.on_failed(e)
+
+    def take_gathered(self) -> Sequence[Gathered]:
+        """See ``GatheringClient``."""
+        if self._has_keys:  # of which the core knows by client
+            self.hand_over_gathered()
+        gathered, self._gathered, self.n_gathered = self._gathered, [], 0
+        return gathered
 
     async def register_large(
         self,
@@ -159,7 +180,7 @@ class ClientRegistrations(Generic[RequestT]):
         while rights is not self._rights:  # they may change meanwhile
             rights = self._rights
             refusal = await rights.refusal_of_large(events)
-        if self._stream.close_reason is not None:
+        if self.stream.close_reason is not None:
             return
         if refusal is not None:
             self._refuse(request, RightsError(refusal))
@@ -167,9 +188,9 @@ class ClientRegistrations(Generic[RequestT]):
         named = None
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
-            named = RequestKey(self._stream.client or "", key, digested, after)
+            named = RequestKey(self.stream.client or "", key, digested, after)
             self._has_keys = True
-        gathered: list[_Gathered[RequestT]] = [(request, events, named)]
+        gathered: list[Gathered] = [(request, events, named)]
         del events  # which take long to be freed
         for outcome in self._hand_over(gathered):
             gathered.clear()
@@ -183,10 +204,10 @@ class ClientRegistrations(Generic[RequestT]):
         self.hand_over_gathered()
         self._count_rejected(error)
         self.unanswered.append((request, error))
-        self._account.spend(self._stream, EVENTS, 1)
-        self._answer()
+        self._account.spend(self.stream, EVENTS, 1)
+        self.answer()
         if len(self.unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
-            self._stream.pause_reading(Pause.REGISTRATIONS_FULL)
+            self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
 
     def _count_rejected(self, error: BaseException) -> None:
         self._service.stats.rejected[refusal_of(error)] += 1
@@ -200,36 +221,47 @@ class ClientRegistrations(Generic[RequestT]):
             work: what is to be done in this turn; nothing more is read meanwhile.
         """
         self.hand_over_gathered()
-        self._stream.pause_reading(Pause.LARGE_MESSAGE)
+        self.stream.pause_reading(Pause.LARGE_MESSAGE)
         self._answering = self._service.spawn(self._take_in(work))
 
     async def _take_in(self, work: Coroutine[None, None, None]) -> None:
         try:
             async with self._service.core.lane:
                 await slices.next_turn()  # it took long to come in
-                if self._stream.close_reason is None:
+                if self.stream.close_reason is None:
                     await work
         except RemoteProtocolError as e:
-            self._stream.on_protocol_error(e)
+            self.stream.on_protocol_error(e)
         except Exception as e:
-            self._stream.on_failed(e)
+            self.stream.on_failed(e)
         finally:
             work.close()
-        self._stream.resume_reading(Pause.LARGE_MESSAGE)
+        self.stream.resume_reading(Pause.LARGE_MESSAGE)
 
-    def _hand_over(self, gathered: Sequence[_Gathered[RequestT]]) -> "list[Session | Repeated]":
+    def _hand_over(self, gathered: Sequence[Gathered]) -> "list[Session | Repeated]":
         """Hand requests to the core, in their order.
 
         Returns:
             Those with a large session, which are answered when they are encoded.
         """
-        core, unanswered, quota = self._service.core, self.unanswered, self._rights.type_quota
+        core, quota = self._service.core, self._rights.type_quota
         asked = [events for _, events, _ in gathered]
         outcomes: Sequence[Session | Repeated | EventerBridgeError]
         if self._has_keys:
-            outcomes = self._hand_over_keyed(asked, [key for _, _, key in gathered])
+            self._has_keys = False
+            named = [key for _, _, key in gathered]
+            outcomes = core.register_keyed(self._source, asked, quota, named)
         else:
-            outcomes = core.register_all(self._source, asked, quota)
+            outcomes = core.register_all([self._source] * len(asked), asked, [quota] * len(asked))
+        return self.take_outcomes(gathered, outcomes)
+
+    def take_outcomes(
+        self,
+        gathered: Sequence[Gathered],
+        outcomes: "Sequence[Session | Repeated | EventerBridgeError]",
+    ) -> "list[Session | Repeated]":
+        """See ``GatheringClient``."""
+        core, unanswered, gathering = self._service.core, self.unanswered, self._service.gathering
         large: list[Session | Repeated] = []
         is_any_ended = False
         for (request, _, _), outcome in zip(gathered, outcomes, strict=True):
@@ -242,25 +274,19 @@ class ClientRegistrations(Generic[RequestT]):
             elif outcome.committed is not self._awaited_commit:
                 # sessions that are committed together are answered together
                 self._awaited_commit = outcome.committed
-                outcome.committed.add_done_callback(self._answer)
-        stream = self._stream
+                gathering.await_commit(outcome.committed, self)
+        stream = self.stream
         if self._account.throttle is not None:
-            self._account.spend(self._stream, EVENTS, sum(len(events) or 1 for events in asked))
+            n_events = sum(len(events) or 1 for _, events, _ in gathered)
+            self._account.spend(self.stream, EVENTS, n_events)
         if is_any_ended:
-            self._answer()
+            self.answer()
         if len(unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             stream.pause_reading(Pause.REGISTRATIONS_FULL)
         if core.is_full:
             stream.pause_reading(Pause.CORE_FULL)
             core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
         return large
-
-    def _hand_over_keyed(
-        self, asked: Sequence[Sequence[RegisterEvent]], keys: Sequence[RequestKey | None]
-    ) -> "Sequence[Session | Repeated | EventerBridgeError]":
-        self._has_keys = False
-        quota = self._rights.type_quota
-        return self._service.core.register_keyed(self._source, asked, quota, keys)
 
     async def _answer_large(self, outcome: Session | Repeated) -> None:
         session = outcome.session if isinstance(outcome, Repeated) else outcome
@@ -271,17 +297,21 @@ class ClientRegistrations(Generic[RequestT]):
             if session.committed.exception() is None:
                 await slices.run(self._service.encoding.prepare(session))
         except Exception as e:
-            self._stream.on_failed(e)
+            self.stream.on_failed(e)
             return
-        self._answer()
+        self.answer()
         await asyncio.sleep(0)  # before the session is freed
 
-    def _answer(self, _: object = None) -> None:
-        """Answer what has ended, in the order of the requests.
+    def answer_large(self, outcome: Session | Repeated) -> None:
+        """See ``GatheringClient``."""
+        self._answering = self._service.spawn(self._answer_large(outcome))
+
+    def answer(self) -> None:
+        """Answer what has ended, in the order of the requests; never raises.
 
         The client may be gone: it is counted all the same.
         """
-        unanswered, stream = self.unanswered, self._stream
+        unanswered, stream = self.unanswered, self.stream
         try:
             while unanswered:
                 if stored := self._take_stored():
@@ -364,9 +394,10 @@ class ClientRegistrations(Generic[RequestT]):
 
     async def drain(self) -> None:
         """Answer those that are under way."""
+        self.hand_over_gathered()
         if self._answering is not None:
             await asyncio.wait([self._answering])
-        while self.unanswered and self._stream.close_reason is None:
+        while self.unanswered and self.stream.close_reason is None:
             _, head = self.unanswered[0]
             if isinstance(head, Repeated):
                 head = head.session

@@ -13,6 +13,7 @@ from eventer_bridge import limits
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.fanout import Fanout
+from eventer_bridge.core.gathering import Gathering
 from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
@@ -107,6 +108,7 @@ class ClientService:
     Attributes:
         stats: counts of what was done so far.
         fanout: who hears of which events.
+        gathering: hands over what clients register.
         clients: those that are initialised.
         joining: who goes over from a replay to what is new has it (``replay``).
         accounts: what they use.
@@ -124,6 +126,7 @@ class ClientService:
         self.encoding = encoding
         self.observe_query = observe_query
         self.fanout = Fanout(encoding.notification, encoding.prepare, self._on_hearing)
+        self.gathering = Gathering(core)
         self.stats = ServerStats()
         self.clients: set[ServedClient] = set()
         self.joining = asyncio.Semaphore(limits.MAX_JOINING)

@@ -279,9 +279,13 @@ class ClientSession(Generic[RequestT]):
         service.stats.clients -= 1
         self._account.leave(self)
         self._filter = None
-        announce = functools.partial(service.core.announce, is_connected=False)
         # not within a notification, which this may be the end of
-        asyncio.get_running_loop().call_soon(announce, self._source, self.stream.client)
+        asyncio.get_running_loop().call_soon(self._announce_gone)
+
+    def _announce_gone(self) -> None:
+        self.registrations.hand_over_gathered()  # which came before
+        assert self.stream.client is not None
+        self._service.core.announce(self._source, self.stream.client, is_connected=False)
 
     async def drain(self) -> None:
         """Answer the registrations that are under way, and take no more; bounded in time."""

@@ -29,7 +29,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import repeat
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, HighWaterMark
@@ -115,7 +115,7 @@ class SessionCore(EventCore):
         self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
-        self._keyed = KeyedRequests(backend, self.register_all)
+        self._keyed = KeyedRequests(backend, self._register_of_one)
 
     @property
     def status(self) -> Status:
@@ -175,12 +175,19 @@ class SessionCore(EventCore):
 
     def register_all(
         self,
-        source: Source,
+        sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
-        quota: TypeQuota | None = None,
+        quotas: Sequence[TypeQuota | None],
         keys: Sequence[RequestKey | None] = (),
     ) -> "list[Session | EventerBridgeError]":
-        """See :class:`EventCore`. Most of what clients send is checked and counted at one go."""
+        """See :class:`EventCore`. Most of what clients send is checked and counted at one go.
+
+        Args:
+            sources: as there.
+            requests: as there.
+            quotas: as there.
+            keys: what the clients call the requests; empty: nothing.
+        """
         told: Sequence[Sequence[RegisterEvent | ProcessEvent]] = requests
         if keys and self._is_in_group:
             told = [*map(self._hand_over.with_key, requests, keys)]
@@ -196,49 +203,63 @@ class SessionCore(EventCore):
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
             or {i.type for events in requests for i in events if i.type not in known}
+            or (
+                # for whom would new types be counted?
+                quotas.count(quotas[0]) < len(quotas)
+                and not self._backend.has_types({i.type for events in requests for i in events})
+            )
         ):
-            return self._register_each(source, requests, quota, keys)
+            return self._register_each(sources, requests, quotas, keys)
         ids = self._session_ids
         try:
             first_id = ids.next_sessions(len(requests))
         except LimitError:  # it may be of the last ones only
-            return self._register_each(source, requests, quota, keys)
+            return self._register_each(sources, requests, quotas, keys)
         timestamp = ids.now()
         created = [ids.create_events(i, j, timestamp) for i, j in enumerate(told, first_id)]
-        commits = self._backend.register_all(created, quota, keys)
+        commits = self._backend.register_all(created, quotas[0], keys)
         commit = commits[0]
         if commit.done() or commits.count(commit) < len(commits):
-            return self._track_each(source, requests, created, commits)
+            return self._track_each(sources, requests, created, commits)
         sessions = [
             Session(source, len(asked), size, commit, events)
-            for asked, events, size in zip(requests, created, sizes, strict=True)
+            for source, asked, events, size in zip(sources, requests, created, sizes, strict=True)
         ]
         self._begin_own(len(sessions), n_events, n_bytes)
         self._track(sessions, commit)
         return [*sessions]
 
-    def _register_each(
+    def _register_of_one(
         self,
         source: Source,
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None,
         keys: Sequence[RequestKey | None],
     ) -> "list[Session | EventerBridgeError]":
-        return [
-            tried(functools.partial(self.register, source, events, quota, key))
-            for events, key in zip_longest(requests, keys)
-        ]
+        sources, quotas = [source] * len(requests), [quota] * len(requests)
+        return self.register_all(sources, requests, quotas, keys)
+
+    def _register_each(
+        self,
+        sources: Sequence[Source],
+        requests: Sequence[Sequence[RegisterEvent]],
+        quotas: Sequence[TypeQuota | None],
+        keys: Sequence[RequestKey | None],
+    ) -> "list[Session | EventerBridgeError]":
+        asked = zip(sources, requests, quotas, keys or repeat(None, len(requests)), strict=True)
+        return [tried(functools.partial(self.register, *i)) for i in asked]
 
     def _track_each(
         self,
-        source: Source,
+        sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
         created: Sequence[Sequence[Event]],
         commits: Sequence[asyncio.Future[None]],
     ) -> "list[Session | EventerBridgeError]":
         """Of sessions that are not committed together."""
         outcomes: list[Session | EventerBridgeError] = []
-        for asked, events, commit in zip(requests, created, commits, strict=True):
+        of_each = zip(sources, requests, created, commits, strict=True)
+        for source, asked, events, commit in of_each:
             if commit.done() and (error := commit.exception()):
                 assert isinstance(error, EventerBridgeError)
                 outcomes.append(error)

@@ -121,16 +121,26 @@ class FrameDecoder:
         Raises:
             FrameError: the header is wrong or announces too much.
         """
-        buffer = self._buffer
-        if not self._frame_end and not self._read_header():
+        buffer, begin, end = self._buffer, self._position, self._frame_end
+        if (
+            # inlined for speed: most messages have such a header
+            not end
+            and begin + 1 < len(buffer)
+            and buffer[begin] == 1
+            and 0 < (length := buffer[begin + 1]) <= self.max_frame_bytes
+        ):
+            begin = self._frame_begin = begin + 2
+            end = self._frame_end = begin + length
+        elif end or self._read_header():
+            begin, end = self._frame_begin, self._frame_end
+        else:
             return None
-        end = self._frame_end
         if len(buffer) < end:
             return None
         if isinstance(buffer, bytes):
-            message = buffer[self._frame_begin : end]
+            message = buffer[begin:end]
         else:
-            message = bytes(memoryview(buffer)[self._frame_begin : end])
+            message = bytes(memoryview(buffer)[begin:end])
         self._frame_end = 0
         self.buffered_bytes = n_bytes = len(buffer) - end
         if n_bytes:
@@ -146,9 +156,7 @@ class FrameDecoder:
         if n_bytes < 1:
             return False
         size = buffer[begin]
-        if size == 1 < n_bytes:  # most messages; spares a copy
-            length = buffer[begin + 1]
-        elif size == 2 < n_bytes:
+        if size == 2 < n_bytes:  # spares a copy
             length = buffer[begin + 1] << 8 | buffer[begin + 2]
         else:
             if not 1 <= size <= self._max_length_bytes:

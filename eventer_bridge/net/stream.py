@@ -89,7 +89,6 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         "_stats",
         "_streams",
         "_transport",
-        "_turn_end_cb",
         "_unsent",
         "_unsent_bytes",
         "bytes_in_cb",
@@ -134,7 +133,6 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.pauses: frozenset[Pause] = frozenset()  # usually empty
         self.was_paused = False
         self._is_processing = False
-        self._turn_end_cb: Callable[[], None] | None = None
         self.has_ended = False
         self._is_buffering = False
         self._unsent: list[bytes] = []
@@ -215,6 +213,17 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         if not self._is_leaving or self._unsent_bytes >= limits.SEND_HIGH_WATER_BYTES:
             self._schedule_flush()
 
+    def send_at_once(self, send: Callable[[], None]) -> None:
+        """Call what writes: all of it leaves then, and needs no further iteration of the loop."""
+        if self._is_leaving:
+            send()
+            return
+        self._is_leaving = True
+        try:
+            send()
+        finally:
+            self.flush()
+
     def write_parts(self, parts: Sequence[bytes], n_frames: int = 1) -> None:
         """As :meth:`write`, of a large frame in parts, which are not joined."""
         if self.close_reason is None and not (self.is_write_blocked and self._close_if_too_slow()):
@@ -246,14 +255,6 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         """Raise ``ClosedError`` if the connection is closed."""
         if self.close_reason is not None:
             raise ClosedError(f"{self._peer}: {self.close_text}")
-
-    def at_turn_end(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, when the messages of this turn are taken.
-
-        For handlers of messages; replaces an earlier callback of this turn.
-        """
-        assert self._is_processing
-        self._turn_end_cb = callback
 
     def pause_reading(self, reason: Pause) -> None:
         """Stop reading, which holds the peer back; message callbacks stop at once.
@@ -452,12 +453,7 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
     def _run_turn(self) -> None:
         self._is_processing = self._is_leaving = True
         try:
-            try:
-                self.take_turn()
-            finally:
-                if self._turn_end_cb is not None:
-                    callback, self._turn_end_cb = self._turn_end_cb, None
-                    callback()
+            self.take_turn()
         except RemoteProtocolError as e:
             self.on_protocol_error(e)
         except Exception as e:

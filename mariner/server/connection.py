@@ -214,9 +214,14 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
             parts = codec.register_success_parts(request, encoded_requested(session))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            # what was handed over in steps, behind others, has parts that include the commas
             messages = [
-                codec.encode_register_success(request, [b"".join(encoded_requested(session))])
+                codec.encode_register_success(
+                    request,
+                    # handed over in steps, behind others, it has parts that include the commas
+                    b"".join(encoded_requested(session))
+                    if session.encodings or session.requested < len(session.events)
+                    else codec.encode_events(session.events),  # nobody else gets them
+                )
                 for request, session in answers
             ]
             self.write(self._protocol.send_all(RegisterRes, messages), len(messages))

@@ -279,11 +279,11 @@ def encode_events_message(events: Sequence[bytes]) -> bytes:
     return b'{"msg_type":"events","events":[%b]}' % b",".join(events)
 
 
-def encode_register_success(register_id: int, events: Sequence[bytes]) -> bytes:
-    """A ``register_res`` of encoded events."""
+def encode_register_success(register_id: int, events: bytes) -> bytes:
+    """A ``register_res`` of :func:`encode_events`."""
     return b'{"msg_type":"register_res","register_id":%d,"success":true,"events":[%b]}' % (
         register_id,
-        b",".join(events),
+        events,
     )
 
 

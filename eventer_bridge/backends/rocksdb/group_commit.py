@@ -23,6 +23,7 @@ Belongs to the event loop's thread; what is named ``ext_`` runs on the storage t
 
 import asyncio
 import contextlib
+import dataclasses
 import enum
 import logging
 import queue
@@ -30,6 +31,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,6 +98,7 @@ class Job(enum.Enum):
     STOP = enum.auto()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Group:
     """One commit, and the future of all who wait for it.
 
@@ -106,12 +109,10 @@ class Group:
         is_open: whether more is to come, so that it cannot be written.
     """
 
-    __slots__ = ("commit", "future", "is_large", "is_open")
-
-    def __init__(self, commit: Commit, future: asyncio.Future[None]) -> None:
-        self.commit = commit
-        self.future = future
-        self.is_large = self.is_open = False
+    commit: Commit
+    future: asyncio.Future[None]
+    is_large: bool = False
+    is_open: bool = False
 
 
 class GroupCommit(Backend):
@@ -211,6 +212,10 @@ class GroupCommit(Backend):
     def check_types(self, event_types: Iterable[EventType], quota: TypeQuota | None = None) -> None:
         """See :class:`Backend`."""
         self._types.check(event_types, quota)
+
+    def has_types(self, event_types: AbstractSet[EventType]) -> bool:
+        """See :class:`Backend`."""
+        return self._types.ids.keys() >= event_types
 
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
         """See :class:`Backend`. Two short reads each on the loop's thread at most."""

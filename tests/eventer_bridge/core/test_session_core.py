@@ -85,6 +85,13 @@ class Outcome(Recorder):
             core.remove_observer(self)
 
 
+def register_all(
+    core: Engine, requests: Sequence[Sequence[RegisterEvent]], quota: TypeQuota | None = None
+) -> list[Session | EventerBridgeError]:
+    """All of one client."""
+    return core.register_all([SOURCE] * len(requests), requests, [quota] * len(requests))
+
+
 @pytest.mark.parametrize("arguments", ["", "conditions", "modules"])
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_together_they_are_as_one_after_the_other(
@@ -110,7 +117,7 @@ async def test_together_they_are_as_one_after_the_other(
         return outcomes
 
     def at_once(core: Engine, quota: TypeQuota) -> list[Session | EventerBridgeError]:
-        return [j for i in (requests, FURTHER) for j in core.register_all(SOURCE, i, quota)]
+        return [j for i in (requests, FURTHER) for j in register_all(core, i, quota)]
 
     expected, together = Outcome(), Outcome()
     await expected.run(tmp_path / "1", one_by_one, **further)
@@ -137,7 +144,7 @@ async def test_they_are_committed_together(tmp_path: Path) -> None:
     ):
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         commits.clear()
-        outcomes = core.register_all(SOURCE, [[A], [B, A], [A]])
+        outcomes = register_all(core, [[A], [B, A], [A]])
         commit = {i.committed for i in outcomes if isinstance(i, Session)}
         assert len(commit) == 1
         await asyncio.wait(commit)
@@ -168,10 +175,10 @@ async def test_they_are_refused_while_it_is_not_operational(
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         with monkeypatch.context() as patch:
             patch.setattr(core._clock, "fault", "events are ahead of the clock")
-            outcomes = core.register_all(SOURCE, [[A], [B]])
+            outcomes = register_all(core, [[A], [B]])
             assert [str(i) for i in outcomes] == ["events are ahead of the clock"] * 2
         await core.stop()
-        outcomes = core.register_all(SOURCE, [[A], [B]])
+        outcomes = register_all(core, [[A], [B]])
         assert [str(i) for i in outcomes] == ["server is STANDBY, not OPERATIONAL"] * 2
 
 
@@ -179,5 +186,5 @@ async def test_those_that_ids_are_left_for_are_registered(tmp_path: Path) -> Non
     async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 7) as core:
         await asyncio.wait([core.register(SOURCE, [A, B]).committed])
         core._session_ids._ceiling = core._session_ids._session + 2
-        outcomes = core.register_all(SOURCE, [[A], [B], [A]])
+        outcomes = register_all(core, [[A], [B], [A]])
         assert [type(i) for i in outcomes] == [Session, Session, LimitError]

@@ -131,7 +131,7 @@ def test_messages_of_events_that_are_encoded_already() -> None:
         joined = codec.encode_events(events[:n])  # which large ones are made of, in several parts
         assert b"".join(codec.events_message_parts([joined[:7], joined[7:]])) == made
         for register_id in (INT64_MIN, 0, INT64_MAX):
-            made = codec.encode_register_success(register_id, encoded[:n])
+            made = codec.encode_register_success(register_id, b",".join(encoded[:n]))
             assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
             parts = codec.register_success_parts(register_id, [joined[:7], joined[7:]])
             assert b"".join(parts) == made
