@@ -1,14 +1,18 @@
-"""`make demo`, in small: the README's tour really runs."""
+"""`make demo`, in small."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.timeout(120)
 def test_demo(tmp_path: Path) -> None:
-    arguments = ["--folder", tmp_path / "demo", "--count", "2", "--period", "0.05"]
+    few = ["--count", "2", "--period", "0.05", "--events", "200"]
+    arguments = ["--folder", tmp_path / "demo", *few]
     done = subprocess.run(
         [sys.executable, "deploy/demo/run.py", *map(str, arguments)],
         capture_output=True,
@@ -24,6 +28,13 @@ def test_demo(tmp_path: Path) -> None:
         "machine/cpu/0",
         "machine/memory/used",
         '"type":["machine","cpu","0"]',
+        ": ok\n",
+        "counter: registers 200 events: kill the gateway, and start it again\ncounter: seen 50\n",
+        "counter: registered 200, stored 200 (0 twice), seen 200 (0 twice): ok",
         "gateway stopped by SIGTERM, exit code 0",
     ):
         assert expected in done.stdout
+    assert "counter: connection lost" in done.stderr
+    before, _, after = done.stdout.partition("\n$ kill -9 ")
+    assert "counter: seen 200" not in before
+    assert "listening: mariner" in after

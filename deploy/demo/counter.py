@@ -1,0 +1,142 @@
+"""An example external application that counts what is stored when the plug is pulled.
+
+It registers numbered events through a buffer on the local disk (``BufferedClient``), and reads
+them behind a cursor (``ReconnectingClient``), until it has seen the last one. Kill the gateway
+meanwhile, as often as you like, and start it again: each event is stored once, and seen once, in
+order.
+
+    MARINER_TOKEN=… python deploy/demo/counter.py --tls-ca var/certs/ca.pem
+"""
+
+import argparse
+import asyncio
+import functools
+import itertools
+import logging
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from eventer_bridge import tls
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    JsonPayload,
+    Order,
+    QueryTimeseriesParams,
+    RegisterEvent,
+)
+from mariner import client
+from mariner.errors import MarinerError
+
+TYPE: EventType = ("counter",)
+CURSOR = "counter"
+
+
+class Count(msgspec.Struct):
+    """Payload of an event.
+
+    Attributes:
+        run: which run of this program registered it.
+        number: from 0.
+    """
+
+    run: str
+    number: int
+
+
+def number_of(event: Event, run: str) -> int | None:
+    """Number of an event; None: another run registered it."""
+    assert isinstance(event.payload, JsonPayload)
+    found = msgspec.json.decode(event.payload.data, type=Count)
+    return found.number if found.run == run else None
+
+
+async def register(writer: client.BufferedClient, run: str, arguments: argparse.Namespace) -> None:
+    """Register all events; each is on the local disk when it is acknowledged."""
+    for number in range(arguments.count):
+        payload = JsonPayload.of(msgspec.to_builtins(Count(run, number)))
+        await writer.register([RegisterEvent(TYPE, None, payload)])
+        await asyncio.sleep(arguments.period)
+
+
+async def read(reader: client.ReconnectingClient, run: str, count: int) -> list[int]:
+    """What is seen, up to the last event. It is dealt with before it is acknowledged."""
+    seen: list[int] = []
+    told = count // 4
+    async for batch in reader.replay():
+        numbers = [number_of(event, run) for event in batch.events]
+        seen += [number for number in numbers if number is not None]
+        await batch.ack()
+        while told and len(seen) >= told < count:
+            print(f"counter: seen {told}", flush=True)
+            told += count // 4
+        if count - 1 in seen[-len(numbers) :]:
+            break
+    return seen
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """Register, read and count; the exit code."""
+    connect = functools.partial(
+        client.connect,
+        arguments.host,
+        arguments.port,
+        client_name=arguments.name,
+        client_token=os.environ.get("MARINER_TOKEN"),
+        ssl=tls.client_context(ca=arguments.tls_ca) if arguments.tls_ca else None,
+    )
+    subscribed = functools.partial(connect, subscriptions=[TYPE])
+    this, count = secrets.token_hex(4), arguments.count
+    with tempfile.TemporaryDirectory(prefix="counter-") as buffer:
+        async with (
+            await client.BufferedClient.open(Path(buffer), [connect]) as writer,
+            client.ReconnectingClient([subscribed], cursor=CURSOR) as reader,
+        ):
+            reading = asyncio.create_task(read(reader, this, count))
+            text = f"counter: registers {count} events: kill the gateway, and start it again"
+            print(text, flush=True)
+            await register(writer, this, arguments)
+            await writer.drain()
+            seen = await reading
+            params = QueryTimeseriesParams([TYPE], order=Order.ASCENDING)
+            stored = [number_of(event, this) async for event in reader.query_all(params)]
+    return report(count, [i for i in stored if i is not None], seen)
+
+
+def report(count: int, stored: Sequence[int], seen: Sequence[int]) -> int:
+    """Say what became of the events; 0 if each is stored once and was seen once, in order."""
+    is_right = list(stored) == list(seen) == [*range(count)]
+    twice = [sum(1 for i, j in itertools.pairwise(sorted(found)) if i == j)
+             for found in (stored, seen)]  # fmt: skip
+    print(
+        f"counter: registered {count}, stored {len(stored)} ({twice[0]} twice),"
+        f" seen {len(seen)} ({twice[1]} twice): {'ok' if is_right else 'WRONG'}"
+    )
+    return 0 if is_right else 1
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description="count what is stored when the plug is pulled")
+    parser.add_argument("--host", default=os.environ.get("MARINER_HOST", "127.0.0.1"))
+    parser.add_argument("--port", type=int, default=int(os.environ.get("MARINER_PORT", "23014")))
+    parser.add_argument("--tls-ca", type=Path, default=os.environ.get("MARINER_TLS_CA"))
+    parser.add_argument("--name", default="development")
+    parser.add_argument("--count", type=int, default=2_000, help="events (default 2000)")
+    parser.add_argument("--period", type=float, default=0.005, help="seconds (default 0.005)")
+    logging.basicConfig(format="counter: %(message)s", level=logging.WARNING)
+    try:
+        return asyncio.run(run(parser.parse_args()))
+    except MarinerError as e:
+        print(f"counter: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
