@@ -124,7 +124,7 @@ def report(count: int, stored: Sequence[int], seen: Sequence[int]) -> int:
 def main() -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description="count what is stored when the plug is pulled")
-    parser.add_argument("--host", default=os.environ.get("MARINER_HOST", "127.0.0.1"))
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=int(os.environ.get("MARINER_PORT", "23014")))
     parser.add_argument("--tls-ca", type=Path, default=os.environ.get("MARINER_TLS_CA"))
     parser.add_argument("--name", default="development")

@@ -78,8 +78,8 @@ def main() -> int:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description="register measurements of this machine")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=23014)
-    parser.add_argument("--tls-ca", type=Path)
+    parser.add_argument("--port", type=int, default=int(os.environ.get("MARINER_PORT", "23014")))
+    parser.add_argument("--tls-ca", type=Path, default=os.environ.get("MARINER_TLS_CA"))
     parser.add_argument("--name", default="development")
     parser.add_argument("--period", type=float, default=1.0, help="seconds (default 1)")
     parser.add_argument("--count", type=int, help="rounds (default: for ever)")
