@@ -1,5 +1,7 @@
 """The operator's guide: its commands run, its links lead somewhere, each alert has a section."""
 
+import inspect
+import math
 import pkgutil
 import re
 import tomllib
@@ -9,8 +11,12 @@ from typing import Final
 
 import click
 import pytest
+import yaml
+from hat.drivers import chatter
 
 from eventer_bridge import limits
+from eventer_bridge.net import limits as net_limits
+from eventer_bridge.remote import limits as remote_limits
 from mariner.cli import main
 from mariner_console import config as console_config
 from tests.deploy.test_prometheus import RULES
@@ -19,6 +25,7 @@ from tests.support.systemctl import Unit
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDE: Final = (ROOT / "docs" / "operators-guide.md").read_text()
+DEPLOY: Final = (ROOT / "deploy" / "README.md").read_text()
 ALERTS: Final = (ROOT / "docs" / "alerts.md").read_text()
 PAGES: Final = [
     ROOT / "README.md",
@@ -133,6 +140,36 @@ def test_each_alert_has_its_section_and_each_section_its_alert() -> None:
     assert sections == [(rule["alert"], rule["labels"]["severity"].capitalize()) for rule in RULES]
     for rule in RULES:
         assert rule["annotations"]["runbook"] == f"docs/alerts.md#{rule['alert'].lower()}"
+
+
+def silent_host_s() -> float:
+    """How long a standby takes at most to be active when the host of the other one falls silent.
+
+    Its Monitor Server follows the other one's: it has to miss a ping, and to try to connect again.
+    """
+    monitor = yaml.safe_load((ROOT / "deploy/pair/monitor-2.yaml").read_text())["slave"]
+    parameters = inspect.signature(chatter.connect).parameters
+    noticed_s = parameters["ping_delay"].default + parameters["ping_timeout"].default
+    retries, delay_s = monitor["connect_retry_count"], monitor["connect_retry_delay"]
+    connecting_s = (retries + 1) * monitor["connect_timeout"] + retries * delay_s
+    return float(noticed_s + connecting_s + remote_limits.TAKE_OVER_CATCH_UP_S)
+
+
+def test_bounds_of_silence_are_those_of_the_code() -> None:
+    words = " ".join(GUIDE.split())
+    bound_s = math.ceil(silent_host_s() / 10) * 10
+    assert f"if a whole host falls silent, that takes up to {bound_s} s." in words
+    ping_s = net_limits.PING_DELAY_S + net_limits.PING_TIMEOUT_S
+    assert (
+        f"when a request is not answered for {limits.RESPONSE_TIMEOUT_S:.0f} s, or, without"
+        f" requests, when a ping is not answered, up to {ping_s:.0f} s later."
+    ) in words
+    assert remote_limits.READY_CATCH_UP_S == 60
+    assert "One that is back first catches up with the active one, for a minute at most." in words
+    for text in (GUIDE, DEPLOY):
+        unit = (ROOT / "deploy/mariner.service").read_text()
+        [watchdog_s] = re.findall(r"^WatchdogSec=(\d+)s$", unit, re.MULTILINE)
+        assert f"its event loop hangs for {watchdog_s} s" in " ".join(text.split())
 
 
 def test_bounds_are_those_of_the_code() -> None:

@@ -1,12 +1,14 @@
 """The command: what a scenario raises costs the others nothing."""
 
 import random
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.torture import __main__ as torture
+from tests.torture.attacks.catalogue import ATTACKS
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
 
@@ -35,3 +37,12 @@ def test_all_are_run_whatever_one_raises(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "FAILED: OSError: no such luck (seed 5)" in result.stdout
     assert "FAILED: an event is lost (seed 5)" in result.stdout
     assert "as it must: 3 rounds" in result.stdout
+
+
+def test_the_readme_has_each_fault() -> None:
+    text = (torture.ROOT / "README.md").read_text()
+    section = text.partition("## How reliable")[2].partition("\n## ")[0]
+    attacks = {f"attack-{name}" for name in ATTACKS}
+    told = set(re.findall(r"\(`(?:--only )?([a-z-]+)`", section))
+    assert told == ({*torture.SCENARIOS} - attacks) | {torture.ALL_ATTACKS}
+    assert f"Each of the {len(ATTACKS)} attacks" in section
