@@ -55,7 +55,7 @@ def main() -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     run([*MARINER, "certs", "development", "--dir", str(folder / "certs")])
-    gateway = Gateway(folder)
+    gateway = DemoGateway(folder)
     with gateway.running():
         access = {
             "MARINER_PORT": str(gateway.port),
@@ -91,7 +91,7 @@ def inspect(conf: Path, folder: Path) -> None:
     run([*MARINER, "store", "verify", str(folder / "backup")])
 
 
-def pull_the_plug(gateway: "Gateway", count: int, access: dict[str, str]) -> None:
+def pull_the_plug(gateway: "DemoGateway", count: int, access: dict[str, str]) -> None:
     """Kill the gateway in the middle of registrations and readings, and have them counted."""
     command = [sys.executable, COUNTER, "--count", str(count)]
     show(command, is_beside=True)
@@ -125,7 +125,7 @@ def show(command: list[str], *, is_beside: bool = False) -> None:
     print(f"\n$ {shlex.join(shown)}{' &' if is_beside else ''}", flush=True)
 
 
-class Gateway:
+class DemoGateway:
     """A gateway with a store in a folder, which is started, killed, and started again.
 
     Attributes:
