@@ -61,6 +61,7 @@ class ClientRegistrations(Generic[RequestT]):
         "_account",
         "_answering",
         "_awaited_commit",
+        "_encoding",
         "_gathered",
         "_has_keys",
         "_rights",
@@ -92,6 +93,7 @@ class ClientRegistrations(Generic[RequestT]):
         self.unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
+        self._encoding: list[Session | Repeated] = []  # large ones, for their answers
 
     @property
     def is_answering(self) -> bool:
@@ -271,6 +273,7 @@ class ClientRegistrations(Generic[RequestT]):
                 is_any_ended = True
             elif outcome.is_large:
                 large.append(outcome)
+                self._encoding.append(outcome)
             elif outcome.committed is not self._awaited_commit:
                 # sessions that are committed together are answered together
                 self._awaited_commit = outcome.committed
@@ -299,6 +302,8 @@ class ClientRegistrations(Generic[RequestT]):
         except Exception as e:
             self.stream.on_failed(e)
             return
+        finally:
+            self._encoding.remove(outcome)
         self.answer()
         await asyncio.sleep(0)  # before the session is freed
 
@@ -354,12 +359,12 @@ class ClientRegistrations(Generic[RequestT]):
         if isinstance(outcome, EventerBridgeError):
             self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
         elif isinstance(outcome, Repeated):
-            return self._answer_repeated(request, outcome.session)
+            return self._answer_repeated(request, outcome)
         elif not outcome.committed.done():
             return False
         elif error := outcome.committed.exception():
             self._answer_failed(request, error)
-        elif not self._is_answerable(outcome):
+        elif not self._is_answerable(outcome, outcome):
             return False
         else:
             self._service.stats.events_registered += outcome.requested
@@ -368,20 +373,26 @@ class ClientRegistrations(Generic[RequestT]):
         self.unanswered.popleft()
         return True
 
-    def _answer_repeated(self, request: RequestT, session: Session) -> bool:
+    def _answer_repeated(self, request: RequestT, outcome: Repeated) -> bool:
+        session = outcome.session
         if not session.committed.done():
             return False
         if error := session.committed.exception():
             self._answer_failed(request, error)
-        elif not session.events or not self._is_answerable(session):
+        elif not session.events or not self._is_answerable(session, outcome):
             return False
         else:
             self._wire.send_repeated(request, session)
         self.unanswered.popleft()
         return True
 
-    def _is_answerable(self, session: Session) -> bool:
-        return not session.is_large or self._service.encoding.is_answerable(session)
+    def _is_answerable(self, session: Session, outcome: Session | Repeated) -> bool:
+        if not session.is_large or self._service.encoding.is_answerable(session):
+            return True
+        if outcome not in self._encoding:  # what modules added made it large
+            self._encoding.append(outcome)
+            self.answer_large(outcome)
+        return False
 
     def _answer_failed(self, request: RequestT, error: BaseException) -> None:
         reason = cut(str(error)) if isinstance(error, EventerBridgeError) else "internal error"

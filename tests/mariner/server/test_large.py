@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits
+from eventer_bridge.core.authentication import Authenticator
+from eventer_bridge.core.payload_schemas import PayloadSchemas
+from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.net import stream
 from eventer_bridge.net.sockets import write_parts
+from eventer_bridge.subscription import Subscription
 from mariner.limits import LARGE_FRAME_BYTES
+from mariner.server import server
+from tests.eventer_bridge.modules import scripted
 from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -164,3 +170,27 @@ async def test_a_large_registration_without_rights_is_refused() -> None:
         response = await peer.request(register_req(2, *events, wrong))
         assert response["error"].startswith(f"register_req: /register_events/{N}: Expected `array`")
         assert (await peer.request(register_req(3, *events)))["success"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_small_registration_that_modules_make_large_is_answered(key: str | None) -> None:
+    """Nobody is subscribed, so that nobody has its events encoded."""
+    add_many = scripted.answering({("go",): [("added",)] * limits.LARGE_SESSION_EVENTS})
+    client = ClientConfig("a", "secret", (("*",),), (RegisterRule((("*",),)),))
+    authenticator = Authenticator([client], PayloadSchemas({}))
+    async with scripted.running(Subscription([("go",)])) as (core, [module]):
+        module.on_process = add_many
+        async with (
+            await server.listen(core, authenticator, "127.0.0.1", 0) as served,
+            await RawPeer.init(served.port, client_name="a") as peer,
+        ):
+            first = register_req(1, event("go"))
+            second = register_req(2, event("x"))
+            if key is not None:
+                first["request_key"] = key
+                second = {**first, "register_id": 2}
+            peer.send(first)
+            peer.send(second)
+            answers = [await peer.receive() for _ in range(2)]
+        assert [(i["register_id"], len(i["events"])) for i in answers] == [(1, 1), (2, 1)]
+        assert [i.get("repeated") for i in answers] == [None, None if key is None else True]
