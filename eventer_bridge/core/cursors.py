@@ -207,7 +207,7 @@ class Cursors:
             RemoteProtocolError: too many are parked.
         """
         key = cursor.parked_prefix + encode_id(event_id)
-        if not self._rows(key):
+        if not self._has_row(key):
             if cursor.n_parked >= limits.MAX_PARKED:
                 raise RemoteProtocolError(f"more than {limits.MAX_PARKED} events are parked")
             cursor.n_parked += 1
@@ -217,7 +217,7 @@ class Cursors:
         """Events that were redelivered are dealt with, or dropped."""
         for event_id in ids:
             key = cursor.parked_prefix + encode_id(event_id)
-            if self._rows(key):
+            if self._has_row(key):
                 cursor.n_parked -= 1
                 self._put(key, None, cursor)
 
@@ -371,7 +371,7 @@ class Cursors:
         self, cursor: Cursor, told: ToldParked, rows: dict[bytes, bytes | None]
     ) -> None:
         key = cursor.parked_prefix + encode_id(told.id)
-        is_parked = bool(self._rows(key))
+        is_parked = self._has_row(key)
         if told.reason is None:
             cursor.n_parked -= is_parked
             rows[key] = None
@@ -432,6 +432,13 @@ class Cursors:
         for changed in (self._saving, self._changed):
             rows |= {key: value for key, value in changed.items() if key.startswith(prefix)}
         return {key: value for key, value in sorted(rows.items()) if value is not None}
+
+    def _has_row(self, key: bytes) -> bool:
+        """Whether there will be a row; :meth:`_rows` would look at all that changed."""
+        for changed in (self._changed, self._saving):
+            if key in changed:
+                return changed[key] is not None
+        return key in self._backend.reader_rows(key)
 
     def _put(self, key: bytes, value: bytes | None, cursor: Cursor) -> None:
         self._changed[key] = value

@@ -356,18 +356,25 @@ class Replay:
         if self._cursor is None or cursors is None or not self._is_any_due:
             return
         self._is_any_due = False
-        due = [i for i, row in cursors.parked(self._cursor).items() if row.is_due]
-        if not due:
-            return
-        params = QueryTimeseriesParams(order=Order.ASCENDING, ids=due)
-        with Reading() as reading:
-            result = await self._service.core.query(
-                params, self._subscription, self._name, (), reading
-            )
-            steps = self._wire.encode_replayed(result.events, is_redelivered=True)
-            parts = await slices.run(steps)
-        if result.events:
-            self._wire.send_replayed(parts)
+        due = {i for i, row in cursors.parked(self._cursor).items() if row.is_due}
+        while due:
+            wanted = self._filter
+            params = QueryTimeseriesParams(order=Order.ASCENDING, ids=[*due])
+            with Reading() as reading:
+                result = await self._service.core.query(
+                    params, self._subscription, self._name, (), reading
+                )
+                steps = self._wire.encode_replayed(result.events, is_redelivered=True)
+                parts = await slices.run(steps)
+            if wanted is not self._filter:  # read them again, with other rights
+                continue
+            if result.events:
+                self._wire.send_replayed(parts)
+            if not result.more_follows:
+                break
+            due.difference_update(i.id for i in result.events)
+            del result, parts  # they may be large
+            await self._client.stream.drain()
 
     async def _query(self, server_id: int, max_results: int) -> Sequence[Event]:
         with Reading() as reading:

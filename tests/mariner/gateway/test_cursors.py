@@ -19,8 +19,9 @@ from eventer_bridge.backends.reader_rows import (
 )
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import EventId, Timestamp
+from eventer_bridge.model import EventId, QueryResult, Timestamp
 from mariner.gateway.gateway import Gateway
+from tests.mariner.gateway.reloaded import client, running
 from tests.mariner.gateway.test_replay import (
     connect,
     declined,
@@ -184,6 +185,50 @@ async def test_parked_events_are_redelivered_or_dropped(path: Path | None) -> No
             peer.send(ack(done=[ids[2]]))
             await settled(peer)
             assert [i.reason for i in cursors.parked(cursor).values()] == ["again"]
+
+
+async def test_parked_events_of_several_answers_are_all_redelivered(
+    path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(path) as gateway, await connect(gateway) as connection:
+        await register(connection, *range(3))
+        async with reader(gateway) as peer:
+            ids = [i["id"] for i in await received(peer)]
+            peer.send(ack(ids[-1], parked=[(i, "x") for i in ids]))
+            await settled(peer)
+            cursors, cursor = cursors_of(gateway), find(gateway)
+            monkeypatch.setattr(limits, "MAX_RESULT_BYTES", 0)
+            cursors.redeliver(cursor, [*cursors.parked(cursor)])
+            assert [(await peer.receive())["events"][0]["id"] for _ in ids] == ids
+
+
+async def test_what_is_redelivered_is_of_the_rights_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration is another one when what is to be sent was read."""
+    async with running(tmp_path) as it, await connect(it.gateway) as connection:
+        await register(connection, 1)
+        async with reader(it.gateway) as peer:
+            [only] = await received(peer)
+            peer.send(ack(only["id"], parked=[(only["id"], "x")]))
+            await settled(peer)
+            query, n_queries = it.gateway.core.query, 0
+
+            async def query_slowly(*arguments: Any) -> QueryResult:
+                nonlocal n_queries
+                result = await query(*arguments)
+                n_queries += 1
+                if n_queries == 1:
+                    assert len(result.events) == 1
+                    await it.reload(clients=[client(subscriptions=[["b"]])])
+                return result
+
+            monkeypatch.setattr(it.gateway.core, "query", query_slowly)
+            cursor = find(it.gateway)
+            cursors_of(it.gateway).redeliver(cursor, [EventId(*only["id"].values())])
+            while n_queries < 2:
+                await asyncio.sleep(0)
+            await settled(peer)
 
 
 async def test_bounds(path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
