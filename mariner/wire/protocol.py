@@ -72,6 +72,10 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+# for each message: until Python 3.12, members of an enumeration are looked up slowly
+_OPEN: Final = State.OPEN
+_CLOSED: Final = State.CLOSED
+
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
     (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
     (Role.CLIENT, State.INITIATING): frozenset(),
@@ -172,7 +176,7 @@ class MarinerProtocol:
 
     def receive_data(self, data: bytes) -> None:
         """Buffer bytes from the peer for :meth:`next_message`."""
-        if self._state is not State.CLOSED:
+        if self._state is not _CLOSED:
             self._decoder.feed(data)
 
     def discard(self) -> None:
@@ -205,7 +209,7 @@ class MarinerProtocol:
         Raises:
             RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
         """
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return None
         try:
             frame = self._decoder.next_frame()
@@ -223,7 +227,7 @@ class MarinerProtocol:
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             self._on_init(message)
         return message
 
