@@ -15,11 +15,13 @@ from pathlib import Path
 
 from hat import aio
 
+from eventer_bridge import limits
 from eventer_bridge.backends.base import HighWaterMark, QueryLoad, StoreStats
 from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import Clock, RetentionRule
 from eventer_bridge.backends.rocksdb import control
-from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, Group, GroupCommit, Job
+from eventer_bridge.backends.rocksdb.commit import Group
+from eventer_bridge.backends.rocksdb.group_commit import CommitObserver, GroupCommit
 from eventer_bridge.backends.rocksdb.opening import (
     Opened,
     ext_open,
@@ -93,6 +95,8 @@ class RocksDbBackend(GroupCommit):
         self._history_id = self._store.history_id() or ""
         self._stats = StoreStats(0, 0, 0)
         self._control: control.StoreControl | None = None
+        self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
+        self._free_bytes: int | StorageError = 0
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     def stats(self) -> StoreStats:
@@ -113,6 +117,35 @@ class RocksDbBackend(GroupCommit):
         if self._committed_s is None:
             return self._stats
         return self._stats._replace(since_commit_s=time.perf_counter() - self._committed_s)
+
+    async def check(self) -> None:
+        """See :class:`Backend`: threads, and the free bytes of the disk."""
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        path = self._store.path
+        is_retention_alive = self._retention is None or self._retention.is_alive
+        if not (self._thread.is_alive and is_retention_alive and self._queries.is_whole):
+            raise StorageError(f"{path}: a thread of the event store ended")
+        looking = self._looking
+        if looking is None:  # else others ask, too
+            looking = self._looking = self._loop.create_future()
+            self._thread.run(self._store.ext_free_bytes, self._on_looked)
+        await asyncio.wait([looking], timeout=limits.LOOK_TIMEOUT_S)
+        if not looking.done():
+            raise StorageError(f"{path}: the storage thread does not answer")
+        if isinstance(self._free_bytes, StorageError):
+            raise self._free_bytes
+        if self._free_bytes < limits.MIN_FREE_BYTES:
+            raise StorageError(
+                f"{path}: the disk is full: {self._free_bytes} bytes are free,"
+                f" {limits.MIN_FREE_BYTES} are needed"
+            )
+
+    def _on_looked(self, free_bytes: int | StorageError) -> None:
+        self._free_bytes = free_bytes
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.set_result(None)
 
     def high_water_mark(self, server_id: int) -> HighWaterMark:
         """See :class:`Backend`. Two short reads on the loop's thread."""
@@ -189,7 +222,7 @@ class RocksDbBackend(GroupCommit):
         if self._control is not None:
             await self._control.async_close()
         self._store.is_closing = True
-        self._jobs.put(Job.STOP)
+        self._thread.stop(self._ext_end)
         await self._stopped
         self._thread.join()
         if self._decided is not None:

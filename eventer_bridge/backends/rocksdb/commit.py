@@ -3,7 +3,10 @@
 Belongs to the event loop's thread, as everything that commits.
 """
 
+import asyncio
+import dataclasses
 from collections import deque
+from functools import partial
 
 from rocksdict import WriteBatch
 
@@ -14,16 +17,15 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Commit:
     """What is written together: all of it reaches the disk, or nothing.
 
     Staged (``Store.stage``), written (``Store.write``) and synced (``Store.ext_sync``), the last
     two for each of its parts.
 
-    Args:
-        n_events: events that are staged in steps.
-
     Attributes:
+        n_events: number of its events; given where they are staged in steps.
         batch: the rows, or the last part of them.
         events: rows in ``event``, by key, that the batch gets, sorted, when it is written.
         sources: keys of their rows in ``source``.
@@ -32,38 +34,22 @@ class Commit:
         is_written: whether the last part was handed to the database, too: it may be on the
             disk then, even if that failed.
         latest: the greatest row of each type that is among them.
-        n_events: number of events among them.
         sessions: keys of their sessions.
         tally: events and bytes of those retention rules that are counted.
         is_closed: whether no more events may join it.
     """
 
-    __slots__ = (
-        "batch",
-        "before",
-        "events",
-        "is_closed",
-        "is_written",
-        "latest",
-        "n_bytes",
-        "n_events",
-        "sessions",
-        "sources",
-        "tally",
-    )
-
-    def __init__(self, n_events: int = 0) -> None:
-        self.batch = WriteBatch(raw_mode=True)
-        self.events: dict[bytes, bytes] = {}
-        self.sources: list[bytes] = []
-        self.n_bytes = 0
-        self.before: deque[WriteBatch] = deque()
-        self.is_written = False
-        self.is_closed = False
-        self.latest: dict[TypeId, Row] = {}
-        self.n_events = n_events
-        self.sessions: set[bytes] = set()
-        self.tally: dict[Share, tuple[int, int]] = {}
+    n_events: int = 0
+    batch: WriteBatch = dataclasses.field(default_factory=partial(WriteBatch, raw_mode=True))
+    events: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
+    sources: list[bytes] = dataclasses.field(default_factory=list)
+    n_bytes: int = 0
+    before: deque[WriteBatch] = dataclasses.field(default_factory=deque)
+    is_written: bool = False
+    is_closed: bool = False
+    latest: dict[TypeId, Row] = dataclasses.field(default_factory=dict)
+    sessions: set[bytes] = dataclasses.field(default_factory=set)
+    tally: dict[Share, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def oldest(self) -> bytes:
@@ -89,3 +75,20 @@ class Commit:
         ):
             self.before.append(batch)
             self.batch = WriteBatch(raw_mode=True)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Group:
+    """One commit, and the future of all who wait for it.
+
+    Attributes:
+        commit: the commit.
+        future: done when it is durable.
+        is_large: whether it is of a large session, which nobody joins.
+        is_open: whether more is to come, so that it cannot be written.
+    """
+
+    commit: Commit
+    future: asyncio.Future[None]
+    is_large: bool = False
+    is_open: bool = False

@@ -22,18 +22,13 @@ Belongs to the event loop's thread; what is named ``ext_`` runs on the storage t
 """
 
 import asyncio
-import contextlib
-import dataclasses
-import enum
 import logging
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from hat import aio, util
 
@@ -42,18 +37,14 @@ from eventer_bridge.backends.base import Backend, HeldCb
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import Clock, RetentionRule
-from eventer_bridge.backends.rocksdb.commit import Commit
+from eventer_bridge.backends.rocksdb.commit import Commit, Group
 from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.opening import (
-    Opened,
-    ext_call,
-    ext_load,
-    unexpected,
-)
+from eventer_bridge.backends.rocksdb.opening import Opened, ext_call, ext_load
 from eventer_bridge.backends.rocksdb.query import QueryRunner
 from eventer_bridge.backends.rocksdb.request_rows import RequestRows
 from eventer_bridge.backends.rocksdb.retention import Retention
+from eventer_bridge.backends.rocksdb.storage_thread import StorageThread
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import (
     ClosedError,
@@ -63,16 +54,10 @@ from eventer_bridge.errors import (
     StoreDamagedError,
     StoreFormatError,
 )
-from eventer_bridge.model import (
-    Event,
-    EventType,
-    Timestamp,
-)
+from eventer_bridge.model import Event, EventType, Timestamp
 from eventer_bridge.slices import Steps, WorkQueue, parts
 
 mlog = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class CommitObserver(NamedTuple):
@@ -87,32 +72,6 @@ class CommitObserver(NamedTuple):
     events: Callable[[float], None]
     seconds: Callable[[float], None]
     sync_seconds: Callable[[float], None]
-
-
-class Job(enum.Enum):
-    """What the storage thread is to do."""
-
-    SYNC = enum.auto()
-    LOOK = enum.auto()
-    REOPEN = enum.auto()
-    STOP = enum.auto()
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Group:
-    """One commit, and the future of all who wait for it.
-
-    Attributes:
-        commit: the commit.
-        future: done when it is durable.
-        is_large: whether it is of a large session, which nobody joins.
-        is_open: whether more is to come, so that it cannot be written.
-    """
-
-    commit: Commit
-    future: asyncio.Future[None]
-    is_large: bool = False
-    is_open: bool = False
 
 
 class GroupCommit(Backend):
@@ -146,17 +105,13 @@ class GroupCommit(Backend):
         self._groups: deque[Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
-        self._looking: asyncio.Future[None] | None = None  # until the disk was looked at
-        self._free_bytes: int | StorageError = 0
         self._ending = WorkQueue()
         self._started_s = 0.0
         self._sync_s = 0.0  # set by the storage thread before it tells of a sync
         self._failure: str | None = None
         self._failure_cbs = util.CallbackRegistry()
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._ext_run, name="store-writer", daemon=True)
-        self._thread.start()
+        self._thread = StorageThread(self._on_thread_ended)
         self._retention = self._start_retention()
         self._uncounted: Group | None = None  # the last one that a new retention does not count
         self._async_group = aio.Group()
@@ -331,35 +286,6 @@ class GroupCommit(Backend):
             names = self._types.names
             self._retention.add_types([(type_id, names[type_id]) for type_id, _ in new_types])
 
-    async def check(self) -> None:
-        """See :class:`Backend`: threads, and the free bytes of the disk."""
-        if self._failure is not None:
-            raise StorageError(self._failure)
-        path = self._store.path
-        is_retention_alive = self._retention is None or self._retention.is_alive
-        if not (self._thread.is_alive() and is_retention_alive and self._queries.is_whole):
-            raise StorageError(f"{path}: a thread of the event store ended")
-        looking = self._looking
-        if looking is None:  # else others ask, too
-            looking = self._looking = self._loop.create_future()
-            self._jobs.put(Job.LOOK)
-        await asyncio.wait([looking], timeout=limits.LOOK_TIMEOUT_S)
-        if not looking.done():
-            raise StorageError(f"{path}: the storage thread does not answer")
-        if isinstance(self._free_bytes, StorageError):
-            raise self._free_bytes
-        if self._free_bytes < limits.MIN_FREE_BYTES:
-            raise StorageError(
-                f"{path}: the disk is full: {self._free_bytes} bytes are free,"
-                f" {limits.MIN_FREE_BYTES} are needed"
-            )
-
-    def _on_looked(self, free_bytes: int | StorageError) -> None:
-        self._free_bytes = free_bytes
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.set_result(None)
-
     async def flush(self) -> None:
         """See :class:`Backend`."""
         if self._failure is not None:
@@ -503,7 +429,7 @@ class GroupCommit(Backend):
         except StorageError as e:
             self._on_synced(e)
         else:
-            self._jobs.put(Job.SYNC)
+            self._thread.run(self._ext_sync, self._on_synced)
 
     def _on_synced(self, error: StorageError | None) -> None:
         group = self._groups[0]
@@ -574,7 +500,8 @@ class GroupCommit(Backend):
             mlog.error("event store closes for good", extra={"reason": str(error)})
             self.close()
         if self.is_open:
-            self._loop.call_later(limits.STORE_RETRY_PERIOD_S, self._jobs.put, Job.REOPEN)
+            delay_s = limits.STORE_RETRY_PERIOD_S
+            self._loop.call_later(delay_s, self._thread.run, self._ext_reopen, self._on_reopened)
 
     def _on_reopened(self, opened: Opened | StorageError) -> None:
         if isinstance(opened, StorageError):
@@ -617,36 +544,10 @@ class GroupCommit(Backend):
             self._fail_groups(StorageError(f"{self._store.path}: the storage thread ended"))
             self.close()
 
-    def _ext_run(self) -> None:
-        try:
-            while (job := self._jobs.get()) is not Job.STOP:
-                match job:
-                    case Job.SYNC:
-                        started_s = time.perf_counter()
-                        outcome = self._ext_try(self._store.ext_sync)
-                        self._sync_s = time.perf_counter() - started_s
-                        self._ext_tell(self._on_synced, outcome)
-                    case Job.LOOK:
-                        self._ext_tell(self._on_looked, self._ext_try(self._store.ext_free_bytes))
-                    case Job.REOPEN:
-                        reopened = self._ext_try(self._ext_reopen)
-                        self._ext_tell(self._on_reopened, reopened)
-            self._ext_try(self._ext_end)
-        finally:
-            self._ext_tell(self._on_thread_ended)
-
-    def _ext_tell(self, callback: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(callback, *args)
-
-    def _ext_try(self, ext_fn: Callable[[], T]) -> T | StorageError:
-        """Call it; whatever it raises becomes an error that the loop handles."""
-        try:
-            return ext_fn()
-        except StorageError as e:
-            return e
-        except BaseException as e:
-            return unexpected(e)
+    def _ext_sync(self) -> None:
+        started_s = time.perf_counter()
+        self._store.ext_sync()
+        self._sync_s = time.perf_counter() - started_s
 
     def _ext_reopen(self) -> Opened:
         if self._retention is not None:

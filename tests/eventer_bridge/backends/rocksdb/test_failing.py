@@ -13,7 +13,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.retention import RetentionRule
-from eventer_bridge.backends.rocksdb import RocksDbBackend, keys
+from eventer_bridge.backends.rocksdb import RocksDbBackend, keys, storage_thread
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core import engine
@@ -304,10 +304,11 @@ async def test_a_storage_thread_that_ends_closes_the_backend(
     ended: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", ended.append)
 
-    def die(self: RocksDbBackend, ext_fn: object) -> None:
+    def die(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(RocksDbBackend, "_ext_try", die)
+    monkeypatch.setattr(Store, "ext_sync", die)
+    monkeypatch.setattr(storage_thread, "unexpected", die)
     writer = Writer(backend)
     committed = backend.register(writer.make(draft()))
     with pytest.raises(OutcomeUnknownError, match="the storage thread ended"):
