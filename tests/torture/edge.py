@@ -1,13 +1,10 @@
 """Exactly once, from writers to readers, whatever is killed and cut.
 
-Each writer has an outbox of requests under keys of their own, and sends a request again until it
-is answered. Each reader has a cursor. In a round the gateway is killed (``kill -9``) or stopped,
-connections are cut at any byte, writers and readers are dropped, or a reader's cursor is taken
-over, while retention deletes what others write beside.
-
-In the end every request is stored once, with the ids that were answered. What a reader got over
-one connection is a part of what is stored, without a gap, a double, or another order; and each
-connection begins no later than behind what was acknowledged before.
+Writers and readers are processes of their own (``edge_client``), which journal what they do. Each
+writer sends a request again, under its key, until it is answered. Each reader has a cursor; one
+cursor has two, who take it from each other. In a round some of them are killed (``kill -9``), and
+so is the gateway, or it is stopped; connections are cut at any byte all the time, while retention
+deletes what others write beside. In the end ``edge_history`` compares.
 """
 
 import asyncio
@@ -15,255 +12,127 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from eventer_bridge.model import EventId, JsonPayload, QueryServerParams, RegisterEvent
-from mariner import client
-from mariner.errors import ClosedError, ConnectError, InitError, OutcomeUnknownError, RegisterError
+from eventer_bridge.model import Event, QueryServerParams, RegisterEvent
+from mariner.errors import ClosedError, OutcomeUnknownError, RegisterError
 from tests.support import proxy
 from tests.support.gateway import Gateway, gateway
 from tests.torture.clients import connected
+from tests.torture.edge_client import TYPE, Reader, Writer
+from tests.torture.edge_history import End, History
 from tests.torture.ledger import ViolationError
 from tests.torture.report import Progress
 
 N_WRITERS: Final = 3
-N_READERS: Final = 3
-IN_FLIGHT: Final = 8
-"""Requests of a writer that are under way."""
+READERS: Final = ("reader-0", "reader-1", "reader-2", "reader-2.rival")
 
-ROUNDS_OF_A_GATEWAY: Final = 5
+KILLED: Final = 0.15
+"""How often each of them is killed in a round."""
+
+ROUNDS_OF_A_GATEWAY: Final = 4
 """Rounds, the last of which ends it."""
 
-MAX_WORK_S: float = 0.2
-"""How long a round works before something happens."""
+MAX_WORK_S: Final = 0.3
+"""How long a round works, after something was journaled, before something happens."""
 
-MAX_CUT_BYTES: Final = 1 << 20
+MAX_CUT_BYTES: Final = 1 << 18
 """Connections are cut after so many bytes at the most."""
 
-RECONNECT_S: Final = 0.01
-FINISH_TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
+"""Until something has been written and read; and in the end, until all has."""
 
-TYPE: Final = "edge"
+POLL_INTERVAL_S: Final = 0.02
+
 RETENTION: Final = [{"subscriptions": [["noise"]], "max_entries": 50}]
 
 
-class Writer:
-    """Requests of one to three events.
+class Clients:
+    """The processes of writers and readers.
+
+    Args:
+        directory: where their journals are.
+        ports: of the gateways.
+        chance: whom it hits.
 
     Attributes:
-        answered: events of each request, by its number.
-        n_again: requests that were sent again.
+        n_kills: how many were killed.
     """
 
-    def __init__(self, number: int) -> None:
-        self.answered: dict[int, list[EventId]] = {}
-        self.n_again = 0
-        self._number = number
-        self._n_begun = 0
-        self._outbox: list[int] = []  # what was sent, and not answered
-
-    @property
-    def n_begun(self) -> int:
-        """Requests that were sent."""
-        return self._n_begun
-
-    async def write(self, connection: client.Client, *, is_last: bool) -> None:
-        """Send requests until the connection is lost; the last time, only what is left."""
-        while self._outbox or not is_last:
-            if self._outbox:
-                request = self._outbox.pop(0)
-                self.n_again += 1
-            else:
-                self._n_begun += 1
-                request = self._n_begun
-            if not await self._send(connection, request):
-                return
-
-    async def _send(self, connection: client.Client, request: int) -> bool:
-        events = [
-            RegisterEvent((TYPE, str(self._number)), None, JsonPayload.of([request, part]))
-            for part in range(request % 3 + 1)
-        ]
-        try:
-            answer = await connection.register(events, f"{self._number}-{request}")
-        except RegisterError:  # the gateway stops
-            self._outbox.append(request)
-            await asyncio.sleep(RECONNECT_S)
-            return True
-        except BaseException as e:
-            self._outbox.append(request)
-            if isinstance(e, OutcomeUnknownError | ClosedError):
-                return False
-            raise
-        ids = [event.id for event in answer]
-        if self.answered.setdefault(request, ids) != ids:
-            raise ViolationError(f"request {self._number}-{request}: answered with other events")
-        return True
-
-
-class Part(NamedTuple):
-    """What a reader got over one connection.
-
-    Attributes:
-        acked: the last event that it had acknowledged before.
-        ids: of the events.
-    """
-
-    acked: EventId | None
-    ids: list[EventId]
-
-
-class Reader:
-    """Reads with a cursor.
-
-    Attributes:
-        name: of the cursor.
-        parts: what it got.
-        acked: the last event that it acknowledged.
-    """
-
-    def __init__(self, name: str, chance: random.Random) -> None:
-        self.name = name
-        self.parts: list[Part] = []
-        self.acked: EventId | None = None
+    def __init__(self, directory: Path, ports: Sequence[int], chance: random.Random) -> None:
+        self.n_kills = 0
+        self._directory = directory
+        self._ports = ports
         self._chance = chance
+        self._running: dict[str, Process] = {}
 
-    async def read(self, connection: client.Client, until: EventId | None = None) -> None:
-        """Read until the connection is lost, or up to an event."""
-        part = Part(self.acked, [])
-        self.parts.append(part)
-        with contextlib.suppress(ClosedError):  # lost, or another one has the cursor
-            async for batch in connection.replay():
-                part.ids.extend(event.id for event in batch.events)
-                if self._chance.random() < 0.7 or part.ids[-1] == until:
-                    self.acked = part.ids[-1]
-                    await batch.ack()
-                if part.ids[-1] == until:
-                    await connection.ping()
-                    return
+    async def run(self) -> None:
+        """Start those that are not running."""
+        names = (*(f"writer-{i}" for i in range(N_WRITERS)), *READERS)
+        for name in names:
+            if name not in self._running:
+                self._running[name] = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "tests.torture.edge_client", str(self._directory)),
+                    *(name, *map(str, self._ports)),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
 
-    def check(self, stored: list[EventId]) -> int:
-        """Compare what it got with what is stored.
+    async def kill(self, share: float = 1.0) -> None:
+        """Kill some of them, or all."""
+        for name in [*self._running]:
+            if self._chance.random() < share:
+                process = self._running.pop(name)
+                if process.returncode is not None:
+                    raise ViolationError(f"{name} ended by itself: {process.returncode}")
+                process.kill()
+                await process.wait()
+                self.n_kills += 1
 
-        Returns:
-            Events that came again.
+    async def work(self) -> None:
+        """Let them write and read something."""
+        begun = self._journaled()
+        async with _in_time("nobody writes, or nobody reads"):
+            while any(len(i) <= 1 for i in self._grown(begun)):
+                await asyncio.sleep(POLL_INTERVAL_S)
+        await asyncio.sleep(self._chance.uniform(0, MAX_WORK_S))
 
-        Raises:
-            ViolationError: an event was missed, came twice over one connection, or out of order.
-        """
-        index = {event_id: i for i, event_id in enumerate(stored)}
-        n_received = 0
-        for number, (acked, ids) in enumerate(self.parts):
-            if not ids:
-                continue
-            begin = index.get(ids[0], -1)
-            if ids != stored[begin : begin + len(ids)]:
-                raise ViolationError(f"{self.name}: part {number} is not what is stored")
-            if begin > (0 if acked is None else index[acked] + 1):
-                raise ViolationError(f"{self.name}: part {number} begins behind {acked}")
-            n_received += len(ids)
-        if {i for _, ids in self.parts for i in ids} != {*stored}:
-            raise ViolationError(f"{self.name}: not all events came")
-        return n_received - len(stored)
+    def _journaled(self) -> dict[Path, int]:
+        return {i: i.stat().st_size for i in self._directory.glob("*er-*")}
 
-
-class Edge:
-    """Writers and readers, over connections that are cut."""
-
-    def __init__(self, chance: random.Random) -> None:
-        self.writers = [Writer(i) for i in range(N_WRITERS)]
-        self.readers = [Reader(f"reader {i}", chance) for i in range(N_READERS)]
-        self.n_cuts = 0
-        self._chance = chance
-
-    @contextlib.asynccontextmanager
-    async def working(self, running: Gateway) -> AsyncIterator[None]:
-        """All of them are at work, and connect again when they are cut."""
-        plans = proxy.by_chance(self._chance, MAX_CUT_BYTES)
-        async with proxy.create(running.port, plans) as link:
-            tasks = [asyncio.create_task(self._write(i, link.port)) for i in self.writers]
-            tasks += [asyncio.create_task(self._read(i, link.port)) for i in self.readers]
-            # one more for the first reader: they take the cursor from each other
-            if self._chance.random() < 0.3:
-                tasks.append(asyncio.create_task(self._read(self.readers[0], link.port)))
-            try:
-                yield
-                for task in tasks:
-                    if task.done():
-                        task.result()
-            finally:
-                for task in tasks:  # dropped in the middle of whatever they do
-                    task.cancel()
-                await asyncio.wait(tasks)
-            self.n_cuts += link.n_cuts
-
-    async def _write(self, writer: Writer, port: int) -> None:
-        while True:
-            async with _connection(port) as connection:
-                if connection is not None:
-                    writing = (writer.write(connection, is_last=False) for _ in range(IN_FLIGHT))
-                    await asyncio.gather(*writing)
-
-    async def _read(self, reader: Reader, port: int) -> None:
-        while True:
-            async with _connection(port, cursor=reader.name) as connection:
-                if connection is not None:
-                    await reader.read(connection)
-
-    async def finish(self, running: Gateway) -> str:
-        """Let all requests be answered, and all events be read; then compare.
-
-        Raises:
-            ViolationError: something is missing, or there is too much.
-        """
-        async with asyncio.timeout(FINISH_TIMEOUT_S), connected(running) as connection:
-            for writer in self.writers:
-                await writer.write(connection, is_last=True)
-            stored = [
-                event
-                async for event in connection.query_all(QueryServerParams(1, persisted=True))
-                if event.type[0] == TYPE
-            ]
-            for reader in self.readers:
-                async with _connection(running.port, cursor=reader.name) as reading:
-                    assert reading is not None
-                    await reader.read(reading, stored[-1].id)
-        ids = [event.id for event in stored]
-        answered = [i for writer in self.writers for j in writer.answered.values() for i in j]
-        if sorted(answered) != ids:
-            raise ViolationError(f"{len(answered)} events answered, {len(ids)} stored")
-        for writer in self.writers:
-            if len(writer.answered) != writer.n_begun:
-                raise ViolationError("a request was not answered")
-        n_again = sum(reader.check(ids) for reader in self.readers)
-        n_repeated = sum(writer.n_again for writer in self.writers)
-        return (
-            f"{self.n_cuts} connections cut; {len(ids)} events, each stored once;"
-            f" {n_repeated} requests sent again; each read in order by {N_READERS} readers,"
-            f" {n_again} of them again, as they were not acknowledged"
+    def _grown(self, begun: dict[Path, int]) -> tuple[list[Path], list[Path]]:
+        """Of writers and of readers, those whose journals grew, and one more."""
+        grown = [i for i, size in self._journaled().items() if size > begun.get(i, 0)]
+        return tuple(  # type: ignore[return-value]
+            [Path(), *(i for i in grown if i.name.startswith(role))]
+            for role in ("writer", "reader")
         )
+
+    async def finish(self, events: Sequence[Event]) -> None:
+        """Have what is there be read; nobody is cut any more."""
+        ids = [event.id for event in events if event.type[0] == TYPE]
+        async with _in_time("not all events come to all readers"):
+            for name in READERS[:-1]:
+                await Reader(self._directory, name).run(self._ports, ids)
+
+    async def write_rest(self) -> None:
+        """Have what was begun be answered."""
+        async with _in_time("not all requests are answered"):
+            for i in range(N_WRITERS):
+                await Writer(self._directory, i).run(self._ports, is_last=True)
 
 
 @contextlib.asynccontextmanager
-async def _connection(port: int, cursor: str | None = None) -> AsyncIterator[client.Client | None]:
-    """A client; None: it could not be connected, after a little while."""
+async def _in_time(problem: str) -> AsyncIterator[None]:
     try:
-        connection = await client.connect(
-            "127.0.0.1",
-            port,
-            client_name="app",
-            client_token="secret",
-            subscriptions=[(TYPE, "*")] if cursor else [],
-            cursor=cursor,
-        )
-    except (ConnectError, InitError, ClosedError):
-        await asyncio.sleep(RECONNECT_S)
-        yield None
-        return
-    async with connection:
-        yield connection
+        async with asyncio.timeout(TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise ViolationError(f"{problem}, within {TIMEOUT_S:g} s") from None
 
 
 async def run(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
@@ -272,29 +141,52 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
     Raises:
         ViolationError: an event is missing, stored twice, or was read in another way.
     """
-    edge = Edge(chance)
     core = {
         "backend": {"type": "rocksdb", "path": str(directory / "store"), "retention": RETENTION}
     }
-    n_done = n_kills = 0
-    while n_done < rounds:
-        async with gateway(directory, core=core) as running, _noise(running):
-            for _ in range(min(ROUNDS_OF_A_GATEWAY, rounds - n_done) - 1):
-                async with edge.working(running):
-                    await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
-                n_done += 1
-                progress(n_done, rounds)
-            async with edge.working(running):
-                await asyncio.sleep(chance.uniform(0, MAX_WORK_S))
-                if chance.random() < 0.7:
-                    n_kills += 1
+    ends: list[End] = []
+    n_done = port = 0
+    async with contextlib.AsyncExitStack() as stack:
+        while n_done < rounds:
+            async with gateway(directory, core=core, port=port) as running, _noise(running):
+                if not port:
+                    port = running.port
+                    link = proxy.create(port, proxy.by_chance(chance, MAX_CUT_BYTES))
+                    await stack.enter_async_context(link)
+                    clients = Clients(directory, [link.port], chance)
+                    stack.push_async_callback(clients.kill)
+                for _ in range(min(ROUNDS_OF_A_GATEWAY, rounds - n_done)):
+                    await clients.run()
+                    await clients.work()
+                    await clients.kill(KILLED)
+                    n_done += 1
+                    progress(n_done, rounds)
+                since_s = time.monotonic()
+                if is_kill := chance.random() < 0.7:
                     os.kill(running.pid, signal.SIGKILL)
                     await running.process.wait()
-            n_done += 1
-            progress(n_done, rounds)
-    async with gateway(directory, core=core) as running:
-        outcome = await edge.finish(running)
-    return f"{rounds} rounds, {n_kills} kills of the gateway, {outcome}"
+            ends.append(End(since_s, time.monotonic(), is_kill))
+        await clients.kill()
+        async with gateway(directory, core=core, port=port) as running:
+            finishing = Clients(directory, [port], chance)
+            await finishing.write_rest()
+            async with connected(running) as connection:
+                params = QueryServerParams(1, persisted=True)
+                stored = [event async for event in connection.query_all(params)]
+            await finishing.finish(stored)
+    return _facts(rounds, ends, link.n_cuts, clients.n_kills, History(directory, stored, ends))
+
+
+def _facts(rounds: int, ends: Sequence[End], n_cuts: int, n_kills: int, history: History) -> str:
+    n_again = history.check_writers()
+    n_cursors = history.check_readers()
+    return (
+        f"{rounds} rounds, {sum(i.is_kill for i in ends)} kills of the gateway, {n_kills} of"
+        f" writers and readers, {n_cuts} connections cut; {history.n_events} events, each stored"
+        f" once; {n_again} requests sent again; each read in order with {n_cursors} cursors, which"
+        f" never went back, but for what was acknowledged {history.lost_s:.2f} s or less before a"
+        f" kill; {history.n_read_again} events read again"
+    )
 
 
 @contextlib.asynccontextmanager
