@@ -118,7 +118,7 @@ class ServerGroup(aio.Resource):
                 while behind := self._behind():
                     self._status_changed.clear()
                     await self._status_changed.wait()
-                for i in chain(self.replications, self._members.values()):
+                for i in [*self.replications, *self._members.values()]:
                     await i.wait_delivered()
         except TimeoutError:
             mlog.warning("not all events of the group are here", extra={"servers": behind})

@@ -12,8 +12,14 @@ from tests.support.hat_peers import HOST, MonitorServer, monitor_server
 class StartCb(Protocol):
     """Starts the gateway with this ``server_id``, 1 or 2, on its store; it ends with the pair."""
 
-    def __call__(self, server_id: int, /, **core: Any) -> Awaitable[Gateway]:
-        """See the class; ``core`` is added to ``event_core``."""
+    def __call__(self, server_id: int, /, *, port: int = 0, **core: Any) -> Awaitable[Gateway]:
+        """See the class.
+
+        Args:
+            server_id: which of the two.
+            port: where it listens; 0: at a free one.
+            core: what is added to ``event_core``.
+        """
 
 
 def core(server_id: int, monitor_port: int) -> dict[str, Any]:
@@ -35,8 +41,9 @@ async def pair(path: Path) -> AsyncIterator[tuple[StartCb, list[MonitorServer]]]
     ):
         monitors = [first, second]
 
-        async def start(server_id: int, /, **keys: Any) -> Gateway:
+        async def start(server_id: int, /, *, port: int = 0, **keys: Any) -> Gateway:
             conf = {**core(server_id, monitors[server_id - 1].port), **keys}
-            return await gateways.enter_async_context(gateway(path / str(server_id), core=conf))
+            running = gateway(path / str(server_id), core=conf, port=port)
+            return await gateways.enter_async_context(running)
 
         yield start, monitors

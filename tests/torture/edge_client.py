@@ -27,7 +27,7 @@ IN_FLIGHT: Final = 8
 
 RECONNECT_S: Final = 0.02
 
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.1
 """Between two requests: readers are to keep up, in spite of all that happens to them."""
 
 

@@ -11,7 +11,7 @@ only before what was acknowledged in the last seconds, which are measured.
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -95,12 +95,12 @@ class History:
 
     # --- writers --------------------------------------------------------------------------
 
-    def check_writers(self, missed: Mapping[EventId, bool] | None = None) -> int:
+    def check_writers(self, was_missed: Callable[[EventId], bool] = lambda i: False) -> int:
         """Check that each request is stored once.
 
         Args:
-            missed: of a pair: whether a session, by its first event here, was missing at the other
-                server when its own died.
+            was_missed: of a pair: whether the other server did not have a session, of which this is
+                an event, when its own was killed.
 
         Returns:
             Requests that were sent again.
@@ -123,7 +123,7 @@ class History:
             answers = {i.request: [*i.ids] for i in lines if i.what == "answer"}
             for request in begun:
                 self._check_request(
-                    f"{writer}-{request}", copies.pop((writer, request), {}), answers, missed or {}
+                    f"{writer}-{request}", copies.pop((writer, request), {}), answers, was_missed
                 )
         if copies:
             raise ViolationError(f"{len(copies)} requests are stored that nobody sent")
@@ -134,7 +134,7 @@ class History:
         name: str,
         sessions: Mapping[tuple[int, int], Sequence[Event]],
         answers: Mapping[int, list[EventId]],
-        missed: Mapping[EventId, bool],
+        was_missed: Callable[[EventId], bool],
     ) -> None:
         request = int(name.partition("-")[2])
         ids = [[event.id for event in events] for events in sessions.values()]
@@ -149,7 +149,7 @@ class History:
         if len(ids) > 1:
             self.n_twice += 1
             servers = {server for server, _ in sessions}
-            if len(servers) < len(ids) or not any(missed.get(i[0], False) for i in ids):
+            if len(servers) < len(ids) or not any(was_missed(i[0]) for i in ids):
                 raise ViolationError(f"request {name} is stored twice: {ids}")
 
     # --- readers --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import random
 import re
 from pathlib import Path
 
-from tests.torture import edge
+from tests.torture import edge, edge_pair
 from tests.torture.report import no_progress
 
 
@@ -13,3 +13,8 @@ async def test_every_event_once_from_writers_to_readers(tmp_path: Path) -> None:
     assert re.match(
         r"6 rounds, \d kills of the gateway, \d+ of writers and readers, \d+ conn", outcome
     )
+
+
+async def test_a_pair_loses_nothing_and_stores_twice_only_what_it_must(tmp_path: Path) -> None:
+    outcome = await edge_pair.run(tmp_path, 1, random.Random(2), no_progress)
+    assert re.match(r"1 rounds, \d take-overs, \d kills of gateways, \d+ of writers", outcome)

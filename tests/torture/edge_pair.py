@@ -1,0 +1,219 @@
+"""The same as ``edge``, with a pair: one gateway takes over from the other.
+
+The first one, which is preferred, is active, until it is killed or stopped; the second one takes
+over, and hands back when the first one returns, or is killed as well. Everything is stored once,
+but for what a gateway had stored without an answer when it was killed, and the other one did not
+have when it took over: that is found out then, and nothing else may be there twice.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    QueryLatestParams,
+    QueryServerParams,
+    RegisterEvent,
+    Status,
+)
+from mariner.client.client import Client
+from tests.support import proxy
+from tests.support.gateway import Gateway
+from tests.support.pair import StartCb, pair
+from tests.torture.clients import connected
+from tests.torture.edge import KILLED, POLL_INTERVAL_S, Clients, in_time, plans
+from tests.torture.edge_history import End, History
+from tests.torture.report import Progress
+
+FIRST: Final = 1
+SECOND: Final = 2
+
+KILL_FIRST: Final = 0.5
+STOP_FIRST: Final = 0.7
+KILL_BOTH: Final = 0.85
+"""How often which happens; else the second one is killed while the first one works."""
+
+MARK: Final = ("mark",)
+
+
+class Pair:
+    """Two gateways, one of which is active.
+
+    Attributes:
+        ends: of the active one.
+        n_kills: how many gateways were killed.
+        n_take_overs: how often another one became the active one.
+    """
+
+    def __init__(self, start: StartCb) -> None:
+        self.ends: list[End] = []
+        self.n_kills = 0
+        self.n_take_overs = 0
+        self.running: dict[int, Gateway] = {}
+        self._start = start
+        self._ports = {FIRST: 0, SECOND: 0}
+        self._missed: list[tuple[int, int, int]] = []
+
+    def was_missed(self, event_id: EventId) -> bool:
+        """Whether the other server did not have a session when its own was killed."""
+        return any(
+            server == event_id.server and begin < event_id.session <= end
+            for server, begin, end in self._missed
+        )
+
+    async def start(self, server: int) -> None:
+        """Start one."""
+        gateway = await self._start(server, port=self._ports[server])
+        self.running[server] = gateway
+        self._ports[server] = gateway.port
+
+    async def end(self, server: int, number: signal.Signals) -> None:
+        """Kill the active one, or have it end."""
+        since_s = time.monotonic()
+        gateway = self.running.pop(server)
+        os.kill(gateway.pid, number)
+        await gateway.process.wait()
+        is_kill = number is signal.SIGKILL
+        self.n_kills += is_kill
+        self.ends.append(End(since_s, time.monotonic(), is_kill))
+
+    async def took_over(self, dead: int, server: int) -> int:
+        """Wait until a server is active; the last session that it has of the one that ended."""
+        async with (
+            in_time("the other gateway does not take over"),
+            connected(self.running[server]) as connection,
+        ):
+            await connection.wait_status(Status.OPERATIONAL)
+            self.n_take_overs += 1
+            return await last_session(connection, dead)
+
+    async def come_back(self, server: int, other_had: int) -> None:
+        """Start one that was killed; ``other_had``: what the other one had of it."""
+        await self.start(server)
+        async with connected(self.running[server]) as connection:
+            self._missed.append((server, other_had, await last_session(connection, server)))
+
+    async def hand_back(self, other_had: int) -> None:
+        """Start the first one, and wait until it is active."""
+        since_s = time.monotonic()
+        await self.come_back(FIRST, other_had)
+        await self.took_over(SECOND, FIRST)
+        self.ends.append(End(since_s, time.monotonic(), is_kill=False))
+
+    async def catch_up(self) -> None:
+        """Wait until the second one has what the first one has by now."""
+        async with (
+            in_time("the standby does not catch up"),
+            connected(self.running[FIRST]) as first,
+            connected(self.running[SECOND]) as second,
+        ):
+            await first.wait_status(Status.OPERATIONAL)
+            (mark,) = await first.register([RegisterEvent(MARK, None, None)])
+            while mark not in (await second.query(QueryLatestParams([MARK]))).events:
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def last_session(connection: Client, server: int) -> int:
+    """The last session of a server that a gateway has."""
+    params = QueryServerParams(server, persisted=True)
+    session = 0
+    async for event in connection.query_all(params):
+        session = event.id.session
+    return session
+
+
+async def run(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
+    """Have something happen to a pair ``rounds`` times.
+
+    Raises:
+        ViolationError: an event is missing, stored twice without need, or was read in another way.
+    """
+    for name in ("monitor1", "monitor2", "1", "2"):
+        (directory / name).mkdir()
+    async with pair(directory) as (start, _):
+        gateways = Pair(start)
+        await gateways.start(FIRST)
+        await gateways.start(SECOND)
+        ports = [gateways.running[i].port for i in (FIRST, SECOND)]
+        first, second = (proxy.create(port, plans(chance)) for port in ports)
+        async with first, second:
+            clients = Clients(directory, [first.port, second.port], chance)
+            try:
+                for n in range(1, rounds + 1):
+                    await _round(gateways, clients, chance)
+                    progress(n, rounds)
+            finally:
+                await clients.kill()
+            await gateways.catch_up()
+            finishing = Clients(directory, ports, chance)
+            await finishing.write_rest()
+            stored = await _stored(gateways)
+            await finishing.finish(stored)
+            n_cuts = first.n_cuts + second.n_cuts
+    history = History(directory, stored, gateways.ends)
+    n_again = history.check_writers(gateways.was_missed)
+    n_cursors = history.check_readers()
+    return (
+        f"{rounds} rounds, {gateways.n_take_overs} take-overs, {gateways.n_kills} kills of"
+        f" gateways, {clients.n_kills} of writers and readers, {n_cuts} connections cut;"
+        f" {history.n_events} events; {n_again} requests sent again, {history.n_twice} of them"
+        " stored by both gateways, as one was killed before the other one had them; each event read"
+        f" in order with {n_cursors} cursors, which never went back, but for what was acknowledged"
+        f" {history.lost_s:.2f} s or less before a kill; {history.n_read_again} events read again"
+    )
+
+
+async def _round(gateways: Pair, clients: Clients, chance: random.Random) -> None:
+    await clients.run()
+    await clients.work()
+    await clients.kill(KILLED)
+    await gateways.catch_up()
+    await asyncio.sleep(chance.uniform(0, 0.1))
+    what = chance.random()
+    if what < KILL_BOTH:
+        await gateways.end(
+            FIRST, signal.SIGTERM if KILL_FIRST <= what < STOP_FIRST else signal.SIGKILL
+        )
+        second_had = await gateways.took_over(FIRST, SECOND)
+        await clients.run()
+        await clients.work()
+        await clients.kill(KILLED)
+    if what < STOP_FIRST:
+        await gateways.hand_back(second_had)
+    elif what < KILL_BOTH:
+        await gateways.end(SECOND, signal.SIGKILL)
+        await gateways.come_back(FIRST, second_had)
+        first_had = await gateways.took_over(SECOND, FIRST)
+        await gateways.come_back(SECOND, first_had)
+    else:
+        os.kill(gateways.running[SECOND].pid, signal.SIGKILL)
+        await gateways.running[SECOND].process.wait()
+        gateways.n_kills += 1
+        await gateways.start(SECOND)
+
+
+async def _stored(gateways: Pair) -> list[Event]:
+    """What both have, as soon as they have the same."""
+    async with (
+        in_time("the gateways do not have the same events"),
+        connected(gateways.running[FIRST]) as first,
+        connected(gateways.running[SECOND]) as second,
+    ):
+        while (events := await _all(first)) != await _all(second):
+            await asyncio.sleep(POLL_INTERVAL_S)
+        return events
+
+
+async def _all(connection: Client) -> list[Event]:
+    return [
+        event
+        for server in (FIRST, SECOND)
+        async for event in connection.query_all(QueryServerParams(server, persisted=True))
+        if event.type[0] == "edge"
+    ]
