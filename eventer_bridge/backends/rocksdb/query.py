@@ -361,19 +361,20 @@ class StoreReader:
         n_bytes, n_free_bytes = 0, limits.LARGE_ANSWER_BYTES
         try:
             for rows in found:
+                n_value_bytes = sum([len(value) for _, value in rows])
+                n_bytes += n_value_bytes
                 if n_free_bytes >= 0:
-                    n_free_bytes -= sum(limits.ANSWER_EVENT_BYTES + len(value) for _, value in rows)
+                    n_free_bytes -= limits.ANSWER_EVENT_BYTES * len(rows) + n_value_bytes
                     if n_free_bytes < 0:
                         last, _ = rows.pop()  # it may be large itself
                         self._become_large()
                         rows.append((last, self._snapshot.value(last)))
                 has_more = len(rows) > n_left
-                for event in keys.decode_events(rows[:n_left], self._names):
-                    if event.payload is not None:
-                        n_bytes += len(event.payload.data)
-                        if n_bytes > limits.MAX_RESULT_BYTES and taken:
-                            return QueryResult(taken, True)
-                    taken.append(event)
+                taken += keys.decode_events(rows[:n_left], self._names)
+                if n_bytes > limits.MAX_RESULT_BYTES:  # their payloads may have fewer
+                    result = take(taken, len(taken))
+                    if result.more_follows:
+                        return result
                 if has_more:
                     return QueryResult(taken, True)
                 n_left -= len(rows)

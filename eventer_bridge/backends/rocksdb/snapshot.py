@@ -134,7 +134,7 @@ class Snapshot:
             ClosedError: the store is about to close.
         """
         iterator = self._iterators["event"]
-        valid, get_key, get_value = iterator.valid, iterator.key, iterator.value
+        get_key, get_value = iterator.key, iterator.value
         hides = self.hides if self.hidden else None
         if descending:
             move = iterator.prev
@@ -149,12 +149,12 @@ class Snapshot:
             rows: list[Row] = []
             n_bytes = 0
             for _ in range(STEP_ROWS):
-                if not valid():
+                key: bytes | None = get_key()
+                if key is None:
                     with self.errors():
                         iterator.status()  # raises if it is not the end, but a failure
                     yield rows
                     return
-                key: bytes = get_key()
                 if not start <= key < stop:
                     yield rows
                     return
