@@ -185,7 +185,7 @@ def rebuild(path: str) -> None:
 @_LAKE
 @click.option("--json", "is_json", is_flag=True, help="Print a JSON object.")
 def info(path: str, is_json: bool) -> None:
-    """Show what is in LAKE: events, files, times, and how far each server is.
+    """Show what is in LAKE: events, files, times, and the last event of each server.
 
     Exit code 0: shown; 1: it cannot be read; 2: there is no lake, or wrong usage.
     """

@@ -45,7 +45,8 @@ class LakeInfo(msgspec.Struct, frozen=True):
         last: timestamp of the last event.
         value_path: path of the column ``value``.
         positions: server to its last event.
-        lag_s: server to the age of that event in seconds, by the clock of this machine.
+        lag_s: server to the age of that event in seconds, by the clock of this machine; of a server
+            that registers nothing, it grows, although the lake lacks nothing.
     """
 
     tables: dict[str, TableInfo]

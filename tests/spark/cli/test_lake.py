@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ from mariner_spark.lake import derived
 from mariner_spark.lake.tables import EVENTS, Lake
 from tests.spark.lake.support import append, opened, parquet_files
 from tests.spark.support import fill, plain_events
+
+FIRST_US = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1e6)
+"""Timestamp of the first of ``plain_events``."""
 
 
 class Result(NamedTuple):
@@ -58,6 +63,20 @@ def test_info(lake: Path) -> None:
     ]
     assert lines[7] == "values of  $.value"
     assert json.loads(run("lake", "info", lake, "--json").stdout)["tables"]["events"]["rows"] == 100
+
+
+def test_info_tells_the_age_of_the_last_event(lake: Path) -> None:
+    """By the clock of this machine, without asking a server."""
+    before_s = time.time()
+    found = json.loads(run("lake", "info", lake, "--json").stdout)
+    shown = re.findall(
+        r"^server 7 .* \(([0-9]+) s ago\)", run("lake", "info", lake).stdout, re.MULTILINE
+    )
+    after_s = time.time()
+    assert found["positions"]["7"]["timestamp"] == FIRST_US + 90 * 10**6  # that of session 10
+    last_s = FIRST_US / 1e6 + 90
+    assert before_s - last_s <= found["lag_s"]["7"] <= after_s - last_s
+    assert round(before_s - last_s) <= int(shown[0]) <= round(after_s - last_s)
 
 
 def test_info_of_what_is_left_behind(lake: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import duckdb_extension_delta
 import polars as pl
 import pytest
 from deltalake import DeltaTable
@@ -60,11 +61,20 @@ def test_the_same_events_by_every_engine(
         connection.register("events", table.to_pyarrow_dataset())
         # its own timestamps end in the year 294246, but its conversion to Python in 9999
         found = connection.table("events").select(*names).to_arrow_table()
-    assert in_order(found.to_pylist()) == expected
+        assert in_order(found.to_pylist()) == expected
+        load_delta(connection)
+        scan = connection.sql(f"FROM delta_scan('{tmp_path}/events')")
+        assert in_order(scan.select(*names).to_arrow_table().to_pylist()) == expected
     frame = pl.scan_delta(f"{tmp_path}/events").select(names).collect()
     assert in_order(frame.to_arrow().to_pylist()) == expected
     records = table.to_pandas(columns=names).to_dict("records")
     assert in_order({i: plain(j) for i, j in row.items()} for row in records) == expected
+
+
+def load_delta(connection: duckdb.DuckDBPyConnection) -> None:
+    """Load the extension ``delta`` from its package, not over the network."""
+    root = Path(duckdb_extension_delta.__file__).parent
+    connection.load_extension(str(next(root.rglob("delta.duckdb_extension"))))
 
 
 def plain(value: Any) -> Any:
