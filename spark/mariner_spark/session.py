@@ -10,7 +10,9 @@ Runs in the driver.
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -102,6 +104,8 @@ def make_local(
         "SPARK_HOME": os.environ.get("SPARK_HOME") or str(java.make_spark_home()),
         "SPARK_LOCAL_IP": LOOPBACK,
     }
+    # pyspark imports this when Java has started, and it pandas where that is installed: 0.2 s
+    threading.Thread(target=import_module, args=("pyspark.testing.utils",), daemon=True).start()
     with _environment(environment):
         return builder.getOrCreate()
 

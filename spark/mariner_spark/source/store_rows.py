@@ -1,7 +1,7 @@
 """Rows of a store as Arrow columns: decodes a batch at once, by the layouts in ``keys``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,6 @@ _SOURCED: Final = keys.SOURCED_HEAD_BYTES
 _SIGN: Final = np.uint64(keys.SIGN_BIT)
 
 _KINDS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
-_KIND_OF_FLAGS: Final = pa.array([_KINDS.get(i & ~keys.SOURCE_FLAG) for i in range(256)])
 _IS_KNOWN: Final = np.array([i & ~keys.SOURCE_FLAG in _KINDS for i in range(256)])
 
 
@@ -86,7 +85,7 @@ class StoreRows:
         return pa.array(us, field.type, mask=~has_source)
 
     def _kind(self, field: pa.Field) -> pa.Array:
-        return _KIND_OF_FLAGS.cast(field.type).take(pa.array(self._flags))
+        return _kinds_of_flags().cast(field.type).take(pa.array(self._flags))
 
     def _types(self, field: pa.Field) -> pa.Array:
         numbers, indices = np.unique(self._keys["type"], return_inverse=True)
@@ -166,6 +165,12 @@ _COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
     "payload_type": StoreRows._binary,
     "payload_binary": StoreRows._binary,
 }
+
+
+@cache
+def _kinds_of_flags() -> pa.Array:
+    """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
+    return pa.array([_KINDS.get(i & ~keys.SOURCE_FLAG) for i in range(256)])
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:
