@@ -19,7 +19,7 @@ from tests.perf.runner import SLOW_SUITES, SUITES
     type=click.Choice(runner.names(SUITES | SLOW_SUITES)),
     help="Only this; repeatable.",
 )
-@click.option("--slow", is_flag=True, help="Ours alone: detours, RSB, millions, Spark.")
+@click.option("--slow", is_flag=True, help="Ours alone: detours, replay, RSB, millions, Spark.")
 @click.option("--small", is_flag=True, help="Seconds instead of minutes; figures mean little.")
 def main(path: Path | None, only: tuple[str, ...], slow: bool, small: bool) -> None:
     """Measure our gateway and others side by side."""

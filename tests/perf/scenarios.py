@@ -188,6 +188,7 @@ class Sizes(NamedTuple):
         millions_types: of so many types.
         millions_requests: registrations of 100 events that one client process makes.
         millions_queries: queries whose median counts.
+        replayed: events that one client is told of from the first one on.
         rsb: RSB events that are stored; a twentieth of them for each latency.
         spark: events that Spark reads.
         spark_requests: registrations of 100 events beside it.
@@ -206,6 +207,7 @@ class Sizes(NamedTuple):
     millions_types: int
     millions_requests: int
     millions_queries: int
+    replayed: int
     rsb: int
     spark: int
     spark_requests: int
@@ -225,6 +227,7 @@ FULL: Final = Sizes(
     millions_types=10_000,
     millions_requests=10_000,
     millions_queries=500,
+    replayed=1_000_000,
     rsb=50_000,
     spark=2_000_000,
     spark_requests=10_000,
@@ -243,6 +246,7 @@ SMALL: Final = Sizes(
     millions_types=200,
     millions_requests=20,
     millions_queries=20,
+    replayed=5_000,
     rsb=2_000,
     spark=2_000,
     spark_requests=20,
