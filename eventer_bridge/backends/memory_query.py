@@ -1,11 +1,12 @@
 """Answering queries from events in memory (001, "Queries"), on a reader thread.
 
-Every event may have to be looked at: this costs what is stored, not what is returned.
+Every event may have to be looked at: this costs what is stored, not what is returned. Only the next
+page of a server's events is found at once.
 """
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, dropwhile
+from itertools import chain, dropwhile, islice
 from operator import attrgetter
 from typing import Final
 
@@ -14,6 +15,7 @@ from eventer_bridge.backends.common import NO_WAY_ON, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb
 from eventer_bridge.model import (
     Event,
+    EventId,
     EventType,
     Order,
     OrderBy,
@@ -81,8 +83,28 @@ class MemoryReader:
                 and (is_any_type or types.matches(event.type))
             )
 
-        found = (event for block in self._accepted(accept) for event in block)
+        begin = 0
+        if last_id is not None and last_id.server == server_id:
+            begin = self._block_behind(last_id)
+        found = (event for block in self._accepted(accept, begin) for event in block)
         return self._take(found, result_limit(params.max_results))
+
+    def _block_behind(self, last_id: EventId) -> int:
+        """Number of a block before which nothing comes after an event of its server.
+
+        Events of a server are in the order of their ids, with those of others between them.
+        """
+        low, high = 0, len(self._blocks)
+        while high - low > 1:
+            middle = (low + high) // 2
+            events = chain.from_iterable(islice(self._blocks, middle, high))
+            of_server = (i.id for i in self._pausing(events) if i.id.server == last_id.server)
+            first = next(of_server, None)
+            if first is None or first > last_id:
+                high = middle
+            else:
+                low = middle
+        return low
 
     def ext_timeseries(self, params: QueryTimeseriesParams) -> QueryResult:
         """Events by timestamp or source timestamp."""
@@ -101,10 +123,11 @@ class MemoryReader:
         return self._take(found, result_limit(params.max_results))
 
     def _accepted(
-        self, accept: Callable[[Event], bool], *, is_descending: bool = False
+        self, accept: Callable[[Event], bool], begin: int = 0, *, is_descending: bool = False
     ) -> Iterator[Sequence[Event]]:
         """Events that a filter accepts, block by block, in the order that is asked for."""
-        for block in reversed(self._blocks) if is_descending else self._blocks:
+        blocks = islice(self._blocks, begin, None)
+        for block in reversed(self._blocks) if is_descending else blocks:
             accepted = [event for event in self._pausing(block) if accept(event)]
             yield accepted[::-1] if is_descending else accepted
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,11 +16,15 @@ from eventer_bridge.backends.memory_query import MemoryReader
 from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
     Event,
+    EventId,
     JsonPayload,
     QueryLatestParams,
     QueryResult,
+    QueryServerParams,
     QueryTimeseriesParams,
+    Timestamp,
 )
+from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
 
@@ -31,6 +35,37 @@ class TestMemory(KeepingContract):
         backend = memory.create()
         yield backend
         await backend.async_close()
+
+
+class LookedAt(list[Event]):
+    """A block that notes whether it is looked at."""
+
+    n_looks = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        self.n_looks += 1
+        return super().__iter__()
+
+
+def test_the_next_page_of_a_server_is_found_at_once() -> None:
+    def make(server: int, session: int) -> Event:
+        event_id = EventId(server, session, 1)
+        return Event(event_id, ("a",), Timestamp(session, 0), None, None)
+
+    servers = [1 if i % 5 else 2 for i in range(4_000)]  # and of 3 the last ones
+    events = [make(3 if i >= 3_990 else server, i) for i, server in enumerate(servers)]
+    blocks = [LookedAt(events[i : i + 4]) for i in range(0, len(events), 4)]
+    reader = MemoryReader(blocks, Subscription([("*",)]), lambda: None, lambda: None)
+    for server in 1, 2, 3:
+        of_server = [event for event in events if event.id.server == server]
+        for number in {0, len(of_server) // 2, len(of_server) - 4}:
+            for block in blocks:
+                block.n_looks = 0
+            params = QueryServerParams(server, True, 3, of_server[number].id)
+            result = reader.ext_server(params)
+            assert list(result.events) == of_server[number + 1 : number + 4]
+            if server != 3:
+                assert sum(block.n_looks for block in blocks) < 50
 
 
 async def test_a_query_does_not_read_in_the_middle_of_a_session(
