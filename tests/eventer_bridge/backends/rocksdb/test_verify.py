@@ -494,6 +494,7 @@ async def test_what_retention_deleted_is_no_finding(tmp_path: Path) -> None:
         parked = {PARKED: encode_row(ParkedRow("no idea", now))}
         await backend.keep_reader_rows({CURSOR: encode_row(seen(1, 2)), **parked})
         assert len(await settled(backend, clock)) == 1
+        assert None not in backend.find_requests("app", ["0", "1", "2"])
     assert findings(tmp_path) == []
     with raw_rows(tmp_path) as rows:  # what is behind that was not deleted
         rows["request"][REQUEST] = rows["request"][REQUEST[:-1] + b"2"][:-1] + b"\x09"
