@@ -87,4 +87,8 @@ MAX_LOGIN_BYTES: Final = 8 << 10
 """Of a login form."""
 
 MAX_LOGINS_WAITING: Final = 16
-"""Logins whose password is being checked: each takes 0.2 s of a processor."""
+"""Logins whose password is being checked, which takes 0.2 s of a processor each, or whose answer is
+delayed because others from there were wrong."""
+
+MAX_LOGINS_WAITING_PER_ADDRESS: Final = 4
+"""The same per address, so that one that guesses keeps nobody else out."""

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -61,7 +61,7 @@ class Logins:
         }
         self._checks = ScryptChecks()
         self._backoff = LoginBackoff()
-        self._n_waiting = 0
+        self._waiting: Counter[str] = Counter()  # logins, by address
         self._logins: OrderedDict[bytes, UserSession] = OrderedDict()
 
     async def log_in(self, address: str, name: str, password: str) -> str | None:
@@ -76,18 +76,24 @@ class Logins:
             The key of the new session; None: name or password are wrong.
 
         Raises:
-            TimeoutError: too many others try to log in.
+            TimeoutError: too many others try to log in, or too many from this address.
         """
-        if self._n_waiting >= limits.MAX_LOGINS_WAITING:
+        n_waiting = self._waiting.total()
+        n_of_address = self._waiting[address]
+        if (
+            n_waiting >= limits.MAX_LOGINS_WAITING
+            or n_of_address >= limits.MAX_LOGINS_WAITING_PER_ADDRESS
+        ):
             raise TimeoutError
-        self._n_waiting += 1
+        self._waiting[address] += 1
         try:
             user = await self._find(address, name, password)
             if user is None:
                 await asyncio.sleep(self._backoff.failed(address, time.monotonic()))
                 return None
         finally:
-            self._n_waiting -= 1
+            self._waiting[address] -= 1
+            self._waiting += Counter()  # forgets addresses of which none waits
         key = secrets.token_urlsafe(32)
         self._logins[_digest(key)] = UserSession(user, time.monotonic() + limits.SESSION_S)
         if len(self._logins) > limits.MAX_SESSIONS:

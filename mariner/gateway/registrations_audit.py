@@ -50,7 +50,9 @@ class RegistrationsAudit:
             return
         by_wire: dict[str, list[tuple[str, int]]] = {}
         for (wire, name), count in self._counted.items():
-            if n_events := count - before.get((wire, name), 0):
+            earlier = before.get((wire, name), 0)
+            # a client that was configured anew begins anew
+            if n_events := count - earlier if count >= earlier else count:
                 by_wire.setdefault(wire, []).append((name, n_events))
         for wire, counts in by_wire.items():
             for first in range(0, len(counts), limits.AUDITED_ITEMS):

@@ -19,6 +19,7 @@ class TailPanel:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._tail: Tail | None = None
+        self._n_asked = 0  # how often something else was asked for
         self._is_paused = False
         self._frozen: list[Event] = []
         with card("Events as they come"):
@@ -55,13 +56,21 @@ class TailPanel:
 
     async def _start(self) -> None:
         await self._stop()
+        number = self._n_asked
         self._failure.set_text("")
         try:
-            self._tail = await self._watcher.follow(patterns_of(self._pattern.value))
+            tail = await self._watcher.follow(patterns_of(self._pattern.value))
         except (InvalidEventError, MarinerError) as e:
             self._failure.set_text(texts.shown(str(e)))
+            return
+        if number == self._n_asked:
+            self._n_asked += 1  # the first one stays, of several that were begun together
+            self._tail = tail
+        else:  # it is too late, and the page may be closed
+            await tail.async_close()
 
     async def _stop(self) -> None:
+        self._n_asked += 1
         tail, self._tail = self._tail, None
         if tail is not None:
             await tail.async_close()

@@ -89,3 +89,16 @@ async def test_logins_that_wait_are_bounded(logins: Logins) -> None:
         guess.cancel()
     await asyncio.wait(guesses)
     assert await logins.log_in("b", "random", RANDOM) is not None
+
+
+async def test_who_guesses_keeps_nobody_else_out(logins: Logins) -> None:
+    guesses = [
+        asyncio.create_task(logins.log_in("a", "random", "wrong"))
+        for _ in range(2 * limits.MAX_LOGINS_WAITING)
+    ]
+    await asyncio.sleep(0)
+    assert await logins.log_in("b", "random", RANDOM) is not None
+    for guess in guesses:
+        guess.cancel()
+    await asyncio.wait(guesses)
+    assert not logins._waiting

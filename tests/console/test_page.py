@@ -1,5 +1,6 @@
 """The page in a real browser, of a real console, beside a real gateway."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
@@ -136,6 +137,32 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
         await seen.page.get_by_label("Types").last.fill("*/wrong")
         await seen.page.get_by_role("button", name="Follow").click()
         await seen.page.get_by_role("alert").get_by_text("'*'").wait_for()
+
+
+async def test_one_tail_is_followed_however_often_it_is_asked_for(running: Running) -> None:
+    n_before = await n_connections(running)
+    async with logged_in(running.browser, running.console.url) as seen:
+        await seen.open("Tail")
+        await seen.page.get_by_label("Types").last.fill("none/*")
+        button = seen.page.get_by_role("button", name="Follow")
+        await button.evaluate("i => { for (let n = 0; n < 5; n++) i.click() }")
+        await seen.until("0 so far")
+        while await n_connections(running) != n_before + 1:
+            await asyncio.sleep(0.01)
+        await button.evaluate("i => { for (let n = 0; n < 5; n++) i.click() }")
+        await seen.page.close()
+        while await n_connections(running) != n_before:
+            await asyncio.sleep(0.01)
+
+
+async def n_connections(running: Running) -> int:
+    """Of the gateway."""
+    url = f"http://127.0.0.1:{running.gateway.http_port}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        for line in (await answer.text()).splitlines():
+            if line.startswith('mariner_connections{wire="mariner"}'):
+                return int(float(line.split()[-1]))
+    raise AssertionError("there is no such metric")
 
 
 async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:

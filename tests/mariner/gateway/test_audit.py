@@ -15,11 +15,13 @@ from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.restoring import ext_begin_history
 from eventer_bridge.control import client as requests
 from eventer_bridge.core import tokens
+from eventer_bridge.core.quotas import Account
 from eventer_bridge.errors import ConfigurationError, EventerBridgeError
 from eventer_bridge.eventer import client as eventer
 from mariner import limits
 from mariner.gateway import config_check, config_file, cursor_requests
 from mariner.gateway.logs.audit import AuditConfig
+from mariner.gateway.registrations_audit import RegistrationsAudit
 from tests.mariner.gateway.reloaded import client, running
 from tests.mariner.gateway.test_cursors import cursors_of, reader
 from tests.mariner.gateway.test_quotas import eventer_gateway
@@ -205,6 +207,15 @@ async def test_registrations_by_client(
         monkeypatch.setattr(limits, "AUDITED_REGISTRATIONS_S", 60)
     assert sum(i["events"]["app"] for i in trail.of("registered")) == 6  # the rest when it ends
     assert {i["wire"] for i in trail.of("registered")} == {"mariner"}
+
+
+def test_a_client_that_is_configured_anew_is_counted_anew(trail: Trail) -> None:
+    account = Account("app", "app")
+    registrations = RegistrationsAudit(lambda: {"mariner": [account]}, lambda: True)  # type: ignore[dict-item]
+    for n_registered in (5, 2, 2):
+        account.n_registered = n_registered
+        registrations.write()
+    assert [i["events"] for i in trail.of("registered")] == [{"app": 5}, {"app": 2}]
 
 
 async def test_registrations_are_not_audited_unless_asked_for(tmp_path: Path, trail: Trail) -> None:
