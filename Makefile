@@ -49,7 +49,7 @@ test-slow: $(READY)  ## run the tests that take most of a minute each
 	$(PYTEST) -m slow
 
 test-without-spark: $(READY)-without-spark
-	$(PYTEST) --ignore tests/perf --ignore tests/torture
+	$(PYTEST) --ignore tests/perf
 
 test-pythons: $(READY)  ## run the tests without Spark on every other supported Python of this machine
 	$(BIN)/python -m tests.pythons

@@ -22,6 +22,7 @@ NEED_SPARK: Final = (
     "spark",
     "mariner/cli/test_lake_commands.py",
     "perf/test_perf.py",
+    "torture/test_main.py",
 )
 """Without the extra ``spark`` these cannot even be imported, or start processes that need it."""
 
