@@ -440,7 +440,6 @@ class Client(aio.Resource):
         response = await self._init_res
         if not response.success or response.status is None:
             raise InitError(response.error or "declined; the server gave no reason")
-        self._status = response.status
         self._extensions = frozenset(response.extensions)
         if self._replayed is not None:
             self._check_supported("replay")
@@ -550,6 +549,8 @@ class Client(aio.Resource):
             case InitRes():
                 if not self._init_res.done():
                     self._init_res.set_result(message)
+                    # at once: another one may be behind it
+                    self._status = message.status or self._status
 
     @property
     def _queue(self) -> Notifications[Any]:

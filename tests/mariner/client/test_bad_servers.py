@@ -73,6 +73,18 @@ async def closed_by_client(peer: Peer) -> None:
 # --- against servers that are not there, or do not behave ---------------------------------------
 
 
+async def test_a_status_right_behind_the_first_answer_is_the_last_word() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.receive()
+        answer = {**INIT_RES, "status": "STANDBY"}
+        news = {"msg_type": "status", "status": "OPERATIONAL"}
+        peer.writer.write(b"".join(frame(msgspec.json.encode(i)) for i in (answer, news)))
+        await closed_by_client(peer)
+
+    async with scripted(script) as server, await server.connect() as connection:
+        await connection.wait_status(Status.OPERATIONAL)
+
+
 async def test_nobody_listens() -> None:
     async with scripted(closed_by_client) as server:
         pass
