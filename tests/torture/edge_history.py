@@ -6,7 +6,8 @@ by both servers, and only if the second one did not have it when the first one d
 Readers: what comes over one connection is a part of what is stored, of each server, without a gap,
 a double or another order. It never begins behind what was not acknowledged, and never before what
 was: not while the same gateway is active, not when that ended by itself, and when it was killed
-only before what was acknowledged in the last seconds, which are measured.
+only before what was acknowledged in the last seconds, which are measured; of a pair, or when the
+other gateway could not be told.
 """
 
 import bisect
@@ -31,11 +32,13 @@ class End(NamedTuple):
         since_s: when it was told to, or killed.
         at_s: when it had ended, at the latest.
         is_kill: whether it was killed.
+        is_alone: whether the other one of the pair, which goes on, was away all the time.
     """
 
     since_s: float
     at_s: float
     is_kill: bool
+    is_alone: bool = False
 
 
 class Part(NamedTuple):
@@ -239,14 +242,16 @@ class History:
                     if position is not None and ids[0] <= position:
                         raise ViolationError(f"{name}: it went back from {position} to {ids[0]}")
                 for i in lost:
-                    if any(j.server == server and j >= ids[0] for j in i.ids):
+                    if not self._ends[i.run].is_alone and any(
+                        j.server == server and j >= ids[0] for j in i.ids
+                    ):
                         self.lost_s = max(self.lost_s, self._ends[i.run].since_s - i.at_s)
 
     def _may_be_lost(self, known: Known) -> bool:
         if known.run == len(self._ends):
             return True  # nobody looks
         end = self._ends[known.run]
-        return end.since_s - known.at_s < (MAX_LOST_S if end.is_kill else 0.0)
+        return end.is_alone or end.since_s - known.at_s < (MAX_LOST_S if end.is_kill else 0.0)
 
 
 class _Greatest:

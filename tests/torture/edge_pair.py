@@ -74,14 +74,14 @@ class Pair:
         self._ports[server] = gateway.port
 
     async def end(self, server: int, number: signal.Signals) -> None:
-        """Kill the active one, or have it end."""
+        """Kill the active one, or have it end; the other one may be away."""
         since_s = time.monotonic()
         gateway = self.running.pop(server)
         os.kill(gateway.pid, number)
         await gateway.process.wait()
         is_kill = number is signal.SIGKILL
         self.n_kills += is_kill
-        self.ends.append(End(since_s, time.monotonic(), is_kill))
+        self.ends.append(End(since_s, time.monotonic(), is_kill, not self.running))
 
     async def took_over(self, dead: int, server: int) -> int:
         """Wait until a server is active; the last session that it has of the one that ended."""
@@ -165,7 +165,8 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         f" {history.n_events} events; {n_again} requests sent again, {history.n_twice} of them"
         " stored by both gateways, as one was killed before the other one had them; each event read"
         f" in order with {n_cursors} cursors, which never went back, but for what was acknowledged"
-        f" {history.lost_s:.2f} s or less before a kill; {history.n_read_again} events read again"
+        f" {history.lost_s:.2f} s or less before a kill, or while the other gateway was away;"
+        f" {history.n_read_again} events read again"
     )
 
 
