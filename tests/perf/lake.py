@@ -108,8 +108,14 @@ def measure(
     started = time.monotonic()
     done = compact(small)
     yield f"compact: {done.replaced} to {done.written} files, {time.monotonic() - started:.1f} s"
-    compacted = count({"": lambda: activity(read_events(spark, small))})[""]
-    yield f"activity, compacted: {compacted:.2f} s"
+    best = count(  # the table once more, in turns: the machine may do other work by now
+        {
+            "table": lambda: activity(spark.read.parquet(plain)),
+            "compacted": lambda: activity(read_events(spark, small)),
+        }
+    )
+    share = best["table"] / best["compacted"]
+    yield f"activity, compacted: {best['compacted']:.2f} s, to table: {share:.2f}"
     yield from _numbers(spark, lake, count)
     days = opened_files(spark, directory / "days", events)
     yield f"files of a day of a hundred: {days:.1%} (at most 3 %)"
