@@ -12,7 +12,7 @@ Sans I/O; values may be used on any thread, scopes are parsed on one.
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Final, NamedTuple, Self
 from uuid import UUID, uuid4, uuid5
 
@@ -44,11 +44,6 @@ class Scope(NamedTuple):
     def includes(self, other: "Scope") -> bool:
         """Whether ``other`` is this scope or below it."""
         return other.segments[: len(self.segments)] == self.segments
-
-    def super_scopes(self) -> Iterator["Scope"]:
-        """The scopes above it, from ``/`` on."""
-        for size in range(len(self.segments)):
-            yield Scope(self.segments[:size])
 
 
 _scopes: Final[BoundedCache[str, Scope]] = BoundedCache()

@@ -109,9 +109,6 @@ enough that all processes end at about the same time."""
 COMMIT_TRIES: Final = 20
 """Attempts to commit beside other writers; of several that commit at once, one succeeds."""
 
-PROGRESS_S: Final = 1
-"""Period of progress reports of an ingestion."""
-
 GRACE_HOURS: Final = 24
 """How long a file that belongs to no table is kept: longer than any report reads, and than any
 batch of an ingestion takes."""

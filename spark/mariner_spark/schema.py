@@ -43,8 +43,6 @@ WITHOUT_TYPE: Final = StructType([i for i in SCHEMA if i.name != "type"])
 LAKE_SCHEMA: Final = StructType([*SCHEMA.fields, StructField("value", DoubleType())])
 """Columns of events in a lake: those of the data source, and the number in a JSON payload."""
 
-NOT_NULL: Final = frozenset(field.name for field in SCHEMA.fields if not field.nullable)
-
 
 def check(schema: StructType) -> None:
     """Refuse a schema that does not consist of columns of :data:`SCHEMA`.
