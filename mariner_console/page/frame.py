@@ -69,13 +69,14 @@ class _Frame:
     def __init__(self, login: UserSession, watcher: Watcher, watchers: Sequence[Watcher]) -> None:
         global _n_pages  # noqa: PLW0603  # NiceGUI's pages are of the process
         self._login = login
+        self._client = ui.context.client
         self._panels: dict[str, Panel] = {}
         ui.add_css(_CSS)
         if _n_pages >= limits.MAX_PAGES:
             ui.label("Too many pages are open: close some, and load this one again.")
             return
         _n_pages += 1
-        ui.context.client.on_delete(_count_out)
+        self._client.on_delete(_count_out)
         self._dark = ui.dark_mode(None)
         makers = _panels(login, watcher, watchers)
         ui.colors(primary="#1f5f9e")
@@ -116,6 +117,7 @@ class _Frame:
             await self._panels[self._chosen.value].refresh()
         else:
             ui.navigate.to("/login")
+            self._client.remove_all_elements()  # a browser may stay
 
 
 def _count_out() -> None:

@@ -85,6 +85,22 @@ async def test_logging_out_ends_all_pages(running: Running) -> None:
         await other.get_by_label("Password").wait_for()
 
 
+async def test_a_browser_that_stays_after_a_login_has_ended_has_nothing_to_press(
+    running: Running,
+) -> None:
+    async with logged_in(running.browser, running.console.url) as seen:
+        other = await seen.page.context.new_page()
+        await other.goto(running.console.url)
+        await other.get_by_role("tab", name="Register").click()
+        await other.get_by_label("Type").last.fill("late/a")
+        await other.get_by_role("button", name="Register …").click()
+        await other.get_by_text("Register this on gateway?").wait_for()
+        await other.route("**/login", lambda route: route.fulfill(status=204))  # it stays
+        await seen.page.get_by_role("button", name="Log out").click()
+        await other.get_by_text("Register this on gateway?").wait_for(state="detached")
+        assert await other.get_by_role("button").count() == 0
+
+
 async def test_types_are_a_tree_with_their_last_values(running: Running) -> None:
     await running.app.register(
         [
