@@ -15,7 +15,7 @@ from mariner_spark.reports import (
     values,
     views,
 )
-from mariner_spark.reports.events import Span
+from mariner_spark.reports.events import Extent, Span
 from mariner_spark.reports.views import View
 
 
@@ -23,16 +23,21 @@ class ReportSettings(NamedTuple):
     """Settings of a report.
 
     Attributes:
-        span: span of the events.
+        extent: extent of the events.
         end_us: timestamp of the last event of any type, in microseconds.
         depth: number of segments of a type prefix.
         with_core: whether the core's own types were selected by name.
     """
 
-    span: Span
+    extent: Extent
     end_us: int
     depth: int
     with_core: bool
+
+    @property
+    def span(self) -> Span:
+        """Span of the events."""
+        return self.extent.span
 
 
 class Column(NamedTuple):
@@ -207,7 +212,7 @@ _ALL: Final = (
         "Largest types",
         "The types with most events or bytes. Growth: events in the later half of the time,"
         " compared with the earlier half.",
-        _find(top.find_top, "span"),
+        _find(top.find_top, "extent"),
         views.top,
         _columns(type_path="Type: path", events="Events: count", events_share="of all: share",
                  bytes="Payload: size", bytes_share="of all: share", growth="Growth: growth",

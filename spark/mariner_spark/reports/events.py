@@ -71,6 +71,25 @@ def span_of(events: DataFrame) -> Span:
     return Span() if row is None or row[0] is None else Span(row[0], row[1])
 
 
+class Extent(NamedTuple):
+    """How many events there are, from when to when; ``payload_bytes``: size of their payloads."""
+
+    span: Span
+    events: int
+    payload_bytes: int
+
+
+def extent_of(events: DataFrame) -> Extent:
+    """Extent of prepared events, by reading them."""
+    [row] = events.agg(
+        sf.unix_micros(sf.min("timestamp")),
+        sf.unix_micros(sf.max("timestamp")),
+        sf.count("*"),
+        sf.sum("payload_bytes"),
+    ).collect()
+    return Extent(Span(row[0] or 0, row[1] or 0), row[2], row[3] or 0)
+
+
 def is_of_core() -> Column:
     """Whether an event is one of the core's own: about servers and their clients."""
     return sf.col("type_path").rlike(_CORE_TYPE)

@@ -21,7 +21,7 @@ from mariner_spark.local_path import refuse_within_store
 from mariner_spark.reports import formats, page, reading
 from mariner_spark.reports.availability import find_runs
 from mariner_spark.reports.catalogue import REPORTS, Report, ReportSettings
-from mariner_spark.reports.events import Span, prepare
+from mariner_spark.reports.events import Extent, Span, prepare
 from mariner_spark.reports.page import Fact, Section
 from mariner_spark.reports.reading import EventSource, ReportFilter
 
@@ -55,12 +55,10 @@ class ReportJob(NamedTuple):
 class Overview(NamedTuple):
     """Figures about all events; ``unread``: numbers that could not be read."""
 
-    events: int
-    payload_bytes: int
+    extent: Extent
     types: int
     servers: int
     unread: int
-    span: Span
 
 
 def check(job: ReportJob) -> None:
@@ -130,8 +128,8 @@ def _write_reports(
         overview = _overview(events)
         job.folder.mkdir(parents=True, exist_ok=True)
         settings = ReportSettings(
-            span=overview.span,
-            end_us=max(end_us, overview.span.last),
+            extent=overview.extent,
+            end_us=max(end_us, overview.extent.span.last),
             depth=job.depth,
             with_core=has_types,
         )
@@ -192,7 +190,8 @@ def _overview(events: DataFrame) -> Overview:
         sf.unix_micros(sf.min("timestamp")),
         sf.unix_micros(sf.max("timestamp")),
     ).collect()[0]
-    return Overview(row[0], row[1], row[2], row[3], row[4], Span(row[5] or 0, row[6] or 0))
+    extent = Extent(Span(row[5] or 0, row[6] or 0), row[0], row[1])
+    return Overview(extent, row[2], row[3], row[4])
 
 
 def _write(table: pa.Table, path: Path) -> None:
@@ -215,7 +214,7 @@ def _without_formulas(table: pa.Table) -> pa.Table:
 
 
 def _about(job: ReportJob, overview: Overview) -> list[Fact]:
-    first, last = (formats.moment(times.to_datetime(us)) for us in overview.span)
+    first, last = (formats.moment(times.to_datetime(us)) for us in overview.extent.span)
     types = job.selection.types
     shown = "all" if types is None else ", ".join("/".join(i) for i in types)
     asked = (
@@ -224,23 +223,24 @@ def _about(job: ReportJob, overview: Overview) -> list[Fact]:
         ("From", job.selection.first),
         ("To", job.selection.last),
         ("Numbers", _value_path(job)),
-        ("Events", f"{first} to {last}" if overview.events else None),
+        ("Events", f"{first} to {last}" if overview.extent.events else None),
     )
     return [Fact(title, formats.text(text)) for title, text in asked if text is not None]
 
 
 def _facts(overview: Overview) -> list[Fact]:
-    if not overview.events:
+    span, n_events, payload_bytes = overview.extent
+    if not n_events:
         return []
-    first, last = map(times.to_datetime, overview.span)
+    first, last = map(times.to_datetime, span)
     seconds = (last - first).total_seconds()
-    rate = f"{overview.events / seconds:,.3g} /s" if seconds else formats.NOTHING
+    rate = f"{n_events / seconds:,.3g} /s" if seconds else formats.NOTHING
     facts = [
-        Fact("Events", formats.count(overview.events)),
+        Fact("Events", formats.count(n_events)),
         Fact("Rate", rate),
         Fact("Types", formats.count(overview.types)),
         Fact("Servers", formats.count(overview.servers)),
-        Fact("Payloads", formats.size(overview.payload_bytes)),
+        Fact("Payloads", formats.size(payload_bytes)),
         Fact("Time", formats.duration(seconds)),
     ]
     if overview.unread:

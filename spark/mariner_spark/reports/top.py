@@ -4,10 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from mariner_spark import limits
-from mariner_spark.reports.events import Span, prepare, span_of, us
+from mariner_spark.reports.events import Extent, extent_of, prepare, us
 
 
-def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
+def top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     """The largest types.
 
     A row is a type:
@@ -22,41 +22,35 @@ def top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
 
     Args:
         events: see ``events``.
-        span: span of the events; None: found by reading them.
+        extent: extent of the events; None: found by reading them.
 
     Returns:
         The ``limits.REPORT_TOP_TYPES`` types with the largest share of events or of bytes.
     """
-    return first_top(find_top(events, span=span))
+    return first_top(find_top(events, extent=extent))
 
 
-def find_top(events: DataFrame, *, span: Span | None = None) -> DataFrame:
+def find_top(events: DataFrame, *, extent: Extent | None = None) -> DataFrame:
     """All rows of :func:`top`, in any order."""
     events = prepare(events)
-    first, last = span or span_of(events)
+    (first, last), n_events, payload_bytes = extent or extent_of(events)
     is_later = us("timestamp") > (first + last) // 2
-    by_type = events.groupBy("type_path").agg(
-        sf.count("*").alias("events"),
-        sf.sum("payload_bytes").alias("bytes"),
-        sf.min("timestamp").alias("first"),
-        sf.max("timestamp").alias("last"),
-        sf.count_if(is_later).alias("later"),
-    )
-    totals = by_type.agg(sf.sum("events").alias("all_events"), sf.sum("bytes").alias("all_bytes"))
     earlier = sf.col("events") - sf.col("later")
     return (
-        by_type.crossJoin(sf.broadcast(totals))
-        .select(
-            "*",
-            sf.try_divide("events", "all_events").alias("events_share"),
-            sf.try_divide("bytes", "all_bytes").alias("bytes_share"),
+        events.groupBy("type_path")
+        .agg(
+            sf.count("*").alias("events"),
+            sf.sum("payload_bytes").alias("bytes"),
+            sf.min("timestamp").alias("first"),
+            sf.max("timestamp").alias("last"),
+            sf.count_if(is_later).alias("later"),
         )
         .select(
             "type_path",
             "events",
             "bytes",
-            "events_share",
-            "bytes_share",
+            sf.try_divide("events", sf.lit(n_events)).alias("events_share"),
+            sf.try_divide("bytes", sf.lit(payload_bytes)).alias("bytes_share"),
             "first",
             "last",
             sf.when(sf.lit(first < last), sf.try_divide("later", earlier) - 1).alias("growth"),

@@ -15,7 +15,7 @@ from mariner_spark import times, type_path
 from mariner_spark.conditions import matches, type_bounds
 from mariner_spark.reports import reading
 from mariner_spark.reports.catalogue import REPORTS, ReportSettings
-from mariner_spark.reports.events import Span, prepare
+from mariner_spark.reports.events import Span, extent_of, prepare
 from mariner_spark.reports.reading import EventSource, ReportFilter
 from tests.spark.lake.support import append
 from tests.spark.reports.support import N_EVENTS, Reported, S, table
@@ -58,8 +58,9 @@ def test_a_report_is_the_same_of_events_that_are_not_kept(
     """It reads its events several times, with filters of its own."""
     events = prepare(mariner_spark.read(spark, store=reported.store, partitions=1))
     stored = [times.exact_us(i.timestamp) for i in plain_events(N_EVENTS)]
-    span = Span(stored[0], stored[-1])
-    settings = ReportSettings(span=span, end_us=span.last, depth=2, with_core=False)
+    extent = extent_of(events)
+    assert extent.span == Span(stored[0], stored[-1])
+    settings = ReportSettings(extent=extent, end_us=extent.span.last, depth=2, with_core=False)
     found = REPORTS[name].compute(events, settings).toArrow().to_pylist()
     # the command keeps them
     assert found == table(reported.folder, name)

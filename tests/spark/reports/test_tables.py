@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mariner_spark import limits, times
 from mariner_spark.reports.activity import activity
 from mariner_spark.reports.catalogue import REPORTS, ReportSettings
-from mariner_spark.reports.events import Span
+from mariner_spark.reports.events import Extent, Span
 from mariner_spark.reports.gaps import gaps
 from mariner_spark.reports.latency import latency
 from mariner_spark.reports.latest import latest
@@ -24,7 +24,7 @@ from tests.spark.reports.support import COLUMNS, HOUR, MINUTE, T0, E, S, at, fra
 def test_nothing_is_reported_of_no_events_in_the_same_columns(
     spark: SparkSession, name: str
 ) -> None:
-    settings = ReportSettings(span=Span(), end_us=0, depth=2, with_core=False)
+    settings = ReportSettings(extent=Extent(Span(), 0, 0), end_us=0, depth=2, with_core=False)
     none = REPORTS[name].compute(frame(spark, []), settings)
     assert rows(none) == []
     assert shape(none.schema) == COLUMNS[name]
