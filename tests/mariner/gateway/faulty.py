@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from eventer_bridge.backends.rocksdb import RocksDbBackend
+from eventer_bridge.backends.rocksdb import storage_thread
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
@@ -43,7 +43,8 @@ def _sync_hangs() -> None:
 
 
 def _storage_thread_dies() -> None:
-    PATCH.setattr(RocksDbBackend, "_ext_try", _raise)
+    PATCH.setattr(Store, "ext_sync", _raise)
+    PATCH.setattr(storage_thread, "unexpected", _raise)
 
 
 def _thread_dies() -> None:
