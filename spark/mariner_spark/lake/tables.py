@@ -145,7 +145,7 @@ class Lake:
                 found.load_as_version(version)
             if isinstance(version, datetime):  # before the first version, deltalake loads that
                 [log] = self.files(table).get_file_info([log_path(found.version())])
-                if log.mtime is not None and version < log.mtime:
+                if log.mtime is not None and _to_ms(version) < _to_ms(log.mtime):
                     there = f"its first version is of {log.mtime.isoformat()}"
                     raise LakeError(f"{self}: table {table}: {there}, not {version.isoformat()}")
         return found
@@ -318,3 +318,8 @@ def log_path(version: int) -> str:
 def value_path_of(events: DeltaTable) -> str:
     """Path in JSON payloads of the column ``value``."""
     return str(events.metadata().configuration.get(VALUE_PATH, values.DEFAULT_PATH))
+
+
+def _to_ms(moment: datetime) -> datetime:
+    """A moment in the unit of a Delta log."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,5 +1,6 @@
 """Reading a lake: by Spark, and by other engines as README.md tells."""
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -139,8 +140,11 @@ def test_versions(spark: SparkSession, lake: Path) -> None:
     assert [found[0], *sorted(set(found[1:]))] == [0, 200, 400, 600, 800, 1_000]
     assert found == sorted(counts + [600] * (len(found) - len(counts)))
     commit = lake / EVENTS / "_delta_log" / f"{2:020}.json"  # its time is that of the version
-    second = mariner_spark.read(spark, lake=lake, as_of=commit.stat().st_mtime)
-    assert second.count() == 400
+    moment = commit.stat().st_mtime_ns // 10**6 * 10**6
+    os.utime(commit, ns=(moment + 900_000,) * 2)  # within the same millisecond, as Delta has it
+    for as_of in (moment + 100_000, moment + 900_000):
+        second = mariner_spark.read(spark, lake=lake, as_of=as_of / 10**9)
+        assert second.count() == 400
     with pytest.raises(LakeError, match="negative"):
         mariner_spark.read(spark, lake=lake, version=-1)
     opened(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
