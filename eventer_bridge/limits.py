@@ -273,13 +273,18 @@ MAX_REQUEST_KEY_CHARACTERS: Final = 64
 """Length of a request key: a UUID has 36 characters, a SHA-256 in hexadecimal 64."""
 
 REQUEST_KEYS: Final = 100_000
-"""Default number of request keys that are kept of each client, at about 100 bytes on disk."""
+"""Default number of request keys that are kept of each client, at 50 to 100 bytes on disk."""
 
 REQUEST_KEYS_S: Final = 24 * 3600.0
 """Default time for which they are kept: a day without a network."""
 
 COUNTED_REQUEST_KEYS: Final = 1_024
 """Request keys of a client between two notes of how many there are."""
+
+MIN_REQUEST_RUN: Final = 8
+"""Keys from which requests that came together in the order of their keys share a row. Random keys
+come in order once in 40,000 times: their clients have no such rows, which would have to be looked
+up for each."""
 
 MAX_KEY_OWNERS: Final = 10_000
 """Clients whose number of request keys is kept in memory; it is read anew for others."""

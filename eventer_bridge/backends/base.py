@@ -249,14 +249,14 @@ class Backend(aio.Resource, abc.ABC):
         self,
         sessions: Sequence[Sequence[Event]],
         quota: TypeQuota | None = None,
-        requests: Sequence[RequestKey | None] = (),
+        requests: Sequence[RequestKey] = (),
     ) -> list[asyncio.Future[None]]:
         """As :meth:`register` of one or more sessions, all of whose events were asked for.
 
         Args:
             sessions: events of each session.
             quota: quota of the client.
-            requests: what the client calls each of them; empty, or None: nothing.
+            requests: what the client calls each of them; empty: nothing.
 
         Returns:
             A future for each of them.

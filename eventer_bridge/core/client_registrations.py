@@ -247,12 +247,11 @@ class ClientRegistrations(Generic[RequestT]):
             Those with a large session, which are answered when they are encoded.
         """
         core, quota = self._service.core, self._rights.type_quota
-        asked = [events for _, events, _ in gathered]
+        _, asked, keys = zip(*gathered, strict=True)
         outcomes: Sequence[Session | Repeated | EventerBridgeError]
         if self._has_keys:
             self._has_keys = False
-            named = [key for _, _, key in gathered]
-            outcomes = core.register_keyed(self._source, asked, quota, named)
+            outcomes = core.register_keyed(self._source, asked, quota, keys)
         else:
             outcomes = core.register_all([self._source] * len(asked), asked, [quota] * len(asked))
         return self.take_outcomes(gathered, outcomes)

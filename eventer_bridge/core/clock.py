@@ -93,7 +93,7 @@ class SteadyClock:
     def __call__(self) -> Timestamp:
         """The current time, for measuring age."""
         latest_s = self._began_s + time.monotonic() + limits.MAX_CLOCK_AHEAD_S
-        return min(Timestamp.now(), Timestamp.from_float(latest_s))
+        return Timestamp.now() if time.time() < latest_s else Timestamp.from_float(latest_s)
 
 
 def ahead_s(timestamp: Timestamp) -> float:

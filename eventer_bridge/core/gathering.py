@@ -105,6 +105,8 @@ class Gathering:
                 quotas += [client.type_quota] * len(gathered)
         if self._clients:  # whatever else there is to do may come before
             self._loop.call_soon(self._hand_over)
+        if not requests:
+            return
         try:
             outcomes = self._core.register_all(sources, requests, quotas)
         except Exception as e:

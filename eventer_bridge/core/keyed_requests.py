@@ -12,9 +12,10 @@ Belongs to the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from itertools import chain
+from typing import NamedTuple, TypeAlias, cast
 
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events_of
@@ -30,10 +31,24 @@ Requests: TypeAlias = Sequence[Sequence[RegisterEvent]]
 Outcome: TypeAlias = Session | Repeated | EventerBridgeError
 
 RegisterAllCb: TypeAlias = Callable[
-    [Source, Requests, TypeQuota | None, Sequence[RequestKey | None]],
+    [Source, Requests, TypeQuota | None, Sequence[RequestKey]],
     "list[Session | EventerBridgeError]",
 ]
-"""Registers requests that were not registered before."""
+"""Registers requests that were not registered before, under these keys; empty: without."""
+
+
+class _Turn(NamedTuple):
+    """Requests of a client that were registered together.
+
+    Attributes:
+        names: what the client calls them.
+        keys: the keys of each.
+        outcomes: what became of each.
+    """
+
+    names: set[str]
+    keys: Sequence[RequestKey]
+    outcomes: Sequence[Session | EventerBridgeError]
 
 
 class KeyedRequests:
@@ -47,7 +62,8 @@ class KeyedRequests:
     def __init__(self, backend: Backend, register_all: RegisterAllCb) -> None:
         self._backend = backend
         self._register_all = register_all
-        self._under_way: dict[str, dict[str, tuple[RequestKey, Session]]] = {}  # by client, key
+        # what is under way, by client and commit
+        self._under_way: dict[str, dict[asyncio.Future[None], list[_Turn]]] = {}
 
     def register(
         self,
@@ -57,11 +73,14 @@ class KeyedRequests:
         keys: Sequence[RequestKey | None],
     ) -> list[Outcome]:
         """See ``EventCore.register_keyed``; the keys are of one client."""
-        named = [key for key in keys if key is not None]
-        if len(named) == len(keys) and all(requests) and self._are_new(named):
-            found = self._register_all(source, requests, quota, named)
-            self._note(named, found)
-            return [*found]
+        if all(keys) and all(requests):
+            named = cast(Sequence[RequestKey], keys)
+            names = [key.key for key in named]
+            distinct = {*names}
+            if len(distinct) == len(names) and self._are_new(named, names):
+                found = self._register_all(source, requests, quota, named)
+                self._note(_Turn(distinct, named, found))
+                return [*found]
         outcomes: list[Outcome] = []
         for events, key in zip(requests, keys, strict=True):
             if key is None or not events:  # of no events, nothing is stored
@@ -96,23 +115,34 @@ class KeyedRequests:
             mlog.warning("a request is stored twice, by two servers", extra=extra)
         return None
 
-    def _are_new(self, keys: Sequence[RequestKey]) -> bool:
-        """Whether none of them was used before, and each comes after the one before it, if any."""
-        owner, names, afters = keys[0].owner, [i.key for i in keys], [i.after for i in keys]
-        under_way = self._under_way.get(owner, {})
-        first, *others = afters
+    def _are_new(self, keys: Sequence[RequestKey], names: Sequence[str]) -> bool:
+        """Whether none was used before, and each comes after the one before it, if after any."""
+        owner = keys[0].owner
+        first, *others = [key.after for key in keys]
         if others != names[:-1] and any(i is not None for i in others):
             return False
-        if len({*names}) < len(names) or not under_way.keys().isdisjoint(names):
+        if any(not turn.names.isdisjoint(names) for turn in self._turns(owner)):
             return False
         try:
-            if first is not None and first not in under_way:
+            if first is not None and not self._find_under_way(owner, first):
                 [before] = self._backend.find_requests(owner, [first])
                 if before is None:
                     return False
             return not any(self._backend.find_requests(owner, names))
         except EventerBridgeError:
             return False
+
+    def _turns(self, owner: str) -> Iterable[_Turn]:
+        commits = self._under_way.get(owner)
+        return chain.from_iterable(commits.values()) if commits else ()
+
+    def _find_under_way(self, owner: str, name: str) -> tuple[RequestKey, Session] | None:
+        for turn in self._turns(owner):
+            if name in turn.names:
+                for key, outcome in zip(turn.keys, turn.outcomes, strict=True):
+                    if key.key == name and isinstance(outcome, Session) and not outcome.has_failed:
+                        return key, outcome
+        return None
 
     def _register_one(
         self,
@@ -122,9 +152,8 @@ class KeyedRequests:
         key: RequestKey,
     ) -> Outcome:
         owner, name, digest = key.owner, key.key, key.digest
-        under_way = self._under_way.get(owner, {})
-        if name in under_way:
-            known, first = under_way[name]
+        if under_way := self._find_under_way(owner, name):
+            known, first = under_way
             return Repeated(first) if known.digest == digest else _other_content(name)
         try:
             (kept,) = self._backend.find_requests(owner, [name])
@@ -132,7 +161,7 @@ class KeyedRequests:
                 return _repeated(source, events, kept)
             if kept is not None:
                 return _other_content(name)
-            if key.after is not None and key.after not in under_way:
+            if key.after is not None and not self._find_under_way(owner, key.after):
                 (before,) = self._backend.find_requests(owner, [key.after])
                 if before is None:
                     return RequestOrderError(
@@ -141,30 +170,28 @@ class KeyedRequests:
         except EventerBridgeError as e:
             return e.with_traceback(None)
         found = self._register_all(source, [events], quota, [key])
-        self._note([key], found)
+        self._note(_Turn({name}, [key], found))
         return found[0]
 
-    def _note(
-        self, keys: Sequence[RequestKey], outcomes: Sequence[Session | EventerBridgeError]
-    ) -> None:
+    def _note(self, turn: _Turn) -> None:
         """Note what is under way, until its outcome is known."""
-        owner = keys[0].owner
-        begun = {
-            key.key: (key, outcome)
-            for key, outcome in zip(keys, outcomes, strict=True)
-            if isinstance(outcome, Session)
-        }
-        self._under_way.setdefault(owner, {}).update(begun)
-        by_commit: dict[asyncio.Future[None], list[str]] = {}
-        for name, (_, session) in begun.items():
-            by_commit.setdefault(session.committed, []).append(name)
-        for commit, names in by_commit.items():
-            commit.add_done_callback(partial(self._forget, owner, names))
+        last = next((i for i in reversed(turn.outcomes) if isinstance(i, Session)), None)
+        if last is None:
+            return
+        # as sessions are committed in their order, that of the last one tells of all of them
+        owner, commit = turn.keys[0].owner, last.committed
+        commits = self._under_way.setdefault(owner, {})
+        if commit in commits:
+            commits[commit].append(turn)
+        else:
+            commits[commit] = [turn]
+            commit.add_done_callback(partial(self._forget, owner))
 
-    def _forget(self, owner: str, names: Sequence[str], _: object) -> None:
-        under_way = self._under_way[owner]
-        for name in names:
-            del under_way[name]
+    def _forget(self, owner: str, commit: asyncio.Future[None]) -> None:
+        commits = self._under_way[owner]
+        del commits[commit]
+        if not commits:
+            del self._under_way[owner]
 
 
 def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest) -> Repeated:

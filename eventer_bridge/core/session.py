@@ -86,6 +86,11 @@ class Session:
         self.committed = committed
         self.encodings: dict[str, Any] = {}
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its events are not stored, or may not be."""
+        return self.committed.done() and self.committed.exception() is not None
+
     def resolve(self, error: BaseException | None) -> None:
         """Resolve ``committed``: success, or an error."""
         if error is None:

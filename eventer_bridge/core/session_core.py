@@ -178,7 +178,7 @@ class SessionCore(EventCore):
         sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
         quotas: Sequence[TypeQuota | None],
-        keys: Sequence[RequestKey | None] = (),
+        keys: Sequence[RequestKey] = (),
     ) -> "list[Session | EventerBridgeError]":
         """See :class:`EventCore`. Most of what clients send is checked and counted at one go.
 
@@ -234,7 +234,7 @@ class SessionCore(EventCore):
         source: Source,
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None,
-        keys: Sequence[RequestKey | None],
+        keys: Sequence[RequestKey],
     ) -> "list[Session | EventerBridgeError]":
         sources, quotas = [source] * len(requests), [quota] * len(requests)
         return self.register_all(sources, requests, quotas, keys)
@@ -244,7 +244,7 @@ class SessionCore(EventCore):
         sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
         quotas: Sequence[TypeQuota | None],
-        keys: Sequence[RequestKey | None],
+        keys: Sequence[RequestKey],
     ) -> "list[Session | EventerBridgeError]":
         asked = zip(sources, requests, quotas, keys or repeat(None, len(requests)), strict=True)
         return [tried(functools.partial(self.register, *i)) for i in asked]

@@ -173,10 +173,9 @@ class GroupCommit(Backend):
         return self._types.ids.keys() >= event_types
 
     def find_requests(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
-        """See :class:`Backend`. Two short reads each on the loop's thread at most."""
+        """See :class:`Backend`. Four short reads each on the loop's thread at most."""
         self._check_writable()
-        with self._store.in_use(), self._store.errors():
-            return self._requests.find(owner, names)
+        return self._requests.find(owner, names)
 
     def register(
         self,
@@ -200,7 +199,7 @@ class GroupCommit(Backend):
         self,
         sessions: Sequence[Sequence[Event]],
         quota: TypeQuota | None = None,
-        requests: Sequence[RequestKey | None] = (),
+        requests: Sequence[RequestKey] = (),
     ) -> list[asyncio.Future[None]]:
         """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
@@ -221,7 +220,7 @@ class GroupCommit(Backend):
         type_ids: Sequence[TypeId],
         new_types: Sequence[tuple[TypeId, bytes]],
         quota: TypeQuota | None,
-        requests: Sequence[RequestKey | None],
+        requests: Sequence[RequestKey],
     ) -> asyncio.Future[None]:
         """Have sessions be committed together; the future of all of them."""
         if new_types:

@@ -4,14 +4,19 @@
 
     request   "k" · owner (16) · generation (4) · key in UTF-8   → digest (16) · session key (28)
               "o" · owner (16)    → generation (4) · since (12) · number of keys (8)
+              "r" · owner (16) · generation (4) · last key in UTF-8
+                  → key of the first session (28) · MessagePack [[key, …], digests]
 
 ``owner`` is a digest of the client's name. Each client's keys are in generations: one begins when
 the one before has enough keys, or is old enough, and only the last two are kept. So no key is
 deleted one by one, nothing about keys is in memory but which generation is the current one and the
-greatest key, and a key is found by two look-ups at most. A greater one than any before is new, and
-not looked up: that makes keys cheap that sort as they were made (UUIDv7, for example). The
-number of keys is noted now and then: after a crash, a generation may get
-``limits.COUNTED_REQUEST_KEYS`` more.
+greatest keys, and a key is found by four look-ups at most. The number of keys is noted now and
+then: after a crash, a generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
+
+Keys are cheap that sort as they were made (UUIDv7, for example). A greater one than any before is
+new, and not looked up. Of requests that came together in this order, all keys are in one row, a
+*run*; their sessions follow each other. As they sorted behind all others, runs do not overlap: the
+first that ends at a key or behind it is the only one that can have it.
 
 Belongs to the event loop's thread, except what is named ``ext_``.
 """
@@ -21,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from rocksdict import WriteBatch
 
 from eventer_bridge import limits
@@ -40,30 +46,48 @@ FAMILY: Final = "request"
 
 KEY_PREFIX: Final = b"k"
 OWNER_PREFIX: Final = b"o"
+RUN_PREFIX: Final = b"r"
 
 _GENERATION_BYTES: Final = 4
 _OWNER_BYTES: Final = 16
 _OWNER_ROW_BYTES: Final = _GENERATION_BYTES + keys.TIMESTAMP_BYTES + keys.INT_BYTES
-_ROW_BYTES: Final = DIGEST_BYTES + keys.SESSION_KEY_BYTES
+_NAME_OFFSET: Final = len(KEY_PREFIX) + _OWNER_BYTES + _GENERATION_BYTES
 _GREATEST_NAME: Final = chr(sys.maxunicode) * limits.MAX_REQUEST_KEY_CHARACTERS
+
+_encode_run: Final = msgspec.msgpack.Encoder().encode
+_decode_run: Final = msgspec.msgpack.Decoder(tuple[list[str], bytes]).decode
 
 
 class _Owner:
     """A client, and its current generation.
 
     Attributes:
-        prefix: of its keys in this generation.
+        suffix: of the prefixes of its rows in this generation.
         before: the same of the one before; None: there is none.
         since: when it began.
         n_keys: keys of it.
         greatest: no key of both sorts behind it.
+        greatest_in_runs: no key of both in a run does.
+        last: what ``greatest`` stands for, if it came in this generation and since the store was
+            opened: the next request names it as the one before.
     """
 
-    __slots__ = ("before", "generation", "greatest", "n_keys", "name", "prefix", "since")
+    __slots__ = (
+        "before",
+        "generation",
+        "greatest",
+        "greatest_in_runs",
+        "last",
+        "n_keys",
+        "name",
+        "since",
+        "suffix",
+    )
 
     def __init__(self, name: bytes, row: bytes | None, now: Timestamp) -> None:
         self.name = name
-        self.greatest = ""
+        self.greatest = self.greatest_in_runs = ""
+        self.last: KeptRequest | None = None
         if row is None:
             self.since, self.n_keys = now, 0
             self._begin(0)
@@ -74,7 +98,7 @@ class _Owner:
 
     def advance(self, now: Timestamp) -> None:
         """Begin another generation."""
-        self.since, self.n_keys = now, 0
+        self.since, self.n_keys, self.last = now, 0, None
         self._begin(self.generation + 1)
 
     @property
@@ -85,22 +109,22 @@ class _Owner:
 
     def _begin(self, generation: int) -> None:
         self.generation = generation
-        self.prefix = _prefix(self.name, generation)
-        self.before = _prefix(self.name, generation - 1) if generation else None
+        self.suffix = _suffix(self.name, generation)
+        self.before = _suffix(self.name, generation - 1) if generation else None
 
 
 class RequestRow(NamedTuple):
-    """A row of a request, for ``verify_clients``.
+    """A row of requests.
 
     Attributes:
         owner: digest of the client's name.
         generation: of its keys.
-        session_key: of its events.
+        requests: by key.
     """
 
     owner: bytes
     generation: int
-    session_key: bytes
+    requests: dict[str, KeptRequest]
 
 
 class RequestRows:
@@ -120,49 +144,59 @@ class RequestRows:
         self._is_any_forgotten = False  # of the owners: they may have keys that are not written yet
 
     def find(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
-        """What is known of requests (of one at least); two short reads each at most.
+        """What is known of requests (of one at least); four short reads each at most.
 
         Raises:
-            StoreDamagedError: a row cannot be decoded.
-            Exception: RocksDB's, for ``database.explain``.
+            StorageError: it is not known.
         """
         of_client = self._owners.get(owner) or self._owner(owner)
-        prefix, before, greatest = of_client.prefix, of_client.before, of_client.greatest
+        greatest = of_client.greatest
         if min(names) > greatest:
             return [None] * len(names)
-        get = self._store.later(FAMILY)[0].get
-        found: list[KeptRequest | None] = []
-        for name in names:
-            if name > greatest:
-                found.append(None)
-                continue
-            row: Any = get(prefix + name.encode())
-            if row is None and before is not None:
-                row = get(before + name.encode())
-            found.append(None if row is None else self._kept(row))
-        return found
+        return [None if i > greatest else self._find(of_client, i) for i in names]
 
-    def _kept(self, row: bytes) -> KeptRequest | None:
-        if len(row) != _ROW_BYTES:
+    def _find(self, owner: _Owner, name: str) -> KeptRequest | None:
+        if name == owner.greatest and owner.last is not None:
+            kept: KeptRequest | None = owner.last
+        else:
+            with self._store.in_use(), self._store.errors():
+                kept = self._read(owner, name)
+        if kept is None or self._retention.is_expired(kept.timestamp, self._clock()):
+            return None
+        return kept
+
+    def _read(self, owner: _Owner, name: str) -> KeptRequest | None:
+        family = self._store.later(FAMILY)[0]
+        suffixes = [i for i in (owner.suffix, owner.before) if i is not None]
+        encoded = name.encode()
+        for suffix in suffixes:
+            key = KEY_PREFIX + suffix + encoded
+            row: Any = family.get(key)
+            if row is not None:
+                return self._decoded(key, row).get(name)
+        if name <= owner.greatest_in_runs:
+            for suffix in suffixes:
+                rows = family.iter()
+                rows.seek(RUN_PREFIX + suffix + encoded)
+                rows.status()
+                if rows.valid() and rows.key().startswith(RUN_PREFIX + suffix):
+                    kept = self._decoded(rows.key(), rows.value()).get(name)
+                    if kept is not None:
+                        return kept
+        return None
+
+    def _decoded(self, key: bytes, row: bytes) -> dict[str, KeptRequest]:
+        try:
+            return decode_requests(key, row).requests
+        except ValueError:
             raise StoreDamagedError(
                 f"{self._store.path}: the event store is damaged: a request key"
-            )
-        timestamp = keys.decode_timestamp(row, DIGEST_BYTES)
-        if self._retention.is_expired(timestamp, self._clock()):
-            return None
-        server = DIGEST_BYTES + keys.TIMESTAMP_BYTES
-        session = server + keys.INT_BYTES
-        return KeptRequest(
-            row[:DIGEST_BYTES],
-            timestamp,
-            keys.decode_int(row[server:session]),
-            keys.decode_int(row[session:]),
-        )
+            ) from None
 
     def stage(
         self,
         batch: WriteBatch,
-        requests: Sequence[RequestKey | None],
+        requests: Sequence[RequestKey],
         sessions: Sequence[Sequence[Event]],
     ) -> None:
         """Keep requests of a client, in the commit of their events.
@@ -172,18 +206,36 @@ class RequestRows:
             requests: which were looked up before.
             sessions: their events, of one moment.
         """
-        first = sessions[0][0]
-        named = [(i, j[0].id) for i, j in zip(requests, sessions, strict=True) if i is not None]
-        name = named[0][0].owner
+        first, n_keys = sessions[0][0], len(requests)
+        server, session = first.id.server, first.id.session
+        name = requests[0].owner
         owner = self._owners.get(name) or self._owner(name)
         handle = self._store.later(FAMILY)[1]
-        self._count(batch, owner, first.timestamp, len(named))
-        put, prefix, encode_int = batch.put, owner.prefix, keys.encode_int
-        place = keys.encode_timestamp(first.timestamp) + encode_int(first.id.server)
-        for request, event_id in named:
-            value = request.digest + place + encode_int(event_id.session)
-            put(prefix + request.key.encode(), value, handle)
-        owner.greatest = max(owner.greatest, *(request.key for request, _ in named))
+        self._count(batch, owner, first.timestamp, n_keys)
+        names = [request.key for request in requests]
+        if (
+            n_keys >= limits.MIN_REQUEST_RUN
+            and names[0] > owner.greatest
+            and names == sorted(names)
+            and sessions[-1][0].id.session == session + n_keys - 1
+        ):
+            last = n_keys - 1
+            digests = b"".join([request.digest for request in requests])
+            value = keys.session_key(first.timestamp, server, session)
+            key = RUN_PREFIX + owner.suffix + names[last].encode()
+            batch.put(key, value + _encode_run((names, digests)), handle)
+            owner.greatest_in_runs = names[last]
+        else:
+            last = names.index(max(names))
+            prefix = KEY_PREFIX + owner.suffix
+            place = keys.encode_timestamp(first.timestamp) + keys.encode_int(server)
+            for request, events in zip(requests, sessions, strict=True):
+                value = request.digest + place + keys.encode_int(events[0].id.session)
+                batch.put(prefix + request.key.encode(), value, handle)
+        if names[last] >= owner.greatest:
+            owner.greatest = names[last]
+            session = sessions[last][0].id.session
+            owner.last = KeptRequest(requests[last].digest, first.timestamp, server, session)
 
     def _count(self, batch: WriteBatch, owner: _Owner, now: Timestamp, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""
@@ -193,7 +245,9 @@ class RequestRows:
             owner.advance(now)
             before = 0
             if owner.before is not None:
-                batch.delete_range(_prefix(owner.name, 0), owner.before, handle)
+                first = _suffix(owner.name, 0)
+                for prefix in (KEY_PREFIX, RUN_PREFIX):
+                    batch.delete_range(prefix + first, prefix + owner.before, handle)
         owner.n_keys = before + n_keys
         step = limits.COUNTED_REQUEST_KEYS
         if not before or before // step != owner.n_keys // step:
@@ -203,18 +257,26 @@ class RequestRows:
         if len(self._owners) >= limits.MAX_KEY_OWNERS:
             self._owners.clear()
             self._is_any_forgotten = True
-        hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_OWNER_BYTES)
-        row: Any = self._store.later(FAMILY)[0].get(OWNER_PREFIX + hashed.digest())
+        encoded = name.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(encoded, digest_size=_OWNER_BYTES).digest()
+        with self._store.in_use(), self._store.errors():
+            owner = self._owners[name] = self._read_owner(digest)
+        return owner
+
+    def _read_owner(self, digest: bytes) -> _Owner:
+        row: Any = self._store.later(FAMILY)[0].get(OWNER_PREFIX + digest)
         if row is not None and len(row) != _OWNER_ROW_BYTES:
             raise StoreDamagedError(
                 f"{self._store.path}: the event store is damaged: keys of a client"
             )
-        owner = self._owners[name] = _Owner(hashed.digest(), row, self._clock())
+        owner = _Owner(digest, row, self._clock())
         if self._is_any_forgotten:
-            owner.greatest = _GREATEST_NAME  # everything is looked up
+            owner.greatest = owner.greatest_in_runs = _GREATEST_NAME  # everything is looked up
         elif row is not None:
-            prefixes = [owner.prefix] if owner.before is None else [owner.prefix, owner.before]
-            owner.greatest = max(map(self._greatest, prefixes))
+            suffixes = [i for i in (owner.suffix, owner.before) if i is not None]
+            owner.greatest_in_runs = max(self._greatest(RUN_PREFIX + i) for i in suffixes)
+            others = (self._greatest(KEY_PREFIX + i) for i in suffixes)
+            owner.greatest = max(owner.greatest_in_runs, *others)
         return owner
 
     def _greatest(self, prefix: bytes) -> str:
@@ -236,32 +298,51 @@ def decode_owner(key: bytes, value: bytes) -> tuple[bytes, int]:
     return owner, int.from_bytes(value[:_GENERATION_BYTES], "big")
 
 
-def decode_request(key: bytes, value: bytes) -> RequestRow:
-    """A row of a request; raises ValueError."""
-    generation = len(KEY_PREFIX) + _OWNER_BYTES
-    name = generation + _GENERATION_BYTES
-    if not key.startswith(KEY_PREFIX) or len(key) <= name:
+def decode_requests(key: bytes, value: bytes) -> RequestRow:
+    """A row of requests; raises ValueError."""
+    if len(key) <= _NAME_OFFSET or key[:1] not in {KEY_PREFIX, RUN_PREFIX}:
         raise ValueError("not a key of this index")
-    if len(value) != _ROW_BYTES or not keys.is_timestamp(value, DIGEST_BYTES):
-        raise ValueError("not a row of a request")
-    return RequestRow(
-        key[len(KEY_PREFIX) : generation],
-        int.from_bytes(key[generation:name], "big"),
-        value[DIGEST_BYTES:],
+    last = key[_NAME_OFFSET:].decode()
+    if key.startswith(RUN_PREFIX):
+        place, run = value[: keys.SESSION_KEY_BYTES], value[keys.SESSION_KEY_BYTES :]
+        names, digests = _decode_run(run)
+    else:
+        digests, place = value[:DIGEST_BYTES], value[DIGEST_BYTES:]
+        names = [last]
+    if (
+        len(place) != keys.SESSION_KEY_BYTES
+        or not keys.is_timestamp(place)
+        or names[-1:] != [last]
+        or len(names) * DIGEST_BYTES != len(digests)
+    ):
+        raise ValueError("not a row of requests")
+    timestamp = keys.decode_timestamp(place)
+    server, session = map(
+        keys.decode_int, (place[keys.TIMESTAMP_BYTES : -keys.INT_BYTES], place[-keys.INT_BYTES :])
     )
+    requests = {
+        name: KeptRequest(
+            digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES], timestamp, server, session + i
+        )
+        for i, name in enumerate(names)
+    }
+    owner = key[len(KEY_PREFIX) : _NAME_OFFSET - _GENERATION_BYTES]
+    generation = int.from_bytes(key[_NAME_OFFSET - _GENERATION_BYTES : _NAME_OFFSET], "big")
+    return RequestRow(owner, generation, requests)
 
 
 def ext_forget_later(store: Store, batch: WriteBatch, until: Timestamp) -> None:
     """Forget requests of a later time, whose events are deleted (``rewinding``)."""
     family, handle = store.later(FAMILY)
-    rows = family.iter()
-    rows.seek(KEY_PREFIX)
-    while rows.valid() and rows.key().startswith(KEY_PREFIX):
-        if keys.decode_timestamp(rows.value(), DIGEST_BYTES) > until:
-            batch.delete(rows.key(), handle)
-        rows.next()
-    rows.status()  # raises if it is not the end, but a failure
+    for prefix, offset in ((KEY_PREFIX, DIGEST_BYTES), (RUN_PREFIX, 0)):
+        rows = family.iter()
+        rows.seek(prefix)
+        while rows.valid() and rows.key().startswith(prefix):
+            if keys.decode_timestamp(rows.value(), offset) > until:
+                batch.delete(rows.key(), handle)
+            rows.next()
+        rows.status()  # raises if it is not the end, but a failure
 
 
-def _prefix(owner: bytes, generation: int) -> bytes:
-    return KEY_PREFIX + owner + generation.to_bytes(_GENERATION_BYTES, "big")
+def _suffix(owner: bytes, generation: int) -> bytes:
+    return owner + generation.to_bytes(_GENERATION_BYTES, "big")

@@ -16,7 +16,6 @@ from eventer_bridge.backends.reader_rows import (
 )
 from eventer_bridge.backends.rocksdb import keys, request_rows, trimmed
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.request_rows import RequestRow
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import VerifiedRows, batches, id_text, key_text
 from eventer_bridge.model import EventId
@@ -45,11 +44,11 @@ class _Requests:
     def check(self) -> None:
         self._read_owners()
         for requests in batches(self._requests()):
-            sessions = [request.session_key for _, request in requests]
+            sessions = [session_key for _, session_key in requests]
             found = self._rows.values("session", sessions)
-            for (key, request), entries in zip(requests, found, strict=False):
-                if entries is None and not _is_deleted(self._store, request.session_key):
-                    session = id_text(request.session_key[keys.TIMESTAMP_BYTES :])
+            for (key, session_key), entries in zip(requests, found, strict=False):
+                if entries is None and not _is_deleted(self._store, session_key):
+                    session = id_text(session_key[keys.TIMESTAMP_BYTES :])
                     self._report(key, f"session {session} is not stored")
 
     def _read_owners(self) -> None:
@@ -65,22 +64,24 @@ class _Requests:
                 self._generations[owner] = generation
             rows.next()
 
-    def _requests(self) -> Iterator[tuple[bytes, RequestRow]]:
+    def _requests(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys of rows, with the key of each session that they name."""
         for key, value in self._rows.all(request_rows.FAMILY):
             if key.startswith(request_rows.OWNER_PREFIX):
                 continue
             try:
-                request = request_rows.decode_request(key, value)
+                row = request_rows.decode_requests(key, value)
             except ValueError as e:
                 self._report(key, str(e))
                 continue
-            newest = self._generations.get(request.owner)
+            newest = self._generations.get(row.owner)
             if newest is None:
                 self._report(key, "its client has no row")
-            elif request.generation not in (newest - 1, newest):
-                text = f"of generation {request.generation}, but its client has {newest}"
+            elif row.generation not in (newest - 1, newest):
+                text = f"of generation {row.generation}, but its client has {newest}"
                 self._report(key, text)
-            yield key, request
+            for i in row.requests.values():
+                yield key, keys.session_key(i.timestamp, i.server, i.session)
 
     def _report(self, key: bytes, text: str) -> None:
         self._rows.report(request_rows.FAMILY, key_text(key), text)

@@ -376,6 +376,7 @@ def nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(limits, "CURSOR_PERIOD_S", 1e6)
         patch.setattr(limits, "TELL_PERIOD_S", 1e6)
         patch.setattr(limits, "COUNTED_REQUEST_KEYS", 2)
+        patch.setattr(limits, "MIN_REQUEST_RUN", 2)
         yield
 
 

@@ -1,21 +1,35 @@
 """Request keys in the store: found whatever their order, and new ones without a look."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rocksdict import ColumnFamily, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey, digest
-from eventer_bridge.backends.rocksdb.request_rows import FAMILY
+from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.request_rows import (
+    FAMILY,
+    KEY_PREFIX,
+    OWNER_PREFIX,
+    RUN_PREFIX,
+)
+from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Timestamp
+from tests.eventer_bridge.backends.contract_retention import TestClock
 from tests.eventer_bridge.backends.oracle import Writer, draft
+from tests.eventer_bridge.backends.rocksdb.raw_rows import findings, raw_rows
 
 FEW = KeyRetention(max_entries=20)
+RUN = [f"{i:02}" for i in range(10)]
+LATER_RUN = [str(i) for i in range(20, 40, 2)]
 
 
 async def keep(writer: Writer, backend: Any, *names: str) -> None:
@@ -75,3 +89,167 @@ async def test_a_client_that_was_forgotten_before_its_commit_was_written(
             backend.find_requests("app", ["0"])  # which is read again now
             await committed
             assert backend.find_requests("app", [name]) != [None]
+
+
+async def keep_together(
+    writer: Writer, backend: Any, *names: str, time: int | None = None, without: str = ""
+) -> None:
+    """Keep requests that came at a time; ``without``: one whose session is not registered."""
+    at = Timestamp.now() if time is None else Timestamp(time, 0)
+    sessions = {i: writer.make(draft(), time=at) for i in names}
+    sessions.pop(without, None)
+    requests = [RequestKey("app", i, digest([draft(i)])) for i in sessions]
+    await backend.register_all([*sessions.values()], None, requests)[0]
+
+
+def sessions_of(backend: Any, names: list[str]) -> list[int | None]:
+    found = backend.find_requests("app", names)
+    assert all(
+        i is None or i.digest == digest([draft(j)]) for i, j in zip(found, names, strict=True)
+    )
+    return [i and i.session for i in found]
+
+
+def prefixes(path: Path) -> list[bytes]:
+    with raw_rows(path) as rows:
+        return [key[:1] for key, _ in rows[FAMILY].items()]
+
+
+async def test_keys_that_come_together_in_order_share_a_row(tmp_path: Path) -> None:
+    between = ["0", "001", "1", "091", "21", "381", "4"]
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await keep_together(writer, backend, *RUN)
+        await keep_together(writer, backend, *LATER_RUN)
+    assert prefixes(tmp_path) == [OWNER_PREFIX, RUN_PREFIX, RUN_PREFIX]
+    for n_known in 0, 3:
+        async with await rocksdb.create(tmp_path) as backend:
+            assert sessions_of(backend, RUN + LATER_RUN) == [*range(1, 21)]
+            known = [21 + i if i < n_known else None for i in range(len(between))]
+            assert sessions_of(backend, between) == known
+            assert backend.find_requests("other", RUN) == [None] * len(RUN)
+            writer._backend = backend
+            await keep_together(writer, backend, *between[n_known : n_known + 3])
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "without"),
+    [
+        (RUN[: limits.MIN_REQUEST_RUN - 1], ""),
+        ([*RUN[1:], RUN[0]], ""),
+        (RUN, RUN[4]),  # whose session is another client's
+    ],
+    ids=["too few", "not in order", "not one after the other"],
+)
+async def test_others_have_rows_of_their_own(
+    tmp_path: Path, names: list[str], without: str
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await keep_together(Writer(backend), backend, *names, without=without)
+        expected = [None if i == without else n for n, i in enumerate(names, 1)]
+        assert sessions_of(backend, names) == expected
+    own = [KEY_PREFIX] * (len(names) - bool(without))
+    assert prefixes(tmp_path) == [*own, OWNER_PREFIX]
+
+
+async def test_a_row_is_forgotten_with_its_generation(tmp_path: Path) -> None:
+    names = [f"{i:03}" for i in range(100)]
+    async with await rocksdb.create(tmp_path, key_retention=FEW) as backend:
+        writer = Writer(backend)
+        for i in range(0, 100, 10):
+            await keep_together(writer, backend, *names[i : i + 10])
+        assert sessions_of(backend, names) == [None] * 60 + [*range(61, 101)]
+    assert prefixes(tmp_path) == [OWNER_PREFIX, *[RUN_PREFIX] * 4]
+
+
+async def test_keys_of_a_row_are_forgotten_after_their_time(tmp_path: Path) -> None:
+    clock = TestClock(1_000)
+    retention = KeyRetention(duration_s=100)
+    async with await rocksdb.create(tmp_path, clock=clock, key_retention=retention) as backend:
+        writer = Writer(backend)
+        await keep_together(writer, backend, *RUN, time=1_000)
+        clock.now = Timestamp(1_099, 0)
+        assert sessions_of(backend, RUN) == [*range(1, 11)]
+        clock.now = Timestamp(1_100, 0)
+        assert sessions_of(backend, RUN) == [None] * 10
+        await keep_together(writer, backend, RUN[-1], time=1_100)
+        assert sessions_of(backend, RUN) == [None] * 9 + [11]
+
+
+async def test_rows_of_a_later_time_are_forgotten(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await keep_together(writer, backend, *RUN, time=1)
+        await keep_together(writer, backend, *LATER_RUN, time=2)
+    ext_rewind(tmp_path, Timestamp(1, 0))
+    async with await rocksdb.create(tmp_path, clock=TestClock(10)) as backend:
+        assert sessions_of(backend, RUN + LATER_RUN) == [*range(1, 11)] + [None] * 10
+    assert findings(tmp_path) == []
+
+
+async def test_any_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MIN_REQUEST_RUN", 2)
+    draw = random.Random(7)
+    names = [f"{i:03}" for i in range(200)]
+    sessions: dict[str, int] = {}
+    writer: Any = Writer(None)  # type: ignore[arg-type]
+    for _ in range(20):
+        async with await rocksdb.create(tmp_path) as backend:
+            for _ in range(3):
+                begin, size = draw.randrange(200), draw.randrange(1, 8)
+                turn = [i for i in names[begin : begin + size] if i not in sessions]
+                draw.choice((draw.shuffle, list[str].sort))(turn)
+                if turn:
+                    n_before = len(writer.events)
+                    await keep_together(writer, backend, *turn)
+                    sessions |= {i: n_before + n for n, i in enumerate(turn, 1)}
+                assert sessions_of(backend, names) == [*map(sessions.get, names)]
+    assert {*prefixes(tmp_path)} == {KEY_PREFIX, OWNER_PREFIX, RUN_PREFIX}
+
+
+def cut_off(value: bytes) -> bytes:
+    return value[:-1]
+
+
+def of_nothing(value: bytes) -> bytes:
+    return value[:20] + keys.encode_int(5) + value[28:]
+
+
+def of_no_time(value: bytes) -> bytes:
+    return value[:8] + b"\xff" * 4 + value[12:]
+
+
+def of_another_end(value: bytes) -> bytes:
+    return value[:28] + msgspec.msgpack.encode(([*RUN[:-1], "x"], bytes(160)))
+
+
+def without_a_digest(value: bytes) -> bytes:
+    return value[:28] + msgspec.msgpack.encode((RUN, bytes(159)))
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    {
+        cut_off: ["Input data was truncated"],
+        of_nothing: [f"session 1/{i} is not stored" for i in range(11, 15)],
+        of_no_time: ["not a row of requests"],
+        of_another_end: ["not a row of requests"],
+        without_a_digest: ["not a row of requests"],
+    }.items(),
+    ids=lambda i: getattr(i, "__name__", ""),
+)
+async def test_damaged_rows(
+    tmp_path: Path, damage: Callable[[bytes], bytes], found: list[str]
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await keep_together(Writer(backend), backend, *RUN)
+
+    with raw_rows(tmp_path) as rows:
+        [key] = [key for key, _ in rows[FAMILY].items() if key.startswith(RUN_PREFIX)]
+        rows[FAMILY][key] = damage(rows[FAMILY][key])
+    assert findings(tmp_path) == [f"request: key {key.hex()}: {i}" for i in found]
+    if damage is not of_nothing:
+        async with await rocksdb.create(tmp_path) as backend:
+            with pytest.raises(StoreDamagedError, match="is damaged: a request key"):
+                backend.find_requests("app", RUN)

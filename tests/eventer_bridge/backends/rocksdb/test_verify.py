@@ -1,10 +1,9 @@
 """Every kind of damage that raw rows can have is found, and said in a line."""
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from rocksdict import Options, Rdict
@@ -33,8 +32,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
-
-Rows = dict[str, Any]
+from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, raw_rows
 
 A, B, C = (keys.encode_type_id(i) for i in range(3))
 """Ids of the types a, b and c."""
@@ -80,24 +78,6 @@ async def make_store(path: Path) -> None:
         await backend.keep_reader_rows(
             {CURSOR: encode_row(seen(1, 3)), PARKED: encode_row(ParkedRow("no idea", now))}
         )
-
-
-@contextlib.contextmanager
-def raw_rows(path: Path) -> Iterator[Rows]:
-    (path / MARKER).unlink(missing_ok=True)
-    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
-    db = Rdict(str(path), Options(raw_mode=True), families)
-    rows: Rows = {name: db.get_column_family(name) for name in families}
-    yield rows
-    for family in (*rows.values(), db):
-        family.close()
-
-
-def findings(path: Path) -> list[str]:
-    found: list[str] = []
-    with control.open_read_only(path) as store:
-        ext_verify(store, lambda finding: found.append(str(finding)))
-    return found
 
 
 async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +397,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     price_cut_off: [
         f"default: key {keys.encode_owner('client a').hex()}: not what the types of a client cost"
     ],
-    request_cut_off: [f"request: {key_of(REQUEST)}: not a row of a request"],
+    request_cut_off: [f"request: {key_of(REQUEST)}: not a row of requests"],
     request_of_nothing: [f"request: {key_of(REQUEST)}: session 3/9 is not stored"],
     request_of_another_moment: [f"request: {key_of(REQUEST)}: session 3/1 is not stored"],
     request_without_client: [f"request: {key_of(REQUEST)}: its client has no row"],

@@ -1,0 +1,36 @@
+"""Rows of a store that nobody has open: changed by hand, and verified."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rocksdict import Options, Rdict
+
+from eventer_bridge.backends.rocksdb import control
+from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
+from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES
+from eventer_bridge.backends.rocksdb.verify import ext_verify
+
+Rows: TypeAlias = dict[str, Any]
+"""Column families, by name: each a mapping of bytes that can be changed."""
+
+
+@contextlib.contextmanager
+def raw_rows(path: Path) -> Iterator[Rows]:
+    """The rows of a store."""
+    (path / MARKER).unlink(missing_ok=True)
+    families = {name: Options(raw_mode=True) for name in ("default", *ALL_FAMILIES)}
+    db = Rdict(str(path), Options(raw_mode=True), families)
+    rows: Rows = {name: db.get_column_family(name) for name in families}
+    yield rows
+    for family in (*rows.values(), db):
+        family.close()
+
+
+def findings(path: Path) -> list[str]:
+    """What verifying a store finds."""
+    found: list[str] = []
+    with control.open_read_only(path) as store:
+        ext_verify(store, lambda finding: found.append(str(finding)))
+    return found

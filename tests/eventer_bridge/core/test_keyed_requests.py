@@ -1,0 +1,81 @@
+"""Requests with a key, while others are under way."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from eventer_bridge.backends import memory
+from eventer_bridge.backends.request_keys import RequestKey, digest
+from eventer_bridge.core.keyed_requests import KeyedRequests
+from eventer_bridge.core.session import REMOTE_SOURCE, Repeated, Session
+from eventer_bridge.errors import EventerBridgeError, ModuleError, RequestKeyError
+from eventer_bridge.model import JsonPayload, RegisterEvent
+
+REFUSED = RequestKeyError("refused")
+
+
+def events(value: int) -> list[RegisterEvent]:
+    return [RegisterEvent(("a",), None, JsonPayload.of(value))]
+
+
+class Core:
+    """Registers what is asked for, and resolves it when the test says so."""
+
+    def __init__(self, *, has_one_commit: bool = False) -> None:
+        self.requests = KeyedRequests(memory.create(), self._register_all)
+        self.keys: list[str] = []
+        self.refused: set[str] = set()
+        self._commit = asyncio.get_running_loop().create_future() if has_one_commit else None
+
+    def _register_all(
+        self, _: object, asked: Any, __: object, keys: Sequence[RequestKey]
+    ) -> list[Session | EventerBridgeError]:
+        names = [key.key for key in keys]
+        self.keys += names
+        future = asyncio.get_running_loop().create_future
+        return [
+            REFUSED
+            if name in self.refused
+            else Session(REMOTE_SOURCE, len(i), 1, self._commit or future())
+            for i, name in zip(asked, names, strict=True)
+        ]
+
+    def register(self, *names: str, value: int = 0) -> Any:
+        keys = [RequestKey("app", name, digest(events(value))) for name in names]
+        return self.requests.register(REMOTE_SOURCE, [events(value)] * len(keys), None, keys)
+
+
+async def test_one_that_failed_is_registered_again_once() -> None:
+    core = Core()
+    first, second = core.register("1", "2")
+    first.resolve(ModuleError("failed"))
+    await asyncio.sleep(0)
+    [again] = core.register("1")  # while the other one of its turn is under way
+    assert isinstance(again, Session)
+    [repeated, other] = core.register("1", "2")
+    assert isinstance(repeated, Repeated)
+    assert (repeated.session, other.session) == (again, second)
+    assert core.keys == ["1", "2", "1"]
+
+
+async def test_one_that_was_refused_is_not_under_way() -> None:
+    core = Core()
+    core.refused = {"2", "3"}
+    first, *_ = core.register("1", "2", "3")
+    core.refused.clear()
+    second, repeated = core.register("2", "1")
+    assert isinstance(second, Session)
+    assert repeated.session is first
+    assert core.keys == ["1", "2", "3", "2"]
+
+
+async def test_turns_of_one_commit() -> None:
+    core = Core(has_one_commit=True)
+    sessions = [*core.register("1", "2"), *core.register("3", "4")]
+    repeated = core.register("4", "1", "2", "3")
+    assert [i.session for i in repeated] == [sessions[i] for i in (3, 0, 1, 2)]
+    [refused] = core.register("3", value=1)
+    assert str(refused) == "request_key '3' was used before, with other events"
+    sessions[0].resolve(None)
+    await asyncio.sleep(0)
+    assert not core.requests._under_way  # nothing of clients that are gone
