@@ -117,6 +117,7 @@ async def test_a_registration_that_fails(tmp_path: Path) -> None:
             running_gateway(path=tmp_path / "store", traces=traces) as gateway,
             await RawPeer.init(gateway.mariner.port) as peer,
         ):
+            await peer.request(register_req(0, event("good")))  # the last of the commits before
             with failing_for_good():
                 peer.send(register_req(1, event("bad")))
                 while "register_res" not in (answer := await peer.receive()).values():
