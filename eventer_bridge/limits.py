@@ -324,10 +324,10 @@ TOLD_SESSIONS: Final = 64
 nobody is told."""
 
 CURSOR_LAG_PERIOD_S: Final = 10.0
-"""Period of looking how far cursors are behind: a query each."""
+"""Period of looking how far cursors are behind."""
 
 MAX_LAG_EVENTS: Final = 1_000
-"""Events behind a cursor that are counted."""
+"""Events behind a cursor that are counted, in 0.4 ms."""
 
 MAX_PARKED: Final = 1_000
 """Events that a cursor may have parked; somebody is to look at them before there are so many."""

@@ -23,7 +23,15 @@ from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.errors import StorageError
-from eventer_bridge.model import Event, EventId, EventType, QueryParams, QueryResult, Timestamp
+from eventer_bridge.model import (
+    Event,
+    EventId,
+    EventType,
+    QueryParams,
+    QueryResult,
+    QueryServerParams,
+    Timestamp,
+)
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 
@@ -163,6 +171,26 @@ class Backend(aio.Resource, abc.ABC):
             StorageError: it cannot be read.
         """
         return []
+
+    async def count_server(
+        self, params: QueryServerParams, subscription: Subscription | None, client: str
+    ) -> tuple[int, Timestamp | None]:
+        """Count the persisted events that would answer a query, without reading their payloads.
+
+        Args:
+            params: the query.
+            subscription: types of interest; None: all.
+            client: see :meth:`query`.
+
+        Returns:
+            Their number, and the timestamp of the first; None: there is none.
+
+        Raises:
+            ClosedError: the backend is closed.
+            StorageError: it cannot be read.
+        """
+        events = (await self.query(params, subscription, client)).events
+        return len(events), events[0].timestamp if events else None
 
     async def find_gaps(
         self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str

@@ -472,7 +472,7 @@ class Cursors:
         """Find out how far a cursor is behind.
 
         Raises:
-            EventerBridgeError: as ``Backend.query``.
+            EventerBridgeError: as ``Backend.count_server``.
         """
         row = cursor.row
         subscription = None if row.types is None else Subscription(row.types)
@@ -482,11 +482,10 @@ class Cursors:
             params = QueryServerParams(
                 server_id, True, limits.MAX_LAG_EVENTS, cursor.seen.get(server_id)
             )
-            result = await self._backend.query(params, subscription, "cursors")
-            n_events += len(result.events)
-            if result.events:
-                timestamp = result.events[0].timestamp
-                oldest = timestamp if oldest is None else min(oldest, timestamp)
+            n_of_server, first = await self._backend.count_server(params, subscription, "cursors")
+            n_events += n_of_server
+            if first is not None:
+                oldest = first if oldest is None else min(oldest, first)
         cursor.oldest = began if oldest is None else oldest
         cursor.lag_events = min(n_events, limits.MAX_LAG_EVENTS)
         now = Timestamp.now().to_float()

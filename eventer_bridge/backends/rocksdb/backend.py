@@ -184,6 +184,13 @@ class RocksDbBackend(GroupCommit):
         with self._store.in_use():
             return self._store.servers()
 
+    async def count_server(
+        self, params: QueryServerParams, subscription: Subscription | None, client: str
+    ) -> tuple[int, Timestamp | None]:
+        """See :class:`Backend`."""
+        self._check_open()
+        return await self._queries.count_server(params, subscription, client)
+
     async def find_gaps(
         self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
     ) -> set[int]:

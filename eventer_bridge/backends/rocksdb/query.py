@@ -60,6 +60,7 @@ from eventer_bridge.model import (
     QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
+    Timestamp,
 )
 from eventer_bridge.subscription import EVERYTHING, Subscription
 
@@ -135,6 +136,28 @@ class QueryRunner:
         return await self._readers.run(
             client, partial(self._ext_run, params, asked, rights), holding
         )
+
+    async def count_server(
+        self, params: QueryServerParams, subscription: Subscription | None, client: str
+    ) -> tuple[int, Timestamp | None]:
+        """See ``Backend.count_server``."""
+        rights = EVERYTHING if subscription is None else subscription
+        return await self._readers.run(client, partial(self._ext_count_server, params, rights))
+
+    def _ext_count_server(
+        self, params: QueryServerParams, rights: Subscription, pause: PauseCb, _: LargeCb
+    ) -> tuple[int, Timestamp | None]:
+        with self._store.in_use() as opened:
+            # in a function of its own: as in _ext_run
+            return self._ext_count(Snapshot(self._store, *opened, pause), params, rights)
+
+    def _ext_count(
+        self, snapshot: Snapshot, params: QueryServerParams, rights: Subscription
+    ) -> tuple[int, Timestamp | None]:
+        wanted = find_wanted(self._types, params, rights, snapshot.pause)
+        found = _server_keys(snapshot, params, wanted, result_limit(params.max_results))
+        first = keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
+        return len(found), first
 
     async def find_gaps(
         self, seen: Mapping[int, EventId], subscription: Subscription | None, client: str
@@ -322,23 +345,8 @@ class StoreReader:
             params: the query.
             wanted: types of interest.
         """
-        if not INT64_MIN <= params.server_id <= INT64_MAX:
-            return QueryResult([], False)
-        server = keys.encode_int(params.server_id)
-        last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
-        start, stop = max(server, last_id), server + keys.KEY_MAX
-        sessions = scan_server(self._snapshot, server, start[: keys.SERVER_KEY_BYTES])
-        first = next(sessions, None)
-        if first is None:
-            return QueryResult([], False)
-        found = find_in_sessions(
-            self._snapshot,
-            chain((first,), sessions),
-            wanted,
-            KeyRange(first, keys.KEY_MAX),
-            limit=result_limit(params.max_results) + 1,
-            accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
-        )
+        limit = result_limit(params.max_results) + 1
+        found = _server_keys(self._snapshot, params, wanted, limit)
         rows = self._snapshot.rows_at(found)
         return self._take(rows, params.max_results, limits.MAX_RESULTS)
 
@@ -383,3 +391,26 @@ class StoreReader:
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
         return QueryResult(taken, False)
+
+
+def _server_keys(
+    snapshot: Snapshot, params: QueryServerParams, wanted: Collection[TypeId], limit: int
+) -> list[bytes]:
+    """Keys of events of a server, by id."""
+    if not INT64_MIN <= params.server_id <= INT64_MAX:
+        return []
+    server = keys.encode_int(params.server_id)
+    last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
+    start, stop = max(server, last_id), server + keys.KEY_MAX
+    sessions = scan_server(snapshot, server, start[: keys.SERVER_KEY_BYTES])
+    first = next(sessions, None)
+    if first is None:
+        return []
+    return find_in_sessions(
+        snapshot,
+        chain((first,), sessions),
+        wanted,
+        KeyRange(first, keys.KEY_MAX),
+        limit=limit,
+        accept=lambda key: start < key[-keys.ID_BYTES :] < stop,
+    )

@@ -306,6 +306,21 @@ class KeepingContract(BackendContract, ConditionsContract, TimeseriesContract):
                 result = await backend.query(QueryServerParams(1, last_event_id=last), rights)
                 assert result.events == writer.events[n_less:]
 
+    async def test_events_of_a_server_are_counted(self, backend: Backend, writer: Writer) -> None:
+        await writer.session(*numbered("a", "b", "a"), time=1)
+        await writer.session(*numbered("a"), server=2, time=2)
+        await writer.session(*numbered("b"), time=3)
+        two = QueryServerParams(1, True, max_results=2)
+        behind = QueryServerParams(1, True, 9, EventId(1, 1, 3))
+        for params, rights, expected in (
+            (two, None, (2, Timestamp(1, 0))),
+            (behind, None, (1, Timestamp(3, 0))),
+            (behind, Subscription([("a",)]), (0, None)),
+            (QueryServerParams(1, True), Subscription([("a",)]), (2, Timestamp(1, 0))),
+            (QueryServerParams(3, True), None, (0, None)),
+        ):
+            assert await backend.count_server(params, rights, "app") == expected
+
     # rights
 
     async def test_only_what_the_rights_match_is_seen(

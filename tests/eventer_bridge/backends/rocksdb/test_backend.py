@@ -29,6 +29,7 @@ from eventer_bridge.model import (
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends.contract_keeping import KeepingContract
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
+from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -299,3 +300,14 @@ async def test_a_large_latest_event_is_left_to_the_store(tmp_path: Path) -> None
             await writer.session(draft("a", payload=payload))
             result = await backend.query(QueryLatestParams([("a",)]))
             assert result.events == writer.events[-1:]
+
+
+async def test_counting_reads_no_payloads(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        await Writer(backend).session(*(draft(payload=JsonPayload.of(i)) for i in range(3)))
+    with raw_rows(tmp_path) as rows:
+        for key, _ in list(rows["event"].items()):
+            rows["event"][key] = b""
+    async with await rocksdb.create(tmp_path) as backend:
+        counted = await backend.count_server(QueryServerParams(1, True), None, "app")
+        assert counted == (3, Timestamp(1, 0))
