@@ -224,7 +224,10 @@ class ClientSession(Generic[RequestT]):
             if has_gaps and asked.start.declines_gap:
                 self.decline("start: events that this client did not see were deleted")
             elif self.stream.close_reason is None:
-                self._accept(asked, admitted)
+                try:
+                    self._accept(asked, admitted)
+                except Exception as e:
+                    self.stream.on_failed(e)
         self._preparing = None
         self.stream.resume_reading(Pause.REPLAY)
 

@@ -145,6 +145,7 @@ class Replay:
 
         Raises:
             InitError: the client saw events that are not stored here.
+            LimitError: there are too many cursors.
             EventerBridgeError: that cannot be found out.
         """
         core, start = self._service.core, self._start
@@ -162,6 +163,9 @@ class Replay:
             for server_id in await core.find_gaps(seen, self._subscription, self._name):
                 result = await self._query(server_id, 1)
                 self._gaps[server_id] = result[0].id if result else None
+        if start.cursor is not None:  # others may have made some meanwhile
+            assert core.cursors is not None
+            core.cursors.seen(self._name, start.cursor, start.seen)
         return bool(self._gaps)
 
     def begin(self) -> None:

@@ -33,7 +33,7 @@ from tests.mariner.gateway.test_replay import (
     values,
 )
 from tests.support.inprocess import metrics_of, running_gateway
-from tests.support.peer import RawPeer
+from tests.support.peer import INIT, RawPeer
 
 
 @contextlib.asynccontextmanager
@@ -247,6 +247,21 @@ async def test_bounds(path: Path | None, monkeypatch: pytest.MonkeyPatch) -> Non
         cursors_of(gateway).delete(find(gateway, "d"))
         async with reader(gateway, "e") as peer:
             assert len(await received(peer)) == 2
+
+
+async def test_bounds_of_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CLIENT_CURSORS", 2)
+    async with serving(tmp_path) as gateway, await connect(gateway) as connection:
+        first, *_ = await register(connection, 1, 2)
+        wanted: Any = {"persisted": True, "start": [id_of(first)]}  # a look for gaps takes a while
+        async with contextlib.AsyncExitStack() as stack:
+            peers = [await RawPeer.connect(gateway.mariner.port) for _ in range(5)]
+            for number, peer in enumerate(peers):
+                await stack.enter_async_context(peer)
+                peer.send({**INIT, **wanted, "cursor": f"c{number}"})
+            found = [(await peer.receive())["success"] for peer in peers]
+            assert found.count(True) == 2
+            assert len([*cursors_of(gateway)]) == 2
 
 
 async def test_lag(path: Path | None) -> None:
