@@ -18,14 +18,12 @@ import ssl
 from collections.abc import Sequence
 from typing import Final
 
-from hat import aio
-
 from eventer_bridge import chatter, limits, slices
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.base import EventCore
+from eventer_bridge.core.client_server import ClientServer
 from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
 from eventer_bridge.core.client_session import ClientSession
-from eventer_bridge.core.quotas import Accounts
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
@@ -42,7 +40,7 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.net.stats import CloseReason, ServerStats
+from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -76,87 +74,30 @@ async def listen(
     Raises:
         OSError: the address cannot be listened on.
     """
-    server = EventerServer(core, authenticator, observe_query)
-    try:
-        await server._listen(address, tls, admission)
-    except BaseException:
-        await aio.uncancellable(server.async_close())
-        raise
-    return server
+    server = EventerServer(core, authenticator, encoding, observe_query)
+    return await server.begin(
+        chatter.listen(
+            address,
+            functools.partial(_Client, server.service),
+            tls=tls,
+            admission=admission,
+            stats=server.stats,
+        )
+    )
 
 
-class EventerServer(aio.Resource):
+class EventerServer(ClientServer[chatter.Listener]):
     """See the module. Made by :func:`listen`."""
-
-    def __init__(
-        self, core: EventCore, authenticator: Authenticator, observe_query: ObserveQueryCb
-    ) -> None:
-        self._service = ClientService(core, authenticator, encoding, observe_query)
-        self._listener: chatter.Listener | None = None
-        self._async_group = aio.Group()
-        self._async_group.spawn(aio.call_on_cancel, self._stop)
-
-    @property
-    def async_group(self) -> aio.Group:
-        """Group of the server's tasks."""
-        return self._async_group
 
     @property
     def address(self) -> chatter.Address:
         """What is listened on, with the port that was taken."""
-        assert self._listener is not None
-        return self._listener.address
+        return self.listener.address
 
     @property
     def connections(self) -> frozenset[chatter.Connection]:
         """Connections that are not gone yet."""
-        assert self._listener is not None
-        return self._listener.connections
-
-    @property
-    def stats(self) -> ServerStats:
-        """Counts of what was done so far."""
-        return self._service.stats
-
-    @property
-    def accounts(self) -> Accounts:
-        """What clients use."""
-        return self._service.accounts
-
-    async def reload(self, authenticator: Authenticator, tls: ssl.SSLContext | None) -> None:
-        """Go on with another configuration of clients and certificates.
-
-        New connections get the new context at once; see ``ClientService.reload``.
-
-        Args:
-            authenticator: lets clients in from now on.
-            tls: TLS context; None: the same as before, or none.
-        """
-        assert self._listener is not None
-        if tls is not None:
-            self._listener.use_tls(tls)
-        await self._service.reload(authenticator)
-
-    async def _listen(
-        self,
-        address: chatter.Address,
-        tls: ssl.SSLContext | None,
-        admission: Admission | None,
-    ) -> None:
-        self._listener = await chatter.listen(
-            address,
-            functools.partial(_Client, self._service),
-            tls=tls,
-            admission=admission,
-            stats=self._service.stats,
-        )
-
-    async def _stop(self) -> None:
-        if self._listener is not None:
-            await self._listener.stop_accepting()
-            await self._service.drain()
-            await self._listener.async_close()
-        await self._service.stop()
+        return self.listener.connections
 
 
 class _Client(chatter.Handler):

@@ -524,7 +524,7 @@ async def test_answers_that_are_not_read_stop_the_queries(
     monkeypatch.setattr(net_limits, "WRITE_STALL_TIMEOUT_S", 0.3)
     observed: list[QueryParams] = []
     async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
-        server._service.observe_query = lambda params, seconds: observed.append(params)
+        server.service.observe_query = lambda params, seconds: observed.append(params)
         for _ in range(50):
             assert await peer.register(register_event("a", value="x" * 20_000))
         peer.connection.pause_reading(Pause.USER)

@@ -61,10 +61,10 @@ async def test_status_changes_are_told() -> None:
 
     async with running_gateway() as gateway:
         connection = await hat_connect(gateway.mariner.port, status_cb=on_status)
-        gateway.mariner._service.on_status(Status.STANDBY)
+        gateway.mariner.service.on_status(Status.STANDBY)
         assert await statuses.get() is common.Status.STANDBY
-        gateway.mariner._service.on_status(Status.STARTING)  # told as STANDBY: no change
-        gateway.mariner._service.on_status(Status.OPERATIONAL)
+        gateway.mariner.service.on_status(Status.STARTING)  # told as STANDBY: no change
+        gateway.mariner.service.on_status(Status.OPERATIONAL)
         assert await statuses.get() is common.Status.OPERATIONAL
         await connection.async_close()
 
