@@ -12,9 +12,7 @@ Belongs to the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 from eventer_bridge.backends.base import Backend
@@ -38,15 +36,15 @@ RegisterAllCb: TypeAlias = Callable[
 
 
 class _Turn(NamedTuple):
-    """Requests of a client that were registered together.
+    """Requests of a client that were registered together, each with another key.
 
     Attributes:
-        names: what the client calls them.
+        names: what the client calls each.
         keys: the keys of each.
         outcomes: what became of each.
     """
 
-    names: set[str]
+    names: Sequence[str]
     keys: Sequence[RequestKey]
     outcomes: Sequence[Session | EventerBridgeError]
 
@@ -62,8 +60,10 @@ class KeyedRequests:
     def __init__(self, backend: Backend, register_all: RegisterAllCb) -> None:
         self._backend = backend
         self._register_all = register_all
-        # what is under way, by client and commit
-        self._under_way: dict[str, dict[asyncio.Future[None], list[_Turn]]] = {}
+        # the last turn of each request, by client and what it calls it
+        self._under_way: dict[str, dict[str, _Turn]] = {}
+        # the same turns, by the next outcome that each waits for
+        self._turns: dict[asyncio.Future[None], list[_Turn]] = {}
 
     def register(
         self,
@@ -76,10 +76,9 @@ class KeyedRequests:
         if all(keys) and all(requests):
             named = cast(Sequence[RequestKey], keys)
             names = [key.key for key in named]
-            distinct = {*names}
-            if len(distinct) == len(names) and self._are_new(named, names):
+            if len({*names}) == len(names) and self._are_new(named, names):
                 found = self._register_all(source, requests, quota, named)
-                self._note(_Turn(distinct, named, found))
+                self._note(_Turn(names, named, found))
                 return [*found]
         outcomes: list[Outcome] = []
         for events, key in zip(requests, keys, strict=True):
@@ -121,7 +120,8 @@ class KeyedRequests:
         first, *others = [key.after for key in keys]
         if others != names[:-1] and any(i is not None for i in others):
             return False
-        if any(not turn.names.isdisjoint(names) for turn in self._turns(owner)):
+        under_way = self._under_way.get(owner)
+        if under_way and not under_way.keys().isdisjoint(names):
             return False
         try:
             if first is not None and not self._find_under_way(owner, first):
@@ -132,16 +132,14 @@ class KeyedRequests:
         except EventerBridgeError:
             return False
 
-    def _turns(self, owner: str) -> Iterable[_Turn]:
-        commits = self._under_way.get(owner)
-        return chain.from_iterable(commits.values()) if commits else ()
-
     def _find_under_way(self, owner: str, name: str) -> tuple[RequestKey, Session] | None:
-        for turn in self._turns(owner):
-            if name in turn.names:
-                for key, outcome in zip(turn.keys, turn.outcomes, strict=True):
-                    if key.key == name and isinstance(outcome, Session) and not outcome.has_failed:
-                        return key, outcome
+        turn = self._under_way.get(owner, {}).get(name)
+        if turn is None:
+            return None
+        i = turn.names.index(name)
+        outcome = turn.outcomes[i]
+        if isinstance(outcome, Session) and not outcome.has_failed:
+            return turn.keys[i], outcome
         return None
 
     def _register_one(
@@ -170,28 +168,42 @@ class KeyedRequests:
         except EventerBridgeError as e:
             return e.with_traceback(None)
         found = self._register_all(source, [events], quota, [key])
-        self._note(_Turn({name}, [key], found))
+        self._note(_Turn([name], [key], found))
         return found[0]
 
     def _note(self, turn: _Turn) -> None:
-        """Note what is under way, until its outcome is known."""
-        last = next((i for i in reversed(turn.outcomes) if isinstance(i, Session)), None)
-        if last is None:
-            return
-        # as sessions are committed in their order, that of the last one tells of all of them
-        owner, commit = turn.keys[0].owner, last.committed
-        commits = self._under_way.setdefault(owner, {})
-        if commit in commits:
-            commits[commit].append(turn)
-        else:
-            commits[commit] = [turn]
-            commit.add_done_callback(partial(self._forget, owner))
+        """Note what is under way, until all its outcomes are known."""
+        if self._await_one(turn):
+            under_way = self._under_way.setdefault(turn.keys[0].owner, {})
+            under_way.update(dict.fromkeys(turn.names, turn))
 
-    def _forget(self, owner: str, commit: asyncio.Future[None]) -> None:
-        commits = self._under_way[owner]
-        del commits[commit]
-        if not commits:
-            del self._under_way[owner]
+    def _await_one(self, turn: _Turn) -> bool:
+        """Await the last session of a turn that is under way; False: there is none."""
+        for outcome in reversed(turn.outcomes):
+            # those before it are mostly known by then; but it may fail before they are stored
+            if isinstance(outcome, Session) and not outcome.committed.done():
+                turns = self._turns.get(outcome.committed)
+                if turns is None:
+                    self._turns[outcome.committed] = [turn]
+                    outcome.committed.add_done_callback(self._on_done)
+                else:
+                    turns.append(turn)
+                return True
+        return False
+
+    def _on_done(self, committed: asyncio.Future[None]) -> None:
+        for turn in self._turns.pop(committed):
+            if not self._await_one(turn):
+                self._forget(turn)
+
+    def _forget(self, turn: _Turn) -> None:
+        owner = turn.keys[0].owner
+        under_way = self._under_way.get(owner, {})
+        for name in turn.names:
+            if under_way.get(name) is turn:  # else it was registered again
+                del under_way[name]
+        if not under_way:
+            self._under_way.pop(owner, None)
 
 
 def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest) -> Repeated:

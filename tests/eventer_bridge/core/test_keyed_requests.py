@@ -45,6 +45,13 @@ class Core:
         return self.requests.register(REMOTE_SOURCE, [events(value)] * len(keys), None, keys)
 
 
+async def nothing_is_under_way(core: Core) -> None:
+    """Nothing is left of clients that are gone, either."""
+    await asyncio.sleep(0)
+    assert not core.requests._under_way
+    assert not core.requests._turns
+
+
 async def test_one_that_failed_is_registered_again_once() -> None:
     core = Core()
     first, second = core.register("1", "2")
@@ -56,6 +63,28 @@ async def test_one_that_failed_is_registered_again_once() -> None:
     assert isinstance(repeated, Repeated)
     assert (repeated.session, other.session) == (again, second)
     assert core.keys == ["1", "2", "1"]
+    again.resolve(None)
+    second.resolve(None)
+    await nothing_is_under_way(core)
+
+
+async def test_one_is_known_when_a_later_one_failed_before_it_was_stored() -> None:
+    core = Core()
+    first, second, third = core.register("1", "2", "3")
+    third.resolve(ModuleError("failed"))
+    await asyncio.sleep(0)
+    repeated, other, _ = core.register("1", "2", "4")
+    assert (repeated.session, other.session) == (first, second)
+    assert core.keys == ["1", "2", "3", "4"]
+
+
+async def test_one_that_failed_is_registered_again_before_that_is_noticed() -> None:
+    core = Core()
+    [first] = core.register("1")
+    first.resolve(ModuleError("failed"))
+    [again] = core.register("1")
+    again.resolve(None)
+    await nothing_is_under_way(core)
 
 
 async def test_one_that_was_refused_is_not_under_way() -> None:
@@ -77,5 +106,4 @@ async def test_turns_of_one_commit() -> None:
     [refused] = core.register("3", value=1)
     assert str(refused) == "request_key '3' was used before, with other events"
     sessions[0].resolve(None)
-    await asyncio.sleep(0)
-    assert not core.requests._under_way  # nothing of clients that are gone
+    await nothing_is_under_way(core)
