@@ -287,7 +287,8 @@ come in order once in 40,000 times: their clients have no such rows, which would
 up for each."""
 
 MAX_KEY_OWNERS: Final = 10_000
-"""Clients whose number of request keys is kept in memory; it is read anew for others."""
+"""Clients whose number of request keys is kept in memory: at least so many that had some last, and
+at most twice as many; it is read anew for others."""
 
 MAX_CURSOR_NAME_CHARACTERS: Final = 64
 """Length of a cursor's name."""

@@ -11,7 +11,7 @@
 the one before has enough keys, or is old enough, and only the last two are kept. So no key is
 deleted one by one, nothing about keys is in memory but which generation is the current one and the
 greatest keys, and a key is found by four look-ups at most. The number of keys is noted now and
-then: after a crash, a generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
+then: each time that the store is opened, a generation may get ``limits.COUNTED_REQUEST_KEYS`` more.
 
 Keys are cheap that sort as they were made (UUIDv7, for example). A greater one than any before is
 new, and not looked up. Of requests that came together in this order, all keys are in one row, a
@@ -62,8 +62,7 @@ class _Owner:
     """A client, and its current generation.
 
     Attributes:
-        suffix: of the prefixes of its rows in this generation.
-        before: the same of the one before; None: there is none.
+        suffixes: of the prefixes of its rows: in this generation, and in the one before, if any.
         since: when it began.
         n_keys: keys of it.
         greatest: no key of both sorts behind it.
@@ -73,7 +72,6 @@ class _Owner:
     """
 
     __slots__ = (
-        "before",
         "generation",
         "greatest",
         "greatest_in_runs",
@@ -81,7 +79,7 @@ class _Owner:
         "n_keys",
         "name",
         "since",
-        "suffix",
+        "suffixes",
     )
 
     def __init__(self, name: bytes, row: bytes | None, now: Timestamp) -> None:
@@ -109,8 +107,8 @@ class _Owner:
 
     def _begin(self, generation: int) -> None:
         self.generation = generation
-        self.suffix = _suffix(self.name, generation)
-        self.before = _suffix(self.name, generation - 1) if generation else None
+        kept = (generation, generation - 1) if generation else (generation,)
+        self.suffixes = [_suffix(self.name, i) for i in kept]
 
 
 class RequestRow(NamedTuple):
@@ -119,12 +117,27 @@ class RequestRow(NamedTuple):
     Attributes:
         owner: digest of the client's name.
         generation: of its keys.
-        requests: by key.
+        names: what the client calls each request.
+        digests: of the content of each, joined.
+        timestamp, server: of their events.
+        session: of the first; those of the others follow it.
     """
 
     owner: bytes
     generation: int
-    requests: dict[str, KeptRequest]
+    names: list[str]
+    digests: bytes
+    timestamp: Timestamp
+    server: int
+    session: int
+
+    def find(self, name: str) -> KeptRequest | None:
+        """The request that a client calls so; None: it is not in this row."""
+        if name not in self.names:
+            return None
+        i = self.names.index(name)
+        digest = self.digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES]
+        return KeptRequest(digest, self.timestamp, self.server, self.session + i)
 
 
 class RequestRows:
@@ -141,6 +154,7 @@ class RequestRows:
         self._retention = retention
         self._clock = clock
         self._owners: dict[str, _Owner] = {}
+        self._earlier_owners: dict[str, _Owner] = {}  # which were not asked for since
         self._is_any_forgotten = False  # of the owners: they may have keys that are not written yet
 
     def find(self, owner: str, names: Sequence[str]) -> list[KeptRequest | None]:
@@ -150,44 +164,42 @@ class RequestRows:
             StorageError: it is not known.
         """
         of_client = self._owners.get(owner) or self._owner(owner)
-        greatest = of_client.greatest
-        if min(names) > greatest:
+        greatest, last = of_client.greatest, of_client.last
+        least = min(names)
+        if least > greatest:
             return [None] * len(names)
-        return [None if i > greatest else self._find(of_client, i) for i in names]
-
-    def _find(self, owner: _Owner, name: str) -> KeptRequest | None:
-        if name == owner.greatest and owner.last is not None:
-            kept: KeptRequest | None = owner.last
+        if least == greatest and last is not None:
+            found = [last if i == greatest else None for i in names]
         else:
             with self._store.in_use(), self._store.errors():
-                kept = self._read(owner, name)
-        if kept is None or self._retention.is_expired(kept.timestamp, self._clock()):
-            return None
-        return kept
+                found = [None if i > greatest else self._read(of_client, i) for i in names]
+        is_expired, clock = self._retention.is_expired, self._clock
+        return [i if i and not is_expired(i.timestamp, clock()) else None for i in found]
 
     def _read(self, owner: _Owner, name: str) -> KeptRequest | None:
         family = self._store.later(FAMILY)[0]
-        suffixes = [i for i in (owner.suffix, owner.before) if i is not None]
         encoded = name.encode()
-        for suffix in suffixes:
+        for suffix in owner.suffixes:
             key = KEY_PREFIX + suffix + encoded
             row: Any = family.get(key)
             if row is not None:
-                return self._decoded(key, row).get(name)
+                return self._decoded(key, row).find(name)
         if name <= owner.greatest_in_runs:
-            for suffix in suffixes:
+            for suffix in owner.suffixes:
                 rows = family.iter()
                 rows.seek(RUN_PREFIX + suffix + encoded)
                 rows.status()
-                if rows.valid() and rows.key().startswith(RUN_PREFIX + suffix):
-                    kept = self._decoded(rows.key(), rows.value()).get(name)
-                    if kept is not None:
-                        return kept
+                if not rows.valid() or not rows.key().startswith(RUN_PREFIX + suffix):
+                    continue
+                row = rows.value()
+                # most keys are new, which needs no decoding
+                if encoded in row and (kept := self._decoded(rows.key(), row).find(name)):
+                    return kept
         return None
 
-    def _decoded(self, key: bytes, row: bytes) -> dict[str, KeptRequest]:
+    def _decoded(self, key: bytes, row: bytes) -> RequestRow:
         try:
-            return decode_requests(key, row).requests
+            return decode_requests(key, row)
         except ValueError:
             raise StoreDamagedError(
                 f"{self._store.path}: the event store is damaged: a request key"
@@ -222,12 +234,12 @@ class RequestRows:
             last = n_keys - 1
             digests = b"".join([request.digest for request in requests])
             value = keys.session_key(first.timestamp, server, session)
-            key = RUN_PREFIX + owner.suffix + names[last].encode()
+            key = RUN_PREFIX + owner.suffixes[0] + names[last].encode()
             batch.put(key, value + _encode_run((names, digests)), handle)
             owner.greatest_in_runs = names[last]
         else:
             last = names.index(max(names))
-            prefix = KEY_PREFIX + owner.suffix
+            prefix = KEY_PREFIX + owner.suffixes[0]
             place = keys.encode_timestamp(first.timestamp) + keys.encode_int(server)
             for request, events in zip(requests, sessions, strict=True):
                 value = request.digest + place + keys.encode_int(events[0].id.session)
@@ -244,23 +256,27 @@ class RequestRows:
         if before >= retention.max_entries or retention.is_expired(owner.since, now):
             owner.advance(now)
             before = 0
-            if owner.before is not None:
-                first = _suffix(owner.name, 0)
-                for prefix in (KEY_PREFIX, RUN_PREFIX):
-                    batch.delete_range(prefix + first, prefix + owner.before, handle)
+            first, before_this = _suffix(owner.name, 0), owner.suffixes[-1]
+            for prefix in (KEY_PREFIX, RUN_PREFIX):
+                batch.delete_range(prefix + first, prefix + before_this, handle)
         owner.n_keys = before + n_keys
         step = limits.COUNTED_REQUEST_KEYS
         if not before or before // step != owner.n_keys // step:
             batch.put(OWNER_PREFIX + owner.name, owner.row, handle)
 
     def _owner(self, name: str) -> _Owner:
+        """A client that was not asked for lately."""
+        owner = self._earlier_owners.pop(name, None)
         if len(self._owners) >= limits.MAX_KEY_OWNERS:
-            self._owners.clear()
-            self._is_any_forgotten = True
-        encoded = name.encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(encoded, digest_size=_OWNER_BYTES).digest()
-        with self._store.in_use(), self._store.errors():
-            owner = self._owners[name] = self._read_owner(digest)
+            # never that of a commit under way, unless so many others came since
+            self._is_any_forgotten |= bool(self._earlier_owners)
+            self._earlier_owners, self._owners = self._owners, {}
+        if owner is None:
+            encoded = name.encode("utf-8", "surrogatepass")
+            digest = hashlib.blake2b(encoded, digest_size=_OWNER_BYTES).digest()
+            with self._store.in_use(), self._store.errors():
+                owner = self._read_owner(digest)
+        self._owners[name] = owner
         return owner
 
     def _read_owner(self, digest: bytes) -> _Owner:
@@ -273,9 +289,8 @@ class RequestRows:
         if self._is_any_forgotten:
             owner.greatest = owner.greatest_in_runs = _GREATEST_NAME  # everything is looked up
         elif row is not None:
-            suffixes = [i for i in (owner.suffix, owner.before) if i is not None]
-            owner.greatest_in_runs = max(self._greatest(RUN_PREFIX + i) for i in suffixes)
-            others = (self._greatest(KEY_PREFIX + i) for i in suffixes)
+            owner.greatest_in_runs = max(self._greatest(RUN_PREFIX + i) for i in owner.suffixes)
+            others = (self._greatest(KEY_PREFIX + i) for i in owner.suffixes)
             owner.greatest = max(owner.greatest_in_runs, *others)
         return owner
 
@@ -316,19 +331,20 @@ def decode_requests(key: bytes, value: bytes) -> RequestRow:
         or len(names) * DIGEST_BYTES != len(digests)
     ):
         raise ValueError("not a row of requests")
-    timestamp = keys.decode_timestamp(place)
     server, session = map(
         keys.decode_int, (place[keys.TIMESTAMP_BYTES : -keys.INT_BYTES], place[-keys.INT_BYTES :])
     )
-    requests = {
-        name: KeptRequest(
-            digests[i * DIGEST_BYTES : (i + 1) * DIGEST_BYTES], timestamp, server, session + i
-        )
-        for i, name in enumerate(names)
-    }
-    owner = key[len(KEY_PREFIX) : _NAME_OFFSET - _GENERATION_BYTES]
-    generation = int.from_bytes(key[_NAME_OFFSET - _GENERATION_BYTES : _NAME_OFFSET], "big")
-    return RequestRow(owner, generation, requests)
+    if session + len(names) > keys.SIGN_BIT:
+        raise ValueError("not a row of requests")
+    return RequestRow(
+        key[len(KEY_PREFIX) : _NAME_OFFSET - _GENERATION_BYTES],
+        int.from_bytes(key[_NAME_OFFSET - _GENERATION_BYTES : _NAME_OFFSET], "big"),
+        names,
+        digests,
+        keys.decode_timestamp(place),
+        server,
+        session,
+    )
 
 
 def ext_forget_later(store: Store, batch: WriteBatch, until: Timestamp) -> None:

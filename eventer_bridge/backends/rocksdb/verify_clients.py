@@ -66,6 +66,8 @@ class _Requests:
 
     def _requests(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys of rows, with the key of each session that they name."""
+        series: tuple[bytes, bytes, int] | None = None  # of rows: one kind, client and generation
+        last = ""
         for key, value in self._rows.all(request_rows.FAMILY):
             if key.startswith(request_rows.OWNER_PREFIX):
                 continue
@@ -80,8 +82,14 @@ class _Requests:
             elif row.generation not in (newest - 1, newest):
                 text = f"of generation {row.generation}, but its client has {newest}"
                 self._report(key, text)
-            for i in row.requests.values():
-                yield key, keys.session_key(i.timestamp, i.server, i.session)
+            if (key[:1], row.owner, row.generation) != series:
+                series, last = (key[:1], row.owner, row.generation), ""
+            names = [last, *row.names]
+            if names != sorted({*names}):
+                self._report(key, "its keys do not sort behind those of the row before")
+            last = row.names[-1]
+            for session in range(row.session, row.session + len(row.names)):
+                yield key, keys.session_key(row.timestamp, row.server, session)
 
     def _report(self, key: bytes, text: str) -> None:
         self._rows.report(request_rows.FAMILY, key_text(key), text)

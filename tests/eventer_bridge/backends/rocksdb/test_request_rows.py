@@ -12,7 +12,7 @@ from rocksdict import ColumnFamily, Rdict
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.request_keys import KeyRetention, RequestKey, digest
-from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb import keys, request_rows
 from eventer_bridge.backends.rocksdb.request_rows import (
     FAMILY,
     KEY_PREFIX,
@@ -85,10 +85,28 @@ async def test_a_client_that_was_forgotten_before_its_commit_was_written(
             key = RequestKey("app", name, digest([]))
             events = writer.make(draft(), time=Timestamp.now())
             committed = backend.register(events, None, 1, key)
-            backend.find_requests("other", [name])  # for whom "app" is forgotten
+            for other in "x", "y":  # for whom "app" is forgotten
+                backend.find_requests(other, [name])
             backend.find_requests("app", ["0"])  # which is read again now
             await committed
             assert backend.find_requests("app", [name]) != [None]
+
+
+async def test_a_client_whose_generation_begins_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_KEY_OWNERS", 1)
+    monkeypatch.setattr(limits, "COUNTED_REQUEST_KEYS", 1)
+    async with await rocksdb.create(tmp_path, key_retention=FEW) as backend:
+        writer = Writer(backend)
+        for i in range(3 * FEW.max_entries):
+            key = RequestKey("app", f"{i:02}", digest([]))
+            events = writer.make(draft(), time=Timestamp.now())
+            committed = backend.register(events, None, 1, key)
+            backend.find_requests("other", ["0"])
+            assert backend.find_requests("app", ["x"]) == [None]
+            await committed
+            assert backend.find_requests("app", [key.key]) != [None]
 
 
 async def keep_together(
@@ -131,6 +149,23 @@ async def test_keys_that_come_together_in_order_share_a_row(tmp_path: Path) -> N
             writer._backend = backend
             await keep_together(writer, backend, *between[n_known : n_known + 3])
     assert findings(tmp_path) == []
+
+
+async def test_rows_that_cannot_have_a_key_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+    decode = request_rows.decode_requests
+
+    def note(key: bytes, value: bytes) -> request_rows.RequestRow:
+        decoded.append(key[-2:])
+        return decode(key, value)
+
+    monkeypatch.setattr(request_rows, "decode_requests", note)
+    async with await rocksdb.create(tmp_path) as backend:
+        await keep_together(Writer(backend), backend, *RUN)
+        assert sessions_of(backend, ["0x", "05", "06x"]) == [None, 6, None]
+    assert decoded == [b"09"]
 
 
 @pytest.mark.parametrize(
@@ -220,6 +255,14 @@ def of_no_time(value: bytes) -> bytes:
     return value[:8] + b"\xff" * 4 + value[12:]
 
 
+def of_no_session(value: bytes) -> bytes:
+    return value[:20] + b"\xff" * 8 + value[28:]
+
+
+def not_in_order(value: bytes) -> bytes:
+    return value[:28] + msgspec.msgpack.encode((["x", *RUN[1:]], bytes(160)))
+
+
 def of_another_end(value: bytes) -> bytes:
     return value[:28] + msgspec.msgpack.encode(([*RUN[:-1], "x"], bytes(160)))
 
@@ -234,6 +277,8 @@ def without_a_digest(value: bytes) -> bytes:
         cut_off: ["Input data was truncated"],
         of_nothing: [f"session 1/{i} is not stored" for i in range(11, 15)],
         of_no_time: ["not a row of requests"],
+        of_no_session: ["not a row of requests"],
+        not_in_order: ["its keys do not sort behind those of the row before"],
         of_another_end: ["not a row of requests"],
         without_a_digest: ["not a row of requests"],
     }.items(),
@@ -249,7 +294,20 @@ async def test_damaged_rows(
         [key] = [key for key, _ in rows[FAMILY].items() if key.startswith(RUN_PREFIX)]
         rows[FAMILY][key] = damage(rows[FAMILY][key])
     assert findings(tmp_path) == [f"request: key {key.hex()}: {i}" for i in found]
-    if damage is not of_nothing:
+    if damage not in {of_nothing, not_in_order}:
         async with await rocksdb.create(tmp_path) as backend:
             with pytest.raises(StoreDamagedError, match="is damaged: a request key"):
                 backend.find_requests("app", RUN)
+
+
+async def test_a_row_that_begins_before_the_end_of_another(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await keep_together(writer, backend, *RUN)
+        await keep_together(writer, backend, *LATER_RUN)
+    with raw_rows(tmp_path) as rows:
+        _, key = [key for key, _ in rows[FAMILY].items() if key.startswith(RUN_PREFIX)]
+        run = msgspec.msgpack.encode((["05", *LATER_RUN[1:]], bytes(160)))
+        rows[FAMILY][key] = rows[FAMILY][key][:28] + run
+    text = "its keys do not sort behind those of the row before"
+    assert findings(tmp_path) == [f"request: key {key.hex()}: {text}"]
