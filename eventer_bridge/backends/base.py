@@ -282,7 +282,8 @@ class Backend(aio.Resource, abc.ABC):
         """As :meth:`register` of one or more sessions, all of whose events were asked for.
 
         Args:
-            sessions: events of each session.
+            sessions: events of each session; all of them are of one server, and have one
+                timestamp.
             quota: quota of the client.
             requests: what the client calls each of them; empty: nothing.
 

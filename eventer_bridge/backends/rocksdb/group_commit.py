@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from hat import aio, util
@@ -203,9 +204,7 @@ class GroupCommit(Backend):
     ) -> list[asyncio.Future[None]]:
         """See :class:`Backend`."""
         new_types: list[tuple[TypeId, bytes]] = []
-        events = sessions[0]
-        if len(sessions) > 1:
-            events = [event for session in sessions for event in session]
+        events = [*chain.from_iterable(sessions)]
         try:
             if self._failure is not None or not self._async_group.is_open:
                 self._check_writable()

@@ -30,7 +30,7 @@ payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the
 """
 
 import bisect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -159,8 +159,14 @@ def encode_int(value: int) -> bytes:
     return _INT.pack(value + SIGN_BIT)
 
 
-SMALL_INTS: Final = tuple(map(encode_int, range(128)))
-"""Small ones, encoded: the instances of most events."""
+class _Ints(dict[int, bytes]):
+    """Integers by :func:`encode_int`."""
+
+    def __missing__(self, value: int) -> bytes:
+        return encode_int(value)
+
+
+_INTS: Final = _Ints({i: encode_int(i) for i in range(128)})  # small: the instances of most events
 
 
 def decode_int(data: bytes) -> int:
@@ -201,6 +207,13 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
     return _SESSION.pack(
         timestamp.s + SIGN_BIT, timestamp.us, server + SIGN_BIT, session + SIGN_BIT
     )
+
+
+def session_keys(sessions: Sequence[Sequence[Event]]) -> list[bytes]:
+    """Keys of sessions of one server and one timestamp, from their events."""
+    first, pack = sessions[0][0], _INT.pack
+    head = encode_timestamp(first.timestamp) + encode_int(first.id.server)
+    return [head + pack(events[0].id.session + SIGN_BIT) for events in sessions]
 
 
 def source_of(value: bytes) -> bytes:
@@ -257,28 +270,43 @@ def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
     return b"".join(entry for entry in every if entry[:INT_BYTES] not in instances)
 
 
-def encode_value(event: Event) -> tuple[bytes, bytes]:
-    """Encode an event, without its key.
+def encode_instances(events: Iterable[Event]) -> list[bytes]:
+    """Instances of events."""
+    encoded = _INTS
+    return [encoded[event.id.instance] for event in events]
 
-    Returns:
-        ``no_source`` and the source timestamp (13 bytes, as from :func:`source_of`), and the value.
-    """
+
+def encode_sources(events: Iterable[Event]) -> list[bytes]:
+    """``no_source`` and the source timestamps of events (13 bytes each)."""
+    return [
+        _WITHOUT_SOURCE
+        if event.source_timestamp is None
+        else HAS_SOURCE + encode_timestamp(event.source_timestamp)
+        for event in events
+    ]
+
+
+def encode_values(events: Iterable[Event]) -> list[bytes]:
+    """Values of events."""
+    return [
+        _JSON_ONLY + payload.data
+        if event.source_timestamp is None and isinstance(payload := event.payload, JsonPayload)
+        else _encode_value(event)
+        for event in events
+    ]
+
+
+def _encode_value(event: Event) -> bytes:
     timestamp, payload = event.source_timestamp, event.payload
-    if timestamp is None:
-        if isinstance(payload, JsonPayload):  # most of them
-            return _WITHOUT_SOURCE, _JSON_ONLY + payload.data
-        has_source, source, head = 0, _WITHOUT_SOURCE, b""
-    else:
-        head = _TIMESTAMP.pack(timestamp.s + SIGN_BIT, timestamp.us)
-        has_source, source = SOURCE_FLAG, HAS_SOURCE + head
+    has_source, head = (0, b"") if timestamp is None else (SOURCE_FLAG, encode_timestamp(timestamp))
     if isinstance(payload, JsonPayload):
-        return source, b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
+        return b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
     if payload is None:
-        return source, _FLAGS[has_source] + head
+        return _FLAGS[has_source] + head
     # the label is only stored and returned, and need not be valid Unicode
     label = payload.data_type.encode("utf-8", "surrogatepass")
     size = _TYPE.pack(len(label))
-    return source, b"".join((_FLAGS[has_source | BINARY_FLAG], head, size, label, payload.data))
+    return b"".join((_FLAGS[has_source | BINARY_FLAG], head, size, label, payload.data))
 
 
 def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:
@@ -293,7 +321,7 @@ def decode_events(
     """Events, from their keys in ``event`` and their values.
 
     Args:
-        rows: keys, with values by :func:`encode_value`.
+        rows: keys, with values by :func:`encode_values`.
         names: types by id.
 
     Raises:
@@ -330,7 +358,7 @@ def decode_events(
 
 
 def check_value(value: bytes) -> None:
-    """Refuse a value that :func:`encode_value` cannot have returned.
+    """Refuse a value that :func:`encode_values` cannot have returned.
 
     Raises:
         ValueError: the value is damaged; the text says why.

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice, repeat
+from operator import add
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from rocksdict import (
     CompactOptions,
     Rdict,
     RdictIter,
+    WriteBatch,
 )
 
 from eventer_bridge.backends.base import HighWaterMark
@@ -112,30 +114,22 @@ class Store(Database):
 
         Args:
             commit: which was not written yet.
-            sessions: their events.
+            sessions: their events; they are of one server, and have one timestamp.
             type_ids: ids of the types of all these events, one each.
             new_types: those of them that are not stored yet, encoded.
         """
         if new_types:
             self.stage_types(commit, new_types)
+        events = [*chain.from_iterable(sessions)]
+        session_keys = keys.session_keys(sessions)
         n_events = [*map(len, sessions)]
-        session_keys = [
-            keys.session_key(session[0].timestamp, session[0].id.server, session[0].id.session)
-            for session in sessions
-        ]
         keys_of_events = chain.from_iterable(map(repeat, session_keys, n_events))
-        events = chain.from_iterable(sessions)
-        values = map(keys.encode_value, chain.from_iterable(sessions))
-        entries = self._stage_events(commit, keys_of_events, events, type_ids, values)
-        if len(entries) == len(sessions):  # most of them have one event
-            for session_key, entry in zip(session_keys, entries, strict=True):
-                self._stage_session(commit, session_key, entry)
-        else:
+        entries = self._stage_events(commit, keys_of_events, events, type_ids)
+        if len(entries) > len(sessions):
             of_event = iter(entries)
-            for session_key, n in zip(session_keys, n_events, strict=True):
-                some = islice(of_event, n)
-                self._stage_session(commit, session_key, b"".join(some))
-        commit.n_events += len(type_ids)
+            entries = [b"".join(islice(of_event, n)) for n in n_events]
+        self._stage_sessions(commit, session_keys, entries)
+        commit.n_events += len(events)
 
     def stage_in_steps(
         self,
@@ -145,8 +139,7 @@ class Store(Database):
         new_types: Sequence[tuple[TypeId, bytes]],
     ) -> Steps[None]:
         """As :meth:`stage`, of one session, in steps; the commit knows how many events it gets."""
-        first = events[0]
-        session_key = keys.session_key(first.timestamp, first.id.server, first.id.session)
+        [session_key] = keys.session_keys([events])
         commit.sessions.add(session_key)
         for part in parts(len(new_types)):
             commit.cut()
@@ -157,16 +150,13 @@ class Store(Database):
         for some in event_parts(events):
             commit.cut()
             end = begin + len(some)
-            values = [*map(keys.encode_value, some)]
+            staged = self._stage_events(commit, repeat(session_key), some, type_ids[begin:end])
             yield
-            staged = self._stage_events(
-                commit, repeat(session_key, len(some)), some, type_ids[begin:end], values
-            )
             self._put_events(commit)
             entries.append(b"".join(staged))
             begin = end
             yield
-        self._stage_session(commit, session_key, b"".join(entries))
+        self._stage_sessions(commit, [session_key], [b"".join(entries)])
         if commit.before:
             first_new = new_types[0][0] if new_types else keys.KEY_MAX[: keys.TYPE_BYTES]
             noted = note(session_key, first_new, commit.latest)
@@ -179,55 +169,58 @@ class Store(Database):
         for type_id, data in new_types:
             commit.batch.put(type_id, data, self._handles[-1])
 
-    def _stage_session(self, commit: Commit, session_key: bytes, entries: bytes) -> None:
+    def _stage_sessions(
+        self, commit: Commit, session_keys: Sequence[bytes], entries: Sequence[bytes]
+    ) -> None:
         _, _, session_cf, server_cf, _ = self._handles
-        put, n_bytes = commit.batch.put, keys.TIMESTAMP_BYTES
-        commit.sessions.add(session_key)
-        put(session_key, entries, session_cf)
-        put(session_key[n_bytes:], session_key[:n_bytes], server_cf)
+        n_bytes = keys.TIMESTAMP_BYTES
+        timestamp = session_keys[0][:n_bytes]
+        commit.sessions.update(session_keys)
+        _put(commit.batch, session_keys, entries, session_cf)
+        _put(commit.batch, [i[n_bytes:] for i in session_keys], repeat(timestamp), server_cf)
 
     def _stage_events(
         self,
         commit: Commit,
         session_keys: Iterable[bytes],
-        events: Iterable[Event],
+        events: Sequence[Event],
         type_ids: Sequence[TypeId],
-        values: Iterable[tuple[bytes, bytes]],
     ) -> list[bytes]:
         """Returns for each its instance and type, as ``session`` has them."""
-        rows, add_source = commit.events, commit.sources.append
-        encode_int, small, n_small = keys.encode_int, keys.SMALL_INTS, len(keys.SMALL_INTS)
-        latest, counted = commit.latest, self.counted
-        entries: list[bytes] = []
-        n_bytes = 0
-        for session_key, event, type_id, (source, value) in zip(
-            session_keys, events, type_ids, values, strict=True
-        ):
-            number = event.id.instance
-            instance = small[number] if 0 <= number < n_small else encode_int(number)
-            position = session_key + instance
-            key = type_id + position
-            rows[key] = value
-            add_source(type_id + source + position)
-            n_bytes += len(value)
-            entries.append(instance + type_id)
+        instances = keys.encode_instances(events)
+        sources, values = keys.encode_sources(events), keys.encode_values(events)
+        positions = [*map(add, session_keys, instances)]
+        event_keys = [*map(add, type_ids, positions)]
+        commit.events.update(zip(event_keys, values, strict=True))
+        commit.sources += map(b"".join, zip(type_ids, sources, positions, strict=True))
+        commit.n_bytes += sum(map(len, values)) + len(events) * (
+            keys.EVENT_KEY_BYTES + keys.SOURCE_KEY_BYTES
+        )
+        rows = zip(event_keys, values, strict=True)
+        latest = commit.latest
+        for type_id, row in dict(zip(type_ids, rows, strict=True)).items():  # the last of each
             known = latest.get(type_id)
-            if known is None or known[0] < key:
-                latest[type_id] = key, value
-            if counted and (share := counted.get(type_id)) is not None:
-                n_counted, n_counted_bytes = commit.tally.get(share, (0, 0))
-                commit.tally[share] = n_counted + 1, n_counted_bytes + len(key) + len(value)
-        commit.n_bytes += n_bytes + len(entries) * (keys.EVENT_KEY_BYTES + keys.SOURCE_KEY_BYTES)
-        return entries
+            if known is None or known[0] < row[0]:
+                latest[type_id] = row
+        if self.counted:
+            self._tally(commit, type_ids, values)
+        return [*map(add, instances, type_ids)]
+
+    def _tally(self, commit: Commit, type_ids: Sequence[TypeId], values: Sequence[bytes]) -> None:
+        """Count events for retention."""
+        counted, tally = self.counted, commit.tally
+        for type_id, value in zip(type_ids, values, strict=True):
+            if (share := counted.get(type_id)) is not None:
+                n_events, n_bytes = tally.get(share, (0, 0))
+                tally[share] = n_events + 1, n_bytes + keys.EVENT_KEY_BYTES + len(value)
 
     def _put_events(self, commit: Commit) -> None:
         """Put the rows of events in the batch, sorted: neighbors are written at half the cost."""
         event_cf, source_cf, _, _, _ = self._handles
-        put, events = commit.batch.put, commit.events
-        for key in sorted(events):
-            put(key, events[key], event_cf)
-        for key in sorted(commit.sources):
-            put(key, b"", source_cf)
+        events, batch = commit.events, commit.batch
+        event_keys = sorted(events)
+        _put(batch, event_keys, map(events.__getitem__, event_keys), event_cf)
+        _put(batch, sorted(commit.sources), repeat(b""), source_cf)
         commit.events, commit.sources = {}, []
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
@@ -517,3 +510,10 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+
+
+def _put(
+    batch: WriteBatch, row_keys: Iterable[bytes], values: Iterable[bytes], family: ColumnFamily
+) -> None:
+    for _ in map(batch.put, row_keys, values, repeat(family)):
+        pass

@@ -17,6 +17,7 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.errors import ClosedError, LimitError
 from eventer_bridge.model import (
+    Event,
     EventId,
     JsonPayload,
     Order,
@@ -289,6 +290,22 @@ async def test_latest_is_right_however_little_is_kept(
     async with await rocksdb.create(tmp_path) as backend:
         await Writer(backend).session(draft("b"), server=3, time=60)
         assert await latest_of(backend, "a", "b") == [EventId(1, 2, 1), EventId(2, 2, 1)]
+
+
+@pytest.mark.parametrize("moments", [(2, 3), (3, 2)])
+async def test_the_latest_of_a_commit_is_the_one_with_the_greatest_timestamp(
+    tmp_path: Path, moments: tuple[int, int]
+) -> None:
+    def of(server: int, moment: int) -> list[Event]:
+        return [Event(EventId(server, 1, 1), ("a",), Timestamp(moment, 0), None, None)]
+
+    async with await rocksdb.create(tmp_path) as backend:
+        await backend.register(of(1, 1))
+        commits = {backend.register(of(i, j)) for i, j in enumerate(moments, 2)}
+        assert len(commits) == 1
+        await asyncio.wait(commits)
+        [greatest] = (await backend.query(QueryLatestParams([("a",)]))).events
+        assert greatest.timestamp == Timestamp(3, 0)
 
 
 async def test_a_large_latest_event_is_left_to_the_store(tmp_path: Path) -> None:

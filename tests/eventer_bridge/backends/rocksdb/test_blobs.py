@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -98,17 +99,17 @@ async def test_others_are_found_without_it(tmp_path: Path) -> None:
 
 async def test_it_is_copied_once_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[int] = []  # bytes of the commit when a value was encoded
-    encode_value = keys.encode_value
+    encode_values = keys.encode_values
 
     async with await rocksdb.create(tmp_path) as backend:
         (event,) = Writer(backend).make(draft("a", payload=LARGE))
         commit = Commit(1)
 
-        def note(event: Event) -> tuple[bytes, bytes]:
+        def note(events: Sequence[Event]) -> list[bytes]:
             encoded.append(commit.batch.size_in_bytes())
-            return encode_value(event)
+            return encode_values(events)
 
-        monkeypatch.setattr(keys, "encode_value", note)
+        monkeypatch.setattr(keys, "encode_values", note)
         steps = backend._store.stage_in_steps(commit, [event], [keys.encode_type_id(0)], [])
         n_bytes = [commit.batch.size_in_bytes() for _ in steps if encoded]
     assert n_bytes[0] == encoded[0]

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -274,14 +274,14 @@ async def test_staging_that_panics_closes_the_backend(
     source = Source(SourceType.CONNECTION, 1)
     good, wrong = (RegisterEvent((i,), None, None) for i in ("good", "wrong"))
     await core.register(source, [good]).committed
-    encode = keys.encode_value
+    encode = keys.encode_values
 
-    def panicking(event: Event) -> tuple[bytes, bytes]:
-        if event.type == ("wrong",):
+    def panicking(events: Sequence[Event]) -> list[bytes]:
+        if any(event.type == ("wrong",) for event in events):
             raise Panic
-        return encode(event)
+        return encode(events)
 
-    monkeypatch.setattr(keys, "encode_value", panicking)
+    monkeypatch.setattr(keys, "encode_values", panicking)
     if n_events == 1:
         with pytest.raises(Panic):
             core.register(source, [wrong])

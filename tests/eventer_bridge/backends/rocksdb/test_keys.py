@@ -61,10 +61,12 @@ def test_a_session_key_is_timestamp_server_and_session(timestamp: Timestamp, id_
 @given(events, st.integers(0, 2**32 - 1))
 def test_an_event_comes_back(event: Event, number: int) -> None:
     type_id = keys.encode_type_id(number)
-    key = type_id + keys.session_key(event.timestamp, event.id.server, event.id.session)
-    key += keys.encode_int(event.id.instance)
+    [key] = keys.session_keys([[event]])
+    assert key == keys.session_key(event.timestamp, event.id.server, event.id.session)
+    [instance] = keys.encode_instances([event])
+    key = type_id + key + instance
     assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
-    source, value = keys.encode_value(event)
+    [source], [value] = keys.encode_sources([event]), keys.encode_values([event])
     assert source == keys.source_of(value)
     assert keys.decode_event(key, value, {type_id: event.type}) == event
 
@@ -73,12 +75,12 @@ def test_a_label_need_not_be_good_unicode() -> None:
     payload = BinaryPayload("\ud800", b"x")
     event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, payload)
     key = b"type" + keys.session_key(event.timestamp, 1, 1) + keys.encode_int(1)
-    assert keys.decode_event(key, keys.encode_value(event)[1], {b"type": ("a",)}) == event
+    assert keys.decode_event(key, keys.encode_values([event])[0], {b"type": ("a",)}) == event
 
 
 @given(events, events)
 def test_source_timestamps_keep_their_order_and_none_is_last(first: Event, second: Event) -> None:
-    sources = [keys.source_of(keys.encode_value(i)[1]) for i in (first, second)]
+    sources = [keys.source_of(keys.encode_values([i])[0]) for i in (first, second)]
     left, right = first.source_timestamp, second.source_timestamp
     if left is None or right is None:
         assert (sources[0] < sources[1]) == (left is not None and right is None)
@@ -127,7 +129,7 @@ def test_the_layout_stays_as_it_is() -> None:
     assert keys.session_key(event.timestamp, 1, 2).hex(" ", 4) == (
         "80000000 00000004 00000005 80000000 00000001 80000000 00000002"
     )
-    assert keys.encode_value(event)[1].hex() == "067fffffffffffffff000000060000000174ff"
+    assert keys.encode_values([event])[0].hex() == "067fffffffffffffff000000060000000174ff"
     plain = Event(event_id, ("a",), Timestamp(4, 5), None, JsonPayload.of([1]))
-    assert keys.encode_value(plain)[1] == b"\x01[1]"
+    assert keys.encode_values([plain])[0] == b"\x01[1]"
     assert keys.encode_type(("a", "b")) == b'["a","b"]'
