@@ -210,7 +210,7 @@ def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     done.set_result(None)
     n_bytes = payload_bytes(events)
-    session = Session(source, len(events), n_bytes, done)
+    session = Session.sized(source, len(events), n_bytes, done)
     making = events_of(kept, events)
     if session.is_large:
         return Repeated(session, making)

@@ -8,7 +8,10 @@ Belongs to the event loop's thread.
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from itertools import chain, count, islice, repeat
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
@@ -30,19 +33,19 @@ REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
 """Source of events registered by other servers."""
 
 
-class Session:
+class Session(msgspec.Struct, eq=False):
     """See the module. Created by ``Engine.register``.
 
     Attributes:
         source: of the request.
         requested: number of requested events, the first of ``events``, in the order of the
             request. Events added by modules follow.
-        events: its events; empty until they are created, which is before observers are
-            notified of the session and before ``committed`` succeeds.
         payload_bytes: size of the payloads of its events.
         committed: done when the events are durable; fails with a branch of
             ``EventerBridgeError`` if they may not be. Sessions of one commit may share it, so
             never cancel it: use ``asyncio.wait`` if that could happen.
+        events: its events; empty until they are created, which is before observers are
+            notified of the session and before ``committed`` succeeds.
         is_large: whether it is processed in slices (:func:`is_large`); added events count.
         is_stepwise: whether storing and notifying happen in slices: for a large one, or one
             with many new event types.
@@ -52,21 +55,20 @@ class Session:
             once per wire and not once per receiver.
     """
 
-    __slots__ = (
-        "committed",
-        "encodings",
-        "events",
-        "is_large",
-        "is_stepwise",
-        "key",
-        "payload_bytes",
-        "quota",
-        "requested",
-        "source",
-    )
+    source: Source
+    requested: int
+    payload_bytes: int
+    committed: asyncio.Future[None]
+    events: Sequence[Event] = ()
+    is_large: bool = False
+    is_stepwise: bool = False
+    quota: TypeQuota | None = None
+    key: RequestKey | None = None
+    encodings: dict[str, Any] = {}
 
-    def __init__(
-        self,
+    @classmethod
+    def sized(
+        cls,
         source: Source,
         requested: int,
         payload_bytes: int,
@@ -75,16 +77,13 @@ class Session:
         *,
         quota: TypeQuota | None = None,
         key: RequestKey | None = None,
-    ) -> None:
-        self.source = source
-        self.quota = quota
-        self.key = key
-        self.requested = requested
-        self.is_large = self.is_stepwise = is_large(requested, payload_bytes)
-        self.events = events
-        self.payload_bytes = payload_bytes
-        self.committed = committed
-        self.encodings: dict[str, Any] = {}
+    ) -> Self:
+        """A session that is large if it has many events or payload bytes."""
+        large = is_large(requested, payload_bytes)
+        return cls(source, requested, payload_bytes, committed, events, large, large, quota, key)
+
+    def __repr__(self) -> str:
+        return object.__repr__(self)  # not all of its events
 
     @property
     def has_failed(self) -> bool:
@@ -98,6 +97,20 @@ class Session:
         else:
             self.committed.set_exception(error)
             self.committed.exception()  # marks it as retrieved: no caller has to await it
+
+
+class Tracked(NamedTuple):
+    """Sessions that were handed over together, and wait for their commit.
+
+    Attributes:
+        sessions: one; or several of clients, none of which is large or has a commit of its own.
+        n_events: number of their events.
+        n_bytes: size of the payloads.
+    """
+
+    sessions: Sequence[Session]
+    n_events: int
+    n_bytes: int
 
 
 class Repeated:
@@ -134,6 +147,19 @@ def is_large(n_events: int, n_bytes: int) -> bool:
 def payload_bytes(events: Sequence[RegisterEvent | ProcessEvent | Event]) -> int:
     """Size of the payloads of events."""
     return sum([len(event.payload.data) for event in events if event.payload is not None])
+
+
+def payload_sizes(requests: Sequence[Sequence[RegisterEvent | ProcessEvent]]) -> list[int]:
+    """:func:`payload_bytes` of several requests, each with at least one event."""
+    sizes = [
+        0 if (payload := event.payload) is None else len(payload.data)
+        for events in requests
+        for event in events
+    ]
+    if len(sizes) == len(requests):  # most of them have one event
+        return sizes
+    of_event = iter(sizes)
+    return [sum(islice(of_event, len(events))) for events in requests]
 
 
 class SessionIdAllocator:
@@ -193,6 +219,20 @@ class SessionIdAllocator:
                 EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
             )
             for instance, i in enumerate(register_events, 1)
+        ]
+
+    def create_sessions(
+        self, first: int, requests: Sequence[Sequence[RegisterEvent | ProcessEvent]]
+    ) -> list[Sequence[Event]]:
+        """As :meth:`create_events`, of consecutive sessions, with one timestamp."""
+        timestamp = self.now()
+        if max(map(len, requests)) > 1:
+            return [self.create_events(i, j, timestamp) for i, j in enumerate(requests, first)]
+        ids = map(EventId, repeat(self.server_id), count(first), repeat(1))
+        asked = chain.from_iterable(requests)
+        return [
+            (Event(event_id, i.type, timestamp, i.source_timestamp, i.payload),)
+            for event_id, i in zip(ids, asked, strict=False)
         ]
 
     def create_events_in_steps(

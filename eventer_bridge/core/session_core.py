@@ -29,7 +29,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, HighWaterMark
@@ -47,8 +47,10 @@ from eventer_bridge.core.session import (
     Repeated,
     Session,
     SessionIdAllocator,
+    Tracked,
     is_large,
     payload_bytes,
+    payload_sizes,
 )
 from eventer_bridge.core.type_checks import TypeChecks
 from eventer_bridge.core.validation import too_many
@@ -112,7 +114,7 @@ class SessionCore(EventCore):
         self._n_own = 0  # sessions under way that were registered here, not replicated
         self._own_ended = asyncio.Event()  # set while there are none of them
         self._own_ended.set()
-        self._uncommitted: dict[asyncio.Future[None], list[Session]] = {}
+        self._uncommitted: dict[asyncio.Future[None], list[Tracked]] = {}
         self._unnotified: set[Session] = set()  # of those whose outcome is not known
         self._handing_over = WorkQueue()
         self._keyed = KeyedRequests(backend, self._register_of_one)
@@ -191,43 +193,48 @@ class SessionCore(EventCore):
         told: Sequence[Sequence[RegisterEvent | ProcessEvent]] = requests
         if keys and self._is_in_group:
             told = [*map(self._hand_over.with_key, requests, keys)]
-        sizes = [*map(payload_bytes, told)]
-        n_events, n_bytes = sum(map(len, told)), sum(sizes)
-        known = self._types.known
+        n_events = sum(map(len, told))
         if (
             self.registers_one_by_one
             or self._phase is not Status.OPERATIONAL
             or self._clock.fault is not None
             or self._handing_over.is_busy
-            or is_large(n_events, n_bytes)
+            or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
-            or {i.type for events in requests for i in events if i.type not in known}
-            or (
-                # for whom would new types be counted?
-                quotas.count(quotas[0]) < len(quotas)
-                and not self._backend.has_types({i.type for events in requests for i in events})
-            )
+            or not self._are_known(told, quotas)
         ):
             return self._register_each(sources, requests, quotas, keys)
-        ids = self._session_ids
+        sizes = payload_sizes(told)
+        n_bytes = sum(sizes)
+        if is_large(n_events, n_bytes):
+            return self._register_each(sources, requests, quotas, keys)
         try:
-            first_id = ids.next_sessions(len(requests))
+            first_id = self._session_ids.next_sessions(len(requests))
         except LimitError:  # it may be of the last ones only
             return self._register_each(sources, requests, quotas, keys)
-        timestamp = ids.now()
-        created = [ids.create_events(i, j, timestamp) for i, j in enumerate(told, first_id)]
+        created = self._session_ids.create_sessions(first_id, told)
         commits = self._backend.register_all(created, quotas[0], keys)
         commit = commits[0]
         if commit.done() or commits.count(commit) < len(commits):
             return self._track_each(sources, requests, created, commits)
-        sessions = [
-            Session(source, len(asked), size, commit, events)
-            for source, asked, events, size in zip(sources, requests, created, sizes, strict=True)
-        ]
+        n_asked = map(len, requests)
+        sessions = [*map(Session, sources, n_asked, sizes, repeat(commit), created)]
         self._begin_own(len(sessions), n_events, n_bytes)
-        self._track(sessions, commit)
+        self._track(Tracked(sessions, n_events, n_bytes), commit)
         return [*sessions]
+
+    def _are_known(
+        self,
+        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        quotas: Sequence[TypeQuota | None],
+    ) -> bool:
+        """Whether all types are known; to the backend, too, if there is more than one quota."""
+        types = {event.type for events in requests for event in events}
+        return self._types.known.keys() >= types and (
+            # for whom would new types be counted?
+            quotas.count(quotas[0]) == len(quotas) or self._backend.has_types(types)
+        )
 
     def _register_of_one(
         self,
@@ -266,7 +273,7 @@ class SessionCore(EventCore):
                 continue
             session = Session(source, len(asked), payload_bytes(events), commit, events)
             self._begin_own(1, len(events), session.payload_bytes)
-            self._track([session], commit)
+            self._track_one(session, commit)
             outcomes.append(session)
         return outcomes
 
@@ -302,7 +309,7 @@ class SessionCore(EventCore):
             return failed(self._loop.create_future(), e)
         if is_large(len(events), n_bytes) or self._handing_over.is_busy:
             future = self._loop.create_future()
-            session = Session(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
+            session = Session.sized(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
             self._add_pending(len(events), n_bytes)
             self._handing_over.add(functools.partial(self._take_over_replicated, session))
             return future
@@ -314,7 +321,7 @@ class SessionCore(EventCore):
         if commit.done() and commit.exception():
             return commit
         self._add_pending(len(events), n_bytes)
-        self._track([Session(REMOTE_SOURCE, len(events), n_bytes, commit, events)], commit)
+        self._track_one(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
         return commit
 
     def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
@@ -380,7 +387,7 @@ class SessionCore(EventCore):
             self._on_handed_over(session, commit)
             return session
         committed = self._loop.create_future()
-        session = Session(source, n_events, n_bytes, committed, quota=quota, key=key)
+        session = Session.sized(source, n_events, n_bytes, committed, quota=quota, key=key)
         session.is_stepwise = is_stepwise
         self._begin_own(1, n_events, n_bytes)
         if session.is_large:
@@ -472,7 +479,7 @@ class SessionCore(EventCore):
             session.resolve(error)
             self._notify_drained()
         else:
-            self._track([session], commit)
+            self._track_one(session, commit)
 
     def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Count what was added, too."""
@@ -486,22 +493,21 @@ class SessionCore(EventCore):
             session.is_large = is_large(n_events, session.payload_bytes)
             if session.is_large:
                 self._large_pending_events += n_events
-        self._track([session], commit)
+        self._track_one(session, commit)
 
-    def _track(self, sessions: Sequence[Session], commit: asyncio.Future[None]) -> None:
-        """Wait for the commit of sessions, and notify observers meanwhile.
+    def _track_one(self, session: Session, commit: asyncio.Future[None]) -> None:
+        self._track(Tracked([session], len(session.events), session.payload_bytes), commit)
 
-        Args:
-            sessions: of one commit; if there are several, none is notified in slices.
-            commit: theirs.
-        """
+    def _track(self, together: Tracked, commit: asyncio.Future[None]) -> None:
+        """Wait for the commit of sessions, and notify observers meanwhile."""
         tracked = self._uncommitted.get(commit)
         if tracked is None:
             tracked = self._uncommitted[commit] = []
             # callbacks are called in the order in which they are added, and this is the first:
             # observers hear of persisted events before these are acknowledged
             commit.add_done_callback(self._on_committed)
-        tracked += sessions
+        tracked.append(together)
+        sessions = together.sessions
         if sessions[0].is_stepwise or self._notifying.is_busy:
             for session in sessions:
                 self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
@@ -509,15 +515,17 @@ class SessionCore(EventCore):
             self._notify_sessions(sessions, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
-        sessions = self._uncommitted.pop(commit)
+        tracked = self._uncommitted.pop(commit)
         error = commit.exception()
+        sessions = [*chain.from_iterable(together.sessions for together in tracked)]
         if isinstance(error, OutcomeUnknownError) and error.decided is not None:
             error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
         if error is None and (self._notifying.is_busy or sessions[0].is_stepwise):
-            for session in sessions:
-                self._notifying.add(functools.partial(self._end_in_turn, session, commit))
+            for together in tracked:
+                self._notifying.add(functools.partial(self._end_in_turn, together, commit))
         else:
-            self._end(sessions, commit)
+            for together in tracked:
+                self._end(together, commit)
             if error is None:
                 self._notify_sessions(sessions, persisted=True)
         self._notify_drained()
@@ -535,23 +543,22 @@ class SessionCore(EventCore):
                     functools.partial(self._notify_in_turn, session, persisted=persisted)
                 )
 
-    def _end(self, sessions: Iterable[Session], commit: asyncio.Future[None]) -> None:
-        n_sessions = n_events = n_bytes = 0
-        for session in sessions:
-            n_sessions += 1
-            n_events += len(session.events)
-            n_bytes += session.payload_bytes
-            if session.source is not REMOTE_SOURCE:
-                self._n_own -= 1
-                if session.is_large:
-                    self._large_pending_events -= len(session.events)
-            if session.committed is not commit:
-                session.resolve(commit.exception())
-        self._end_pending(n_sessions, n_events, n_bytes)
+    def _end(self, together: Tracked, commit: asyncio.Future[None]) -> None:
+        sessions, n_events, n_bytes = together
+        first = sessions[0]  # the only one, where it is not as the others are
+        if first.source is not REMOTE_SOURCE:
+            self._n_own -= len(sessions)
+            if first.is_large:
+                self._large_pending_events -= n_events
+        if first.committed is not commit:
+            first.resolve(commit.exception())
+        self._end_pending(len(sessions), n_events, n_bytes)
 
-    def _end_in_turn(self, session: Session, commit: asyncio.Future[None]) -> Steps[None]:
-        self._end([session], commit)
-        yield from self._notify_in_turn(session, persisted=True)
+    def _end_in_turn(self, together: Tracked, commit: asyncio.Future[None]) -> Steps[None]:
+        self._end(together, commit)
+        for session in together.sessions:
+            yield from self._notify_in_turn(session, persisted=True)
+            yield
         self._notify_drained()
 
     def _notify_registered_in_turn(self, session: Session) -> Steps[None]:

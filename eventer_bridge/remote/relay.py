@@ -159,7 +159,7 @@ class RelayCore(EventCore):
         n_bytes = payload_bytes(register_events)
         if self._pending_bytes and self._pending_bytes + n_bytes > 2 * limits.MAX_RELAYED_BYTES:
             raise LimitError(f"event server {self._name} is too slow for that many bytes")
-        session = Session(source, len(register_events), n_bytes, committed)
+        session = Session.sized(source, len(register_events), n_bytes, committed)
         try:
             response = client.register(register_events)
         except ClosedError as e:
@@ -251,7 +251,7 @@ class RelayCore(EventCore):
                 return failed(delivered, ClosedError(f"another history: {reason}"))
             delivered.set_result(None)
             positions[events[-1].id.server] = RelayPosition.of(events[-1])
-            session = Session(REMOTE_SOURCE, len(events), 0, delivered, events)
+            session = Session.sized(REMOTE_SOURCE, len(events), 0, delivered, events)
             self._notify_session(session, persisted=persisted)
             return delivered
 

@@ -1,14 +1,21 @@
 """Session ids are given when they are reserved on disk, and not before."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends.dummy import DummyBackend
-from eventer_bridge.core.session import SessionIdAllocator
+from eventer_bridge.core.session import (
+    REMOTE_SOURCE,
+    Session,
+    SessionIdAllocator,
+    payload_bytes,
+    payload_sizes,
+)
 from eventer_bridge.errors import LimitError, StorageError
-from eventer_bridge.model import EventId, JsonPayload, RegisterEvent, Timestamp
+from eventer_bridge.model import Event, EventId, JsonPayload, RegisterEvent, Timestamp
 from eventer_bridge.slices import at_once
 
 
@@ -111,3 +118,28 @@ async def test_events_in_steps_are_those_at_once(monkeypatch: pytest.MonkeyPatch
         (i.type, i.source_timestamp, i.payload) for i in events
     ]
     assert {i.timestamp for i in in_steps} == {Timestamp(5, 6)}
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 1, 1), (2, 1, 3), (130,)])
+async def test_events_of_several_sessions_are_those_of_each(
+    sizes: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timestamp, "now", lambda: Timestamp(5, 6))
+    requests = [
+        [RegisterEvent((f"{i}",), Timestamp(i, 0), JsonPayload.of(n)) for i in range(n)]
+        for n in sizes
+    ]
+    async with DummyBackend() as backend:
+        allocator = SessionIdAllocator(backend, 7)
+        together = allocator.create_sessions(3, requests)
+        now = allocator.now()
+        each = [allocator.create_events(i, events, now) for i, events in enumerate(requests, 3)]
+    assert [[*events] for events in together] == each
+    assert payload_sizes(requests) == [*map(payload_bytes, requests)]
+
+
+async def test_its_text_does_not_have_its_events() -> None:
+    """It is in the text of callbacks, which asyncio logs."""
+    committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    events = [Event(EventId(1, 1, 1), ("a",), Timestamp(1, 0), None, None)] * 1_000
+    assert len(repr(Session(REMOTE_SOURCE, 1_000, 0, committed, events))) < 100

@@ -17,6 +17,7 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import EventerBridgeError, LimitError, QuotaError
 from eventer_bridge.model import Event, EventId, QueryServerParams, RegisterEvent, Timestamp
+from eventer_bridge.slices import Steps
 from tests.eventer_bridge.core.engines import SOURCE, Recorder, register_event
 from tests.eventer_bridge.modules import scripted
 from tests.eventer_bridge.modules.scripted import Scripted
@@ -75,7 +76,8 @@ class Outcome(Recorder):
                     await asyncio.wait([outcome.committed])
                     error = outcome.committed.exception()
                     events = list(outcome.events)
-                    self.outcomes.append((outcome.source, outcome.requested, events, str(error)))
+                    n_events, n_bytes = outcome.requested, outcome.payload_bytes
+                    self.outcomes.append((outcome.source, n_events, n_bytes, events, str(error)))
                 else:
                     self.outcomes.append((type(outcome), str(outcome)))
             await backend.flush()
@@ -188,3 +190,29 @@ async def test_those_that_ids_are_left_for_are_registered(tmp_path: Path) -> Non
         core._session_ids._ceiling = core._session_ids._session + 2
         outcomes = register_all(core, [[A], [B], [A]])
         assert [type(i) for i in outcomes] == [Session, Session, LimitError]
+
+
+async def test_each_is_notified_if_others_take_long(tmp_path: Path) -> None:
+    """Their notifications wait for those before, while the commit is done."""
+    is_waiting = True
+
+    def others() -> Steps[None]:
+        while is_waiting:
+            yield
+
+    async with await rocksdb.create(tmp_path) as backend, await engine.create(backend, 7) as core:
+        first = core.register(SOURCE, [A, B])
+        await asyncio.wait([first.committed])
+        recorder = Recorder()
+        core.add_observer(recorder)
+        sessions = [i for i in register_all(core, [[A], [B, A], [A]]) if isinstance(i, Session)]
+        numbers = [i.events[0].id.session for i in sessions]
+        core.between_notifications(others)
+        await asyncio.wait([i.committed for i in sessions])
+        assert recorder.sessions == [(i, False) for i in numbers]
+        assert core.pending_events == 4
+        is_waiting = False
+        while len(recorder.sessions) < 2 * len(sessions):
+            await asyncio.sleep(0)
+        assert recorder.sessions[len(sessions) :] == [(i, True) for i in numbers]
+        assert core.pending_events == 0
