@@ -114,20 +114,30 @@ class KeyedRequests:
             mlog.warning("a request is stored twice, by two servers", extra=extra)
         return None
 
+    def check_order(self, key: RequestKey | None) -> None:
+        """Check that the request that a request comes after, if any, is stored or under way.
+
+        Raises:
+            RequestOrderError: it is not: it may have failed since.
+            EventerBridgeError: as ``Backend.find_requests``.
+        """
+        if key is None or key.after is None or self._find_under_way(key.owner, key.after):
+            return
+        (before,) = self._backend.find_requests(key.owner, [key.after])
+        if before is None:
+            raise order_error(key.after)
+
     def _are_new(self, keys: Sequence[RequestKey], names: Sequence[str]) -> bool:
         """Whether none was used before, and each comes after the one before it, if after any."""
         owner = keys[0].owner
-        first, *others = [key.after for key in keys]
+        others = [key.after for key in keys[1:]]
         if others != names[:-1] and any(i is not None for i in others):
             return False
         under_way = self._under_way.get(owner)
         if under_way and not under_way.keys().isdisjoint(names):
             return False
         try:
-            if first is not None and not self._find_under_way(owner, first):
-                [before] = self._backend.find_requests(owner, [first])
-                if before is None:
-                    return False
+            self.check_order(keys[0])
             return not any(self._backend.find_requests(owner, names))
         except EventerBridgeError:
             return False
@@ -159,12 +169,7 @@ class KeyedRequests:
                 return _repeated(source, events, kept)
             if kept is not None:
                 return _other_content(name)
-            if key.after is not None and not self._find_under_way(owner, key.after):
-                (before,) = self._backend.find_requests(owner, [key.after])
-                if before is None:
-                    return RequestOrderError(
-                        f"request_key {key.after!r}, its after_key, is not stored"
-                    )
+            self.check_order(key)
         except EventerBridgeError as e:
             return e.with_traceback(None)
         found = self._register_all(source, [events], quota, [key])
@@ -204,6 +209,11 @@ class KeyedRequests:
                 del under_way[name]
         if not under_way:
             self._under_way.pop(owner, None)
+
+
+def order_error(after: str) -> RequestOrderError:
+    """Why a request is refused that comes after one that is not stored."""
+    return RequestOrderError(f"request_key {after!r}, its after_key, is not stored")
 
 
 def _repeated(source: Source, events: Sequence[RegisterEvent], kept: KeptRequest) -> Repeated:

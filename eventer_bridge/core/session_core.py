@@ -41,7 +41,7 @@ from eventer_bridge.core.base import EventCore, tried
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.hand_over import HandOver
-from eventer_bridge.core.keyed_requests import KeyedRequests
+from eventer_bridge.core.keyed_requests import KeyedRequests, order_error
 from eventer_bridge.core.session import (
     REMOTE_SOURCE,
     Repeated,
@@ -188,7 +188,8 @@ class SessionCore(EventCore):
             sources: as there.
             requests: as there.
             quotas: as there.
-            keys: what the clients call the requests; empty: nothing.
+            keys: what the clients call the requests; empty: nothing. Each is to be stored after
+                the one before it, if after any.
         """
         told: Sequence[Sequence[RegisterEvent | ProcessEvent]] = requests
         if keys and self._is_in_group:
@@ -253,8 +254,15 @@ class SessionCore(EventCore):
         quotas: Sequence[TypeQuota | None],
         keys: Sequence[RequestKey],
     ) -> "list[Session | EventerBridgeError]":
+        outcomes: list[Session | EventerBridgeError] = []
         asked = zip(sources, requests, quotas, keys or repeat(None, len(requests)), strict=True)
-        return [tried(functools.partial(self.register, *i)) for i in asked]
+        for source, events, quota, key in asked:
+            if key and key.after and outcomes and isinstance(outcomes[-1], EventerBridgeError):
+                outcomes.append(order_error(key.after))
+            else:
+                attempt = functools.partial(self.register, source, events, quota, key)
+                outcomes.append(tried(attempt))
+        return outcomes
 
     def _track_each(
         self,
@@ -415,6 +423,7 @@ class SessionCore(EventCore):
     def _on_processed(
         self, session: Session, session_id: int, events: Sequence[ProcessEvent]
     ) -> None:
+        self._keyed.check_order(session.key)
         added = events[session.requested :]
         self.check_types(added)
         added_bytes = payload_bytes(added)  # fails before anything is handed over
@@ -443,6 +452,7 @@ class SessionCore(EventCore):
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
         try:
+            self._keyed.check_order(session.key)
             if session.is_stepwise:
                 created, commit = yield from self._hand_over.in_steps(session, events, session_id)
             else:

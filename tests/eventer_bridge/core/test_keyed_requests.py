@@ -4,12 +4,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from eventer_bridge import limits
 from eventer_bridge.backends import memory
 from eventer_bridge.backends.request_keys import RequestKey, digest
+from eventer_bridge.core import engine
+from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.keyed_requests import KeyedRequests
 from eventer_bridge.core.session import REMOTE_SOURCE, Repeated, Session
-from eventer_bridge.errors import EventerBridgeError, ModuleError, RequestKeyError
+from eventer_bridge.errors import (
+    ConditionError,
+    EventerBridgeError,
+    ModuleError,
+    RequestKeyError,
+    RequestOrderError,
+)
 from eventer_bridge.model import JsonPayload, RegisterEvent
+from tests.eventer_bridge.core.engines import SOURCE, register_event
+from tests.eventer_bridge.modules import scripted
+from tests.eventer_bridge.modules.scripted import Scripted
 
 REFUSED = RequestKeyError("refused")
 
@@ -107,3 +121,38 @@ async def test_turns_of_one_commit() -> None:
     assert str(refused) == "request_key '3' was used before, with other events"
     sessions[0].resolve(None)
     await nothing_is_under_way(core)
+
+
+@pytest.mark.parametrize("how", ["at once", "in steps", "with modules"])
+async def test_those_after_one_that_is_refused_are_refused_with_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    condition = {"subscriptions": [["c"]], "condition": {"type": "json", "data_type": "string"}}
+    arguments: dict[str, Any] = {"conditions": Conditions([condition])}
+    if how == "in steps":
+        monkeypatch.setattr(limits, "LARGE_SESSION_EVENTS", 1)
+    elif how == "with modules":
+        arguments["modules"] = [{"module": scripted.NAME, "make": Scripted}]
+    bad = [register_event("c", value=1)] * 2
+    names = ["a", "b", "c", "d"]
+    asked = [[register_event("a")], bad, events(1), events(2)]
+    keys = [
+        RequestKey("app", name, digest(i), after)
+        for name, i, after in zip(names, asked, [None, *names], strict=False)
+    ]
+    async with memory.create() as backend, await engine.create(backend, 7, **arguments) as core:
+        outcomes = core.register_keyed(SOURCE, asked, None, keys)
+        errors = []
+        for outcome in outcomes:
+            if isinstance(outcome, Session):
+                await asyncio.wait([outcome.committed])
+                errors.append(outcome.committed.exception())
+            else:
+                errors.append(outcome)
+        assert errors[0] is None
+        assert isinstance(errors[1], ConditionError)
+        assert [*map(str, errors[2:])] == [
+            f"request_key '{i}', its after_key, is not stored" for i in "bc"
+        ]
+        [again] = core.register_keyed(SOURCE, [events(3)], None, [keys[3]])
+        assert isinstance(again, RequestOrderError)
