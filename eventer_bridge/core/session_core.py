@@ -203,7 +203,12 @@ class SessionCore(EventCore):
             or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
-            or not self._are_known(told, quotas)
+            or not self._types.known.keys()
+            >= (types := {event.type for events in told for event in events})
+            or (
+                # for whom would new types be counted?
+                quotas.count(quotas[0]) < len(quotas) and not self._backend.has_types(types)
+            )
         ):
             return self._register_each(sources, requests, quotas, keys)
         sizes = payload_sizes(told)
@@ -224,18 +229,6 @@ class SessionCore(EventCore):
         self._begin_own(len(sessions), n_events, n_bytes)
         self._track(Tracked(sessions, n_events, n_bytes), commit)
         return [*sessions]
-
-    def _are_known(
-        self,
-        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
-        quotas: Sequence[TypeQuota | None],
-    ) -> bool:
-        """Whether all types are known; to the backend, too, if there is more than one quota."""
-        types = {event.type for events in requests for event in events}
-        return self._types.known.keys() >= types and (
-            # for whom would new types be counted?
-            quotas.count(quotas[0]) == len(quotas) or self._backend.has_types(types)
-        )
 
     def _register_of_one(
         self,

@@ -166,7 +166,8 @@ class _Ints(dict[int, bytes]):
         return encode_int(value)
 
 
-_INTS: Final = _Ints({i: encode_int(i) for i in range(128)})  # small: the instances of most events
+INSTANCES: Final = _Ints({i: encode_int(i) for i in range(128)})
+"""Instances of events, encoded: most of them are small."""
 
 
 def decode_int(data: bytes) -> int:
@@ -212,7 +213,8 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
 def session_keys(sessions: Sequence[Sequence[Event]]) -> list[bytes]:
     """Keys of sessions of one server and one timestamp, from their events."""
     first, pack = sessions[0][0], _INT.pack
-    head = encode_timestamp(first.timestamp) + encode_int(first.id.server)
+    time, server = first.timestamp, first.id.server
+    head = _TIMESTAMP.pack(time.s + SIGN_BIT, time.us) + pack(server + SIGN_BIT)
     return [head + pack(events[0].id.session + SIGN_BIT) for events in sessions]
 
 
@@ -268,12 +270,6 @@ def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
         return b""
     every = (entries[i : i + ENTRY_BYTES] for i in range(0, len(entries), ENTRY_BYTES))
     return b"".join(entry for entry in every if entry[:INT_BYTES] not in instances)
-
-
-def encode_instances(events: Iterable[Event]) -> list[bytes]:
-    """Instances of events."""
-    encoded = _INTS
-    return [encoded[event.id.instance] for event in events]
 
 
 def encode_sources(events: Iterable[Event]) -> list[bytes]:

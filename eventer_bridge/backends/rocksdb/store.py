@@ -11,6 +11,7 @@ goes through the log, one at a time: ``log_files`` relies on it.
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice, repeat
 from operator import add
@@ -24,7 +25,6 @@ from rocksdict import (
     CompactOptions,
     Rdict,
     RdictIter,
-    WriteBatch,
 )
 
 from eventer_bridge.backends.base import HighWaterMark
@@ -41,6 +41,9 @@ from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
 from eventer_bridge.slices import Steps, event_parts, parts
+
+_exhaust: Final = deque[None](maxlen=0).extend
+"""Takes everything out of an iterator, which is what its steps do."""
 
 FEW_ROWS: Final = 4_000
 """Rows that a checkpoint may have to write to files: some 5 ms."""
@@ -176,8 +179,9 @@ class Store(Database):
         n_bytes = keys.TIMESTAMP_BYTES
         timestamp = session_keys[0][:n_bytes]
         commit.sessions.update(session_keys)
-        _put(commit.batch, session_keys, entries, session_cf)
-        _put(commit.batch, [i[n_bytes:] for i in session_keys], repeat(timestamp), server_cf)
+        _exhaust(map(commit.batch.put, session_keys, entries, repeat(session_cf)))
+        server_keys = [i[n_bytes:] for i in session_keys]
+        _exhaust(map(commit.batch.put, server_keys, repeat(timestamp), repeat(server_cf)))
 
     def _stage_events(
         self,
@@ -187,7 +191,8 @@ class Store(Database):
         type_ids: Sequence[TypeId],
     ) -> list[bytes]:
         """Returns for each its instance and type, as ``session`` has them."""
-        instances = keys.encode_instances(events)
+        encoded = keys.INSTANCES
+        instances = [encoded[event.id.instance] for event in events]
         sources, values = keys.encode_sources(events), keys.encode_values(events)
         positions = [*map(add, session_keys, instances)]
         event_keys = [*map(add, type_ids, positions)]
@@ -219,8 +224,9 @@ class Store(Database):
         event_cf, source_cf, _, _, _ = self._handles
         events, batch = commit.events, commit.batch
         event_keys = sorted(events)
-        _put(batch, event_keys, map(events.__getitem__, event_keys), event_cf)
-        _put(batch, sorted(commit.sources), repeat(b""), source_cf)
+        values = map(events.__getitem__, event_keys)
+        _exhaust(map(batch.put, event_keys, values, repeat(event_cf)))
+        _exhaust(map(batch.put, sorted(commit.sources), repeat(b""), repeat(source_cf)))
         commit.events, commit.sources = {}, []
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
@@ -510,10 +516,3 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
-
-
-def _put(
-    batch: WriteBatch, row_keys: Iterable[bytes], values: Iterable[bytes], family: ColumnFamily
-) -> None:
-    for _ in map(batch.put, row_keys, values, repeat(family)):
-        pass

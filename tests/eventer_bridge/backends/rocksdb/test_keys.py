@@ -63,7 +63,7 @@ def test_an_event_comes_back(event: Event, number: int) -> None:
     type_id = keys.encode_type_id(number)
     [key] = keys.session_keys([[event]])
     assert key == keys.session_key(event.timestamp, event.id.server, event.id.session)
-    [instance] = keys.encode_instances([event])
+    instance = keys.INSTANCES[event.id.instance]
     key = type_id + key + instance
     assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
     [source], [value] = keys.encode_sources([event]), keys.encode_values([event])
