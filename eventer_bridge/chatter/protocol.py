@@ -74,6 +74,7 @@ class ChatterProtocol:
         "_conversation_timeout_s",
         "_decoder",
         "_dialect",
+        "_frames",
         "_has_begun",
         "_has_ended",
         "_is_closed",
@@ -108,6 +109,7 @@ class ChatterProtocol:
             content="a chatter message",
             max_length_bytes=_MAX_LENGTH_BYTES,
         )
+        self._frames: list[bytes] = []  # cut, but not taken
         self._has_begun = False
         self._has_ended = False
         self._is_closed = False
@@ -149,7 +151,8 @@ class ChatterProtocol:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of messages that are incomplete or not taken yet."""
-        return self._decoder.buffered_bytes
+        n_bytes = self._decoder.buffered_bytes
+        return n_bytes + sum(map(len, self._frames)) if self._frames else n_bytes
 
     @property
     def n_sent(self) -> int:
@@ -176,6 +179,7 @@ class ChatterProtocol:
 
     def discard(self) -> None:
         """Drop buffered bytes: the connection is gone."""
+        self._frames = []
         self._decoder.discard()
 
     def receive_eof(self) -> None:
@@ -200,18 +204,20 @@ class ChatterProtocol:
         if self._is_closed:
             return None
         try:
-            frame = self._decoder.next_frame()
-            if frame is None:
-                if self._has_ended:
-                    self._check_end()
-                return None
-            return self._receive(frame)
+            frames = self._frames
+            if not frames:
+                frames = self._frames = self._decoder.next_frames()
+                if not frames:
+                    if self._has_ended:
+                        self._check_end()
+                    return None
+            return self._receive(frames.pop(0))
         except RemoteProtocolError:
             self._is_closed = True
             raise
 
     def _check_end(self) -> None:
-        if missing := self._decoder.missing():
+        if not self._frames and (missing := self._decoder.missing()):
             self._is_closed = True
             size, received = missing
             what = f"a frame of {size} bytes" if size else "a frame header"

@@ -12,7 +12,9 @@ Runs on the event loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from eventer_bridge import limits, slices
 from eventer_bridge.backends.request_keys import RequestKey, digest, digest_in_steps
@@ -40,6 +42,27 @@ from eventer_bridge.net.throttle import EVENTS
 
 RequestT = TypeVar("RequestT")
 
+_Result: TypeAlias = Session | Repeated | EventerBridgeError
+"""What became of a request."""
+
+
+class _Together(msgspec.Struct, Generic[RequestT]):
+    """Requests that became small sessions of one commit, which are answered together.
+
+    Attributes:
+        commit: theirs.
+        requests: the requests.
+        sessions: the session of each.
+        n_events: number of requested events.
+        n_bytes: size of their payloads.
+    """
+
+    commit: asyncio.Future[None]
+    requests: list[RequestT]
+    sessions: list[Session]
+    n_events: int
+    n_bytes: int
+
 
 class ClientRegistrations(Generic[RequestT]):
     """See the module.
@@ -53,8 +76,9 @@ class ClientRegistrations(Generic[RequestT]):
         source: of its events.
 
     Attributes:
+        type_quota: of the client, for new event types; from when it is accepted.
         n_gathered: events of this turn that the core does not know of yet; at least 1 a request.
-        unanswered: requests that are not answered, each with what became of it.
+        unanswered: requests that are not answered, with what became of them.
     """
 
     __slots__ = (
@@ -64,12 +88,14 @@ class ClientRegistrations(Generic[RequestT]):
         "_encoding",
         "_gathered",
         "_has_keys",
+        "_n_unanswered",
         "_rights",
         "_service",
-        "_source",
         "_wire",
         "n_gathered",
+        "source",
         "stream",
+        "type_quota",
         "unanswered",
     )
 
@@ -83,14 +109,16 @@ class ClientRegistrations(Generic[RequestT]):
         self._service = service
         self.stream = stream
         self._wire = wire
-        self._source = source
+        self.source = source
         self._rights: Rights  # from when it is accepted
         self._account: Account
+        self.type_quota: TypeQuota
         # registrations that the core does not know of yet
         self._gathered: list[Gathered] = []
         self._has_keys = False  # one of them
         self.n_gathered = 0
-        self.unanswered: deque[tuple[RequestT, Session | Repeated | EventerBridgeError]] = deque()
+        self.unanswered: deque[_Together[RequestT] | tuple[RequestT, _Result]] = deque()
+        self._n_unanswered = 0
         self._awaited_commit: asyncio.Future[None] | None = None
         self._answering: asyncio.Task[None] | None = None
         self._encoding: list[Session | Repeated] = []  # large ones, for their answers
@@ -100,19 +128,9 @@ class ClientRegistrations(Generic[RequestT]):
         """Whether the client waits for an answer."""
         return bool(self.unanswered or self._gathered)
 
-    @property
-    def source(self) -> Source:
-        """Of the client's events."""
-        return self._source
-
-    @property
-    def type_quota(self) -> TypeQuota:
-        """Of the client, for new event types."""
-        return self._rights.type_quota
-
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
-        self._rights, self._account = rights, account
+        self._rights, self._account, self.type_quota = rights, account, rights.type_quota
 
     def register(
         self,
@@ -137,12 +155,7 @@ class ClientRegistrations(Generic[RequestT]):
             self._refuse(request, RightsError(refusal))
             return
         gathered = self._gathered
-        if key is None:
-            gathered.append((request, events, None))
-        else:
-            self._has_keys = True
-            named = RequestKey(self.stream.client or "", key, digest(events), after)
-            gathered.append((request, events, named))
+        gathered.append((request, events, None if key is None else self.named(key, events, after)))
         self.n_gathered += len(events) or 1
         if self.n_gathered >= self._account.max_gathered:
             self.hand_over_gathered()
@@ -151,6 +164,37 @@ class ClientRegistrations(Generic[RequestT]):
                 self.hand_over_gathered()
             else:
                 self._service.gathering.add(self)
+
+    def named(self, key: str, events: Sequence[RegisterEvent], after: str | None) -> RequestKey:
+        """What the client calls a request that is to be registered; see :meth:`register`."""
+        self._has_keys = True
+        return RequestKey(self.stream.client or "", key, digest(events), after)
+
+    @property
+    def room(self) -> int:
+        """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
+        core = self._service.core
+        if not self._rights.may_register_everything or (
+            not self._gathered and (core.is_full or core.registers_one_by_one)
+        ):
+            return 0
+        return self._account.max_gathered - self.n_gathered
+
+    def gather(self, requests: Sequence[Gathered], n_events: int) -> None:
+        """As :meth:`register` of each, but faster.
+
+        Args:
+            requests: those that come while there is :attr:`room`, at least one; if they have
+                keys, :meth:`named`.
+            n_events: their events, at least 1 a request.
+        """
+        gathered = self._gathered
+        gathered += requests
+        self.n_gathered += n_events
+        if self.n_gathered >= self._account.max_gathered:
+            self.hand_over_gathered()
+        elif len(gathered) == len(requests):
+            self._service.gathering.add(self)
 
     def hand_over_gathered(self) -> None:
         """Have the core register what came so far; never raises."""
@@ -206,9 +250,10 @@ class ClientRegistrations(Generic[RequestT]):
         self.hand_over_gathered()
         self._count_rejected(error)
         self.unanswered.append((request, error))
+        self._n_unanswered += 1
         self._account.spend(self.stream, EVENTS, 1)
         self.answer()
-        if len(self.unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             self.stream.pause_reading(Pause.REGISTRATIONS_FULL)
 
     def _count_rejected(self, error: BaseException) -> None:
@@ -246,49 +291,79 @@ class ClientRegistrations(Generic[RequestT]):
         Returns:
             Those with a large session, which are answered when they are encoded.
         """
-        core, quota = self._service.core, self._rights.type_quota
+        core, source, quota = self._service.core, self.source, self.type_quota
         _, asked, keys = zip(*gathered, strict=True)
-        outcomes: Sequence[Session | Repeated | EventerBridgeError]
+        outcomes: Sequence[_Result]
         if self._has_keys:
             self._has_keys = False
-            outcomes = core.register_keyed(self._source, asked, quota, keys)
+            outcomes = core.register_keyed(source, asked, quota, keys)
         else:
-            outcomes = core.register_all([self._source] * len(asked), asked, [quota] * len(asked))
+            outcomes = core.register_all([source] * len(asked), asked, [quota] * len(asked))
         return self.take_outcomes(gathered, outcomes)
 
     def take_outcomes(
         self,
         gathered: Sequence[Gathered],
-        outcomes: "Sequence[Session | Repeated | EventerBridgeError]",
+        outcomes: Sequence[_Result],
     ) -> "list[Session | Repeated]":
         """See ``GatheringClient``."""
-        core, unanswered, gathering = self._service.core, self.unanswered, self._service.gathering
+        requests, asked, _ = zip(*gathered, strict=True)
+        self._n_unanswered += len(requests)
         large: list[Session | Repeated] = []
         is_any_ended = False
-        for (request, _, _), outcome in zip(gathered, outcomes, strict=True):
-            unanswered.append((request, outcome))
-            if isinstance(outcome, EventerBridgeError):
-                self._count_rejected(outcome)
-                is_any_ended = True
-            elif outcome.is_large:
-                large.append(outcome)
-                self._encoding.append(outcome)
-            elif outcome.committed is not self._awaited_commit:
-                # sessions that are committed together are answered together
-                self._awaited_commit = outcome.committed
-                gathering.await_commit(outcome.committed, self)
-        stream = self.stream
+        if not self._take_together(requests, outcomes):
+            for request, outcome in zip(requests, outcomes, strict=True):
+                if self._take_together([request], [outcome]):
+                    continue
+                self.unanswered.append((request, outcome))
+                if isinstance(outcome, EventerBridgeError):
+                    self._count_rejected(outcome)
+                    is_any_ended = True
+                elif outcome.is_large:
+                    large.append(outcome)
+                    self._encoding.append(outcome)
+                else:
+                    self._await_commit(outcome.committed)
+        core, stream = self._service.core, self.stream
         if self._account.throttle is not None:
-            n_events = sum(len(events) or 1 for _, events, _ in gathered)
-            self._account.spend(self.stream, EVENTS, n_events)
+            self._account.spend(stream, EVENTS, sum(len(events) or 1 for events in asked))
         if is_any_ended:
             self.answer()
-        if len(unanswered) >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
+        if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
             stream.pause_reading(Pause.REGISTRATIONS_FULL)
         if core.is_full:
             stream.pause_reading(Pause.CORE_FULL)
             core.when_drained(lambda: stream.resume_reading(Pause.CORE_FULL))
         return large
+
+    def _take_together(
+        self,
+        requests: Sequence[RequestT],
+        outcomes: Sequence[_Result],
+    ) -> bool:
+        """Have requests answered together, if they became small sessions of one commit."""
+        commit = outcomes[0].committed if isinstance(outcomes[0], Session) else None
+        sessions = [
+            i
+            for i in outcomes
+            # what has no events yet may get more of them from modules
+            if type(i) is Session and i.committed is commit and i.events and not i.is_large
+        ]
+        if len(sessions) < len(outcomes) or commit is None:
+            return False
+        n_events = sum([i.requested for i in sessions])
+        n_bytes = sum([i.payload_bytes for i in sessions])
+        if len(sessions) > 1 and not _is_one_answer(n_events, n_bytes):
+            return False
+        self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))
+        self._await_commit(commit)
+        return True
+
+    def _await_commit(self, commit: asyncio.Future[None]) -> None:
+        """Answer what is committed together when that is done."""
+        if commit is not self._awaited_commit:
+            self._awaited_commit = commit
+            self._service.gathering.await_commit(commit, self)
 
     async def _answer_large(self, outcome: Session | Repeated) -> None:
         session = outcome.session if isinstance(outcome, Repeated) else outcome
@@ -315,74 +390,80 @@ class ClientRegistrations(Generic[RequestT]):
 
         The client may be gone: it is counted all the same.
         """
-        unanswered, stream = self.unanswered, self.stream
+        stream = self.stream
         try:
-            while unanswered:
+            while self.unanswered:
                 if stored := self._take_stored():
-                    self._wire.send_registered(stored)
+                    self._service.stats.events_registered += stored.n_events
+                    self._account.n_registered += stored.n_events
+                    self._wire.send_registered(stored.requests, stored.sessions)
                 elif not self._answer_first():
                     break
-            if stream.pauses and len(unanswered) <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
+            if stream.pauses and self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
                 stream.resume_reading(Pause.REGISTRATIONS_FULL)
             if stream.has_ended:
                 stream.close_if_answered()
         except Exception as e:
             stream.on_failed(e)
 
-    def _take_stored(self) -> list[tuple[RequestT, Session]]:
-        """Take requests that are stored, up to the first that is not, or is large."""
-        stored: list[tuple[RequestT, Session]] = []
-        n_events = n_bytes = 0
-        commit = None
-        for request, outcome in self.unanswered:
-            if type(outcome) is not Session or outcome.is_large:
+    def _take_stored(self) -> _Together[RequestT] | None:
+        """Take small sessions that are stored, up to the first of another kind."""
+        unanswered, stored = self.unanswered, None
+        while unanswered:
+            first = unanswered[0]
+            if not isinstance(first, _Together):
                 break
-            if outcome.committed is not commit:
-                commit = outcome.committed
-                if not commit.done() or commit.exception():
-                    break
-            n_events += outcome.requested
-            n_bytes += outcome.payload_bytes
-            stored.append((request, outcome))
-            if n_events > limits.ANSWERED_EVENTS or n_bytes > limits.ANSWERED_BYTES:
+            if not first.commit.done() or first.commit.exception():
                 break
-        self._service.stats.events_registered += n_events
-        self._account.n_registered += n_events
-        for _ in stored:
-            self.unanswered.popleft()
+            if stored is not None and not _is_one_answer(stored.n_events, stored.n_bytes):
+                break
+            unanswered.popleft()
+            self._n_unanswered -= len(first.requests)
+            if stored is None:
+                stored = first
+            else:
+                stored.requests += first.requests
+                stored.sessions += first.sessions
+                stored.n_events += first.n_events
+                stored.n_bytes += first.n_bytes
         return stored
 
     def _answer_first(self) -> bool:
-        """Answer the first request, unless it has not ended."""
-        request, outcome = self.unanswered[0]
-        if isinstance(outcome, EventerBridgeError):
-            self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
-        elif isinstance(outcome, Repeated):
-            return self._answer_repeated(request, outcome)
-        elif not outcome.committed.done():
-            return False
-        elif error := outcome.committed.exception():
-            self._answer_failed(request, error)
-        elif not self._is_answerable(outcome, outcome):
-            return False
+        """Answer the first requests, unless they have not ended."""
+        first = self.unanswered[0]
+        if isinstance(first, _Together):
+            error = first.commit.exception() if first.commit.done() else None
+            if error is None:
+                return False
+            for request in first.requests:
+                self._answer_failed(request, error)
+            self._n_unanswered -= len(first.requests)
+        elif self._answer_one(*first):
+            self._n_unanswered -= 1
         else:
-            self._service.stats.events_registered += outcome.requested
-            self._account.n_registered += outcome.requested
-            self._wire.send_registered([(request, outcome)])
+            return False
         self.unanswered.popleft()
         return True
 
-    def _answer_repeated(self, request: RequestT, outcome: Repeated) -> bool:
-        session = outcome.session
+    def _answer_one(self, request: RequestT, outcome: _Result) -> bool:
+        if isinstance(outcome, EventerBridgeError):
+            self._wire.send_refused(request, cut(str(outcome)), outcome_of(outcome))
+            return True
+        session = outcome.session if isinstance(outcome, Repeated) else outcome
         if not session.committed.done():
             return False
         if error := session.committed.exception():
             self._answer_failed(request, error)
-        elif not session.events or not self._is_answerable(session, outcome):
+        elif isinstance(outcome, Repeated):
+            if not session.events or not self._is_answerable(session, outcome):
+                return False
+            self._wire.send_repeated(request, session)
+        elif not self._is_answerable(session, outcome):
             return False
         else:
-            self._wire.send_repeated(request, session)
-        self.unanswered.popleft()
+            self._service.stats.events_registered += session.requested
+            self._account.n_registered += session.requested
+            self._wire.send_registered([request], [session])
         return True
 
     def _is_answerable(self, session: Session, outcome: Session | Repeated) -> bool:
@@ -408,19 +489,27 @@ class ClientRegistrations(Generic[RequestT]):
         if self._answering is not None:
             await asyncio.wait([self._answering])
         while self.unanswered and self.stream.close_reason is None:
-            _, head = self.unanswered[0]
-            if isinstance(head, Repeated):
-                head = head.session
-            if not isinstance(head, Session) or head.committed.done():
+            commit = self._commit_of(self.unanswered[0])
+            if commit is None or commit.done():
                 await asyncio.sleep(0)
             else:
-                await asyncio.wait([head.committed])
+                await asyncio.wait([commit])
 
     def last_commit(self) -> asyncio.Future[None] | None:
         """That of what was registered last, if it is not answered; None: everything is."""
-        for _, outcome in reversed(self.unanswered):
-            if isinstance(outcome, Repeated):
-                return outcome.session.committed
-            if isinstance(outcome, Session):
-                return outcome.committed
-        return None
+        commits = map(self._commit_of, reversed(self.unanswered))
+        return next((commit for commit in commits if commit is not None), None)
+
+    @staticmethod
+    def _commit_of(
+        unanswered: _Together[RequestT] | tuple[RequestT, _Result],
+    ) -> asyncio.Future[None] | None:
+        if isinstance(unanswered, _Together):
+            return unanswered.commit
+        _, outcome = unanswered
+        return None if isinstance(outcome, EventerBridgeError) else outcome.committed
+
+
+def _is_one_answer(n_events: int, n_bytes: int) -> bool:
+    """Whether so many events and bytes of their payloads can be answered at one go."""
+    return n_events <= limits.ANSWERED_EVENTS and n_bytes <= limits.ANSWERED_BYTES

@@ -57,8 +57,10 @@ class ClientWire(Protocol[RequestT_contra]):
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
 
-    def send_registered(self, answers: "Sequence[tuple[RequestT_contra, Session]]", /) -> None:
-        """Registrations are stored: each request with its session. A large one comes alone."""
+    def send_registered(
+        self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /
+    ) -> None:
+        """Registrations are stored, each request as a session. A large one comes alone."""
 
     def send_repeated(self, request: RequestT_contra, session: Session, /) -> None:
         """A registration was stored before; of wires with request keys."""

@@ -34,13 +34,11 @@ class GatheringClient(Protocol):
     def stream(self) -> Stream[Any]:
         """Its connection."""
 
-    @property
-    def source(self) -> Source:
-        """Of its events."""
+    source: Source
+    """Of its events."""
 
-    @property
-    def type_quota(self) -> TypeQuota:
-        """For new event types."""
+    type_quota: TypeQuota
+    """For new event types."""
 
     def take_gathered(self) -> Sequence[Gathered]:
         """What it has gathered; nothing, if that has to be handed over by itself, and was."""
@@ -100,7 +98,8 @@ class Gathering:
             n_events += client.n_gathered
             if gathered := client.take_gathered():
                 taken.append((client, gathered))
-                requests += [events for _, events, _ in gathered]
+                _, asked, _ = zip(*gathered, strict=True)
+                requests += asked
                 sources += [client.source] * len(gathered)
                 quotas += [client.type_quota] * len(gathered)
         if self._clients:  # whatever else there is to do may come before

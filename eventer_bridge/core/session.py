@@ -153,8 +153,7 @@ def payload_sizes(requests: Sequence[Sequence[RegisterEvent | ProcessEvent]]) ->
     """:func:`payload_bytes` of several requests, each with at least one event."""
     sizes = [
         0 if (payload := event.payload) is None else len(payload.data)
-        for events in requests
-        for event in events
+        for event in chain.from_iterable(requests)
     ]
     if len(sizes) == len(requests):  # most of them have one event
         return sizes

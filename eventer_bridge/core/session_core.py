@@ -213,7 +213,7 @@ class SessionCore(EventCore):
             return self._register_each(sources, requests, quotas, keys)
         sizes = payload_sizes(told)
         n_bytes = sum(sizes)
-        if is_large(n_events, n_bytes):
+        if n_bytes > limits.LARGE_SESSION_BYTES:
             return self._register_each(sources, requests, quotas, keys)
         try:
             first_id = self._session_ids.next_sessions(len(requests))

@@ -203,17 +203,17 @@ class _Client(chatter.Handler):
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 
     def send_registered(
-        self, answers: Sequence[tuple[chatter.Conversation | None, Session]]
+        self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:
         """See ``ClientWire``."""
-        for request, session in answers:
+        for request, session in zip(requests, sessions, strict=True):
             if request is not None:
                 response = codec.encode_register_success(encoded_requested(session))
                 self._send(_REGISTER_RES, response, conversation=request)
 
     def send_repeated(self, request: chatter.Conversation | None, session: Session) -> None:
         """See ``ClientWire``; the protocol has no request keys."""
-        self.send_registered([(request, session)])
+        self.send_registered([request], [session])
 
     def send_refused(
         self, request: chatter.Conversation | None, reason: str, outcome: Outcome

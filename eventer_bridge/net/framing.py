@@ -4,12 +4,11 @@ Sans I/O. ``k`` is big-endian; headers longer than needed are accepted. A messag
 length have at least one byte each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from eventer_bridge.errors import FrameError
-
-_SHORT_HEADERS: Final = tuple(bytes((1, length)) for length in range(0x100))
+from eventer_bridge.net.limits import BATCH_BYTES
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -19,11 +18,20 @@ def encode_frame(message: bytes) -> bytes:
         message: at least one byte.
     """
     length = len(message)
-    if length < 0x1_0000:  # most of them
-        if length < 0x100:
-            return _SHORT_HEADERS[length] + message
-        return b"\2" + length.to_bytes(2, "big") + message
-    return _header(length) + message
+    return (_HEADERS[length] if length < len(_HEADERS) else _header(length)) + message
+
+
+def encode_frames(messages: Iterable[bytes]) -> bytes:
+    """As :func:`encode_frame`, of several messages; their frames are joined."""
+    headers, n_headers = _HEADERS, len(_HEADERS)
+    return b"".join(
+        [
+            headers[length] + message
+            if (length := len(message)) < n_headers
+            else _header(length) + message
+            for message in messages
+        ]
+    )
 
 
 def frame_parts(parts: Sequence[bytes]) -> list[bytes]:
@@ -38,12 +46,15 @@ def _header(length: int) -> bytes:
     return b"%c%b" % (size, length.to_bytes(size, "big"))
 
 
+_HEADERS: Final = tuple(map(_header, range(0x400)))  # of most messages
+
+
 class FrameDecoder:
     """Cuts a stream of bytes into messages.
 
-    Bytes are buffered until :meth:`next_frame` takes them; a frame that announces too many is
-    refused as soon as its header is complete. Each byte is copied a bounded number of times,
-    however the stream is cut.
+    Bytes are buffered until :meth:`next_frames` takes them; a frame that announces too many is
+    refused as soon as its header is complete and those before it are taken. Each byte is copied a
+    bounded number of times, however the stream is cut.
 
     Args:
         max_frame_bytes: the largest message accepted.
@@ -70,10 +81,10 @@ class FrameDecoder:
         self.max_frame_bytes = max_frame_bytes
         self._content = content
         self._max_length_bytes = max_length_bytes
-        self._buffer: bytes | bytearray = b""  # bytes, as long as no message is in two of them
+        self._buffer: bytes | bytearray = b""  # a bytearray while a large message is incomplete
         self._position = 0  # the buffer is taken up to here
         self._frame_begin = 0  # of the next message
-        self._frame_end = 0  # 0 until its header is complete
+        self._frame_end = 0  # 0 until its header is read
         self.buffered_bytes = 0
 
     def missing(self) -> tuple[int, int] | None:
@@ -84,7 +95,7 @@ class FrameDecoder:
             received; None if nothing or all of it was received.
 
         Raises:
-            FrameError: as :meth:`next_frame`.
+            FrameError: as :meth:`next_frames`.
         """
         if not self._frame_end and not self._read_header():
             return (0, self.buffered_bytes) if self.buffered_bytes else None
@@ -98,57 +109,83 @@ class FrameDecoder:
             self._buffer = data  # usually messages come whole
             self.buffered_bytes = len(data)
             return
-        buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
-        if self._position:
-            # taken bytes are dropped here, once per feed and not once per frame
-            del buffer[: self._position]
-            if self._frame_end:
-                self._frame_begin -= self._position
-                self._frame_end -= self._position
-            self._position = 0
-        buffer += data
-        self._buffer = buffer
-        self.buffered_bytes = len(buffer)
+        buffer, position = self._buffer, self._position
+        if self.buffered_bytes <= len(data):  # so that each byte is copied few times
+            self._buffer = b"".join((memoryview(buffer)[position:], data))
+            self._position = self._frame_end = 0
+        else:
+            if not isinstance(buffer, bytearray):
+                self._buffer = buffer = bytearray(buffer)
+            if position:
+                # taken bytes are dropped here, once per feed and not once per frame
+                del buffer[:position]
+                if self._frame_end:
+                    self._frame_begin -= position
+                    self._frame_end -= position
+                self._position = 0
+            buffer += data
+        self.buffered_bytes += len(data)
 
     def discard(self) -> None:
         """Drop buffered bytes, which the decoder would hold as long as it exists."""
         self._buffer = b""
         self._position = self._frame_end = self.buffered_bytes = 0
 
-    def next_frame(self) -> bytes | None:
-        """The next message; None if more bytes are needed for it.
+    def next_frames(self) -> list[bytes]:
+        """Take the next messages: a large one, or small ones that came together.
+
+        Returns:
+            Those before what is wrong, if there are any; empty if more bytes are needed.
 
         Raises:
-            FrameError: the header is wrong or announces too much.
+            FrameError: the next header is wrong or announces too much.
         """
-        buffer, begin, end = self._buffer, self._position, self._frame_end
-        if (
-            # inlined for speed: most messages have such a header
-            not end
-            and begin + 1 < len(buffer)
-            and buffer[begin] == 1
-            and 0 < (length := buffer[begin + 1]) <= self.max_frame_bytes
-        ):
-            begin = self._frame_begin = begin + 2
-            end = self._frame_end = begin + length
-        elif end or self._read_header():
-            begin, end = self._frame_begin, self._frame_end
-        else:
-            return None
-        if len(buffer) < end:
-            return None
-        if isinstance(buffer, bytes):
-            message = buffer[begin:end]
-        else:
-            message = bytes(memoryview(buffer)[begin:end])
+        buffer, begin = self._buffer, self._position
+        if not isinstance(buffer, bytes):
+            return self._next_alone()
+        frames: list[bytes] = []
+        max_bytes, buffer_end = self.max_frame_bytes, len(buffer)
+        window_end = begin + BATCH_BYTES if self.buffered_bytes > BATCH_BYTES else buffer_end
+        while begin + 2 < window_end:
+            size = buffer[begin]
+            if size == 1:
+                start = begin + 2
+                end = start + buffer[begin + 1]
+            elif size == 2:
+                start = begin + 3
+                end = start + (buffer[begin + 1] << 8 | buffer[begin + 2])
+            else:
+                break
+            if not start < end <= window_end or end - start > max_bytes:
+                break
+            frames.append(buffer[start:end])
+            begin = end
+        if not frames:
+            return self._next_alone()
         self._frame_end = 0
-        self.buffered_bytes = n_bytes = len(buffer) - end
+        self.buffered_bytes = n_bytes = buffer_end - begin
         if n_bytes:
-            self._position = end
+            self._position = begin
         else:
             self._buffer = b""  # an idle connection keeps no buffer of its largest message
             self._position = 0
-        return message
+        return frames
+
+    def _next_alone(self) -> list[bytes]:
+        """The next message, if it is complete, whatever its size and its header."""
+        if not self._frame_end and not self._read_header():
+            return []
+        buffer, begin, end = memoryview(self._buffer), self._frame_begin, self._frame_end
+        if end > len(buffer):
+            return []
+        self._frame_end = 0
+        self.buffered_bytes = n_bytes = len(buffer) - end
+        if n_bytes and isinstance(self._buffer, bytes):
+            self._position = end
+        else:  # what follows a message that came in many pieces is a part of the last one
+            self._buffer = bytes(buffer[end:])
+            self._position = 0
+        return [bytes(buffer[begin:end])]
 
     def _read_header(self) -> bool:
         buffer, begin = self._buffer, self._position

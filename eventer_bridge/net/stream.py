@@ -464,28 +464,33 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     def take_turn(self) -> None:
         """Handle buffered messages until the turn is over."""
-        sans_io, now_s = self._sans_io, time.perf_counter
-        next_message, on_message = sans_io.next_message, self.on_message
-        n_messages = 0
+        sans_io, now_s, take_some = self._sans_io, time.perf_counter, self.take_some
+        n_before = self.n_messages
         end_s = now_s() + limits.TURN_S
         try:
-            while not self.pauses or self.may_take:
-                message = next_message()
-                if message is None:
-                    break
-                n_messages += 1
-                on_message(message)
+            while (not self.pauses or self.may_take) and take_some():
+                n_messages = self.n_messages - n_before
                 if n_messages == 1 and not sans_io.buffered_bytes:
                     break  # usually there is one
-                if n_messages >= limits.TURN_MESSAGES or now_s() >= end_s:
-                    if self.has_ended:
-                        continue
+                is_over = n_messages >= limits.TURN_MESSAGES or now_s() >= end_s
+                if is_over and not self.has_ended:
                     if sans_io.buffered_bytes:
                         self.yield_turn()
                     break
         finally:
-            self.n_messages += n_messages
-            self._stats.frames_in += n_messages
+            self._stats.frames_in += self.n_messages - n_before
+
+    def take_some(self) -> bool:
+        """Handle the next message, and count it; a wire may handle several that came together.
+
+        Returns whether there was one.
+        """
+        message = self._sans_io.next_message()
+        if message is None:
+            return False
+        self.on_message(message)
+        self.n_messages += 1
+        return True
 
     @property
     def may_take(self) -> bool:

@@ -19,10 +19,10 @@ from eventer_bridge.net.stream import Stream
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes
-from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role
+from mariner.wire.protocol import LargeMessage, MarinerProtocol, Received, RefusedRegister, Role
 
 
-class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
+class ServerConnection(Stream[Received]):
     """See the module.
 
     Args:
@@ -54,7 +54,7 @@ class ServerConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``Stream``."""
         self.is_connected = True
 
-    def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
+    def on_message(self, message: Received) -> None:
         """See ``Stream``."""
         if isinstance(message, PingReq):
             # a server that pings without reading gets one answer, once it reads again

@@ -18,6 +18,7 @@ from typing import Any, Final
 from eventer_bridge import slices
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.client_session import ClientSession
+from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
@@ -51,10 +52,10 @@ from mariner.wire.messages import (
     StatusMsg,
     UpToDate,
 )
-from mariner.wire.protocol import LargeMessage, MarinerProtocol, RefusedRegister, Role
+from mariner.wire.protocol import LargeMessage, MarinerProtocol, Received, RefusedRegister, Role
 
 
-class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
+class ClientConnection(Stream[Received]):
     """See the module.
 
     Args:
@@ -81,7 +82,32 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
 
     # --- Stream -------------------------------------------------------------------------
 
-    def on_message(self, message: Message | RefusedRegister | LargeMessage) -> None:
+    def take_some(self) -> bool:
+        """See ``Stream``; registrations that follow one another are gathered together."""
+        messages = self._protocol.next_messages()
+        if not messages:
+            return False
+        if type(messages[0]) is RegisterReq:
+            registrations = self._session.registrations
+            requests: list[Gathered] = []
+            n_events, room = 0, registrations.room
+            for message in messages:
+                if n_events >= room or type(message) is not RegisterReq:
+                    break
+                events, key = message.register_events, message.request_key
+                named = None if key is None else registrations.named(key, events, message.after_key)
+                requests.append((message.register_id, events, named))
+                n_events += len(events) or 1
+            if requests:
+                del messages[: len(requests)]
+                self.n_messages += len(requests)
+                registrations.gather(requests, n_events)
+                return True
+        self.n_messages += 1
+        self.on_message(messages.pop(0))
+        return True
+
+    def on_message(self, message: Received) -> None:
         """See ``Stream``."""
         if type(message) is RegisterReq:  # most of them
             self._session.registrations.register(
@@ -205,26 +231,24 @@ class ClientConnection(Stream[Message | RefusedRegister | LargeMessage]):
         """See ``ClientWire``."""
         self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
 
-    def send_registered(self, answers: Sequence[tuple[int, Session]]) -> None:
+    def send_registered(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""
         if self.close_reason is not None:
             return
-        request, session = answers[0]
-        if session.is_large:
-            parts = codec.register_success_parts(request, encoded_requested(session))
+        if sessions[0].is_large:
+            parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            messages = [
-                codec.encode_register_success(
-                    request,
-                    # handed over in steps, behind others, it has parts that include the commas
-                    b"".join(encoded_requested(session))
-                    if session.encodings or session.requested < len(session.events)
-                    else codec.encode_events(session.events),  # nobody else gets them
-                )
-                for request, session in answers
-            ]
-            self.write(self._protocol.send_all(RegisterRes, messages), len(messages))
+            own = [i.events for i in sessions if not i.encodings and i.requested == len(i.events)]
+            if len(own) == len(sessions):  # nobody else gets them
+                answers = codec.encode_register_successes(requests, own)
+            else:
+                answers = [
+                    # handed over in steps, behind others, a session has parts with the commas
+                    codec.encode_register_success(request, b"".join(encoded_requested(session)))
+                    for request, session in zip(requests, sessions, strict=True)
+                ]
+            self.write(self._protocol.send_all(RegisterRes, answers), len(answers))
 
     def send_repeated(self, request: int, session: Session) -> None:
         """See ``ClientWire``."""

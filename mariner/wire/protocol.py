@@ -21,7 +21,7 @@ Until it is OPEN, a connection accepts only small messages.
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -118,6 +118,10 @@ class LargeMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+Received: TypeAlias = Message | RefusedRegister | LargeMessage
+"""What a connection gets from its peer."""
+
+
 class MarinerProtocol:
     """One end of a connection.
 
@@ -131,10 +135,13 @@ class MarinerProtocol:
     """
 
     __slots__ = (
+        "_batch_bytes",
         "_decoder",
+        "_frames",
         "_has_ended",
         "_max_frame_bytes",
         "_may_send",
+        "_messages",
         "_peer_may_send",
         "_peer_role",
         "_role",
@@ -159,6 +166,9 @@ class MarinerProtocol:
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self._set_state(State.CONNECTING)
         self._has_ended = False
+        self._frames: list[bytes] = []  # cut, but not decoded
+        self._messages: list[Received] = []  # decoded, but not taken
+        self._batch_bytes = 0  # of these, and of those taken before them
         self._max_frame_bytes = max_frame_bytes
         self._decoder = framing.FrameDecoder(
             max_init_frame_bytes, content="a JSON message", max_length_bytes=8
@@ -172,7 +182,12 @@ class MarinerProtocol:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of messages that are incomplete or not taken yet."""
-        return self._decoder.buffered_bytes
+        n_bytes = self._decoder.buffered_bytes
+        if self._frames:
+            n_bytes += sum(map(len, self._frames))
+        if self._messages:
+            n_bytes += self._batch_bytes
+        return n_bytes
 
     def receive_data(self, data: bytes) -> None:
         """Buffer bytes from the peer for :meth:`next_message`."""
@@ -181,6 +196,7 @@ class MarinerProtocol:
 
     def discard(self) -> None:
         """Drop buffered bytes: the connection is gone."""
+        self._frames, self._messages = [], []
         self._decoder.discard()
 
     def receive_eof(self) -> None:
@@ -201,35 +217,71 @@ class MarinerProtocol:
             self._set_state(State.CLOSED)
             raise
 
-    def next_message(self) -> Message | RefusedRegister | LargeMessage | None:
-        """The next message of the peer; None if more bytes are needed for it.
+    def next_message(self) -> Received | None:
+        """Take the next message of the peer; None if more bytes are needed for it.
+
+        Raises:
+            RemoteProtocolError: as :meth:`next_messages`.
+        """
+        messages = self.next_messages()
+        return messages.pop(0) if messages else None
+
+    def next_messages(self) -> list[Received]:
+        """The next messages of the peer: several, if they are small and came together.
 
         Servers get a :class:`LargeMessage` if it is large.
+
+        Returns:
+            Empty if more bytes are needed. The caller removes those that it takes, from the
+            beginning; the others come again before what follows.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol; the state is CLOSED then.
         """
-        if self._state is _CLOSED:
-            return None
+        messages = self._messages
+        if messages or self._state is _CLOSED:
+            return messages
         try:
-            frame = self._decoder.next_frame()
-            if frame is None:
-                if self._has_ended:
-                    self._check_end()
-                return None
+            frames = self._frames
+            if not frames:
+                frames = self._frames = self._decoder.next_frames()
+                if not frames:
+                    if self._has_ended:
+                        self._check_end()
+                    return messages
+            if len(frames) > 1 and self._state is _OPEN:
+                self._decode_batch()
+                if messages:
+                    return messages
+            frame = frames.pop(0)
+            message: Received
             if len(frame) > self.large_bytes and self._role is Role.SERVER:
-                return LargeMessage(frame)
-            message = codec.decode(frame)
-            if type(message) not in self._peer_may_send:
-                raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+                message = LargeMessage(frame)
+            else:
+                message = codec.decode(frame)
+                if type(message) not in self._peer_may_send:
+                    raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
+                if self._state is not _OPEN:
+                    self._on_init(message)
         except ContractError as e:
-            return self._refused(e)
+            message = self._refused(e)
         except RemoteProtocolError:
             self._set_state(State.CLOSED)
             raise
-        if self._state is not _OPEN:
-            self._on_init(message)
-        return message
+        messages.append(message)
+        return messages
+
+    def _decode_batch(self) -> None:
+        """Decode messages before the first that has to be dealt with by itself."""
+        if self.large_bytes < net_limits.BATCH_BYTES:  # one of them may be large
+            return
+        frames, messages, may_send = self._frames, self._messages, self._peer_may_send
+        messages += codec.decode_batch(frames)
+        if not may_send.issuperset(map(type, messages)):
+            del messages[next(i for i, m in enumerate(messages) if type(m) not in may_send) :]
+        n_messages = len(messages)
+        self._batch_bytes = sum(map(len, frames[:n_messages]))
+        del frames[:n_messages]
 
     def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
@@ -275,7 +327,7 @@ class MarinerProtocol:
         """As :meth:`send_encoded`, of several messages; their frames are joined."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
-        return b"".join(map(framing.encode_frame, messages))
+        return framing.encode_frames(messages)
 
     def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
         """As :meth:`send_encoded`, of a message in parts, which are not joined."""
@@ -289,6 +341,8 @@ class MarinerProtocol:
         self._peer_may_send = _MAY_SEND[self._peer_role, state]
 
     def _check_end(self) -> None:
+        if self._frames or self._messages:
+            return
         if missing := self._decoder.missing():
             size, received = missing
             what = f"a frame of {size} bytes" if size else "a frame header"

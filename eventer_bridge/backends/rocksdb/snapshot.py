@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from rocksdict import Rdict, RdictIter
 
@@ -45,9 +45,6 @@ RUN_ROWS: Final = 4
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
 
-RowsRead: TypeAlias = tuple[list[Row], int]
-"""Rows of ``event`` that were read in a step, and the bytes of their values."""
-
 _NOT_FOUND: Final = "key not found"
 """All that rocksdict says where there is no such key."""
 
@@ -58,10 +55,9 @@ class Snapshot:
     Args:
         database: whose moment.
         db: as RocksDB has it.
-        families: at least those that are read, by name.
+        families: at least :data:`READ_FAMILIES`, by name.
         pause: see the attribute; None: it gives way, as long as the store can be used.
         is_all_seen: also what is undecided.
-        read: which of :data:`READ_FAMILIES` are read.
 
     Attributes:
         pause: to be called by those who read for long, between steps of some 0.1 ms; raises
@@ -69,7 +65,7 @@ class Snapshot:
         hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_database", "_event", "_families", "_iterators", "hidden", "pause")
+    __slots__ = ("_database", "_event", "_families", "_iterators", "_session", "hidden", "pause")
 
     def __init__(
         self,
@@ -79,14 +75,13 @@ class Snapshot:
         pause: Callable[[], None] | None = None,
         *,
         is_all_seen: bool = False,
-        read: Sequence[str] = READ_FAMILIES,
     ) -> None:
         self._database = database
         self.pause = Pacer(database.check_usable).pause if pause is None else pause
         with database.errors():
             while True:
                 moment = db.latest_sequence_number()
-                self._families = {name: families[name].snapshot() for name in read}
+                self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
                 unfinished: bytes | None = db.get(keys.UNFINISHED_KEY)
@@ -96,7 +91,7 @@ class Snapshot:
         self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else database.undecided
         if unfinished is not None:
             self.hidden = self.hidden | {unfinished[: keys.SESSION_KEY_BYTES]}
-        self._event = self._families["event"]
+        self._event, self._session = self._families["event"], self._families["session"]
 
     @property
     def path(self) -> Path:
@@ -121,9 +116,8 @@ class Snapshot:
         stop: bytes,
         *,
         descending: bool,
-        limit: int,
         accept: Callable[[bytes], bool] | None = None,
-    ) -> Iterator[RowsRead]:
+    ) -> Iterator[list[Row]]:
         """Rows of ``event``, a few at a time, from ``start`` up to, but without ``stop``, in order.
 
         Key and value are read in one pass, which spares a seek for each value. Nobody else may move
@@ -133,7 +127,6 @@ class Snapshot:
             start: key, or beginning of one.
             stop: as ``start``.
             descending: in which direction they are read.
-            limit: rows that are wanted; where some are left out, a few more may come.
             accept: filter of their keys.
 
         Raises:
@@ -151,19 +144,19 @@ class Snapshot:
         else:
             move = iterator.next
             iterator.seek(start)
-        while limit > 0:
+        while True:
             self.pause()
             rows: list[Row] = []
             n_bytes = 0
-            for _ in range(STEP_ROWS if hides or accept else min(STEP_ROWS, limit)):
+            for _ in range(STEP_ROWS):
                 key: bytes | None = get_key()
                 if key is None:
                     with self.errors():
                         iterator.status()  # raises if it is not the end, but a failure
-                    yield rows, n_bytes
+                    yield rows
                     return
                 if not start <= key < stop:
-                    yield rows, n_bytes
+                    yield rows
                     return
                 if (hides is None or not hides(key)) and (accept is None or accept(key)):
                     value: bytes = get_value()
@@ -173,12 +166,11 @@ class Snapshot:
                 move()
                 if n_bytes > STEP_BYTES:
                     break
-            limit -= len(rows)
-            yield rows, n_bytes
+            yield rows
 
     def rows_of(
         self, event_keys: Iterable[bytes], value_of: Callable[[bytes], bytes] | None = None
-    ) -> Iterator[RowsRead]:
+    ) -> Iterator[list[Row]]:
         """Rows of ``event`` with these keys, a few at a time.
 
         Args:
@@ -198,12 +190,12 @@ class Snapshot:
             n_bytes += len(value)
             del value
             if len(rows) == STEP_ROWS or n_bytes > STEP_BYTES:
-                yield rows, n_bytes
+                yield rows
                 self.pause()
                 rows, n_bytes = [], 0
-        yield rows, n_bytes
+        yield rows
 
-    def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[RowsRead]:
+    def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[list[Row]]:
         """As :meth:`rows_of`, in half the time if many keys are of the same types.
 
         Nobody else may move the iterator of ``event`` meanwhile.
@@ -261,7 +253,7 @@ class Snapshot:
     def entries(self, session_key: bytes) -> bytes:
         """Instances and types of a session that exists; raises as :meth:`value`."""
         try:
-            entries: bytes = self._families["session"][session_key]
+            entries: bytes = self._session[session_key]
         except Exception as e:
             raise self._explain(e, session_key) from None
         return entries

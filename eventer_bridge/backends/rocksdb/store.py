@@ -25,6 +25,7 @@ from rocksdict import (
     CompactOptions,
     Rdict,
     RdictIter,
+    WriteBatch,
 )
 
 from eventer_bridge.backends.base import HighWaterMark
@@ -179,9 +180,9 @@ class Store(Database):
         n_bytes = keys.TIMESTAMP_BYTES
         timestamp = session_keys[0][:n_bytes]
         commit.sessions.update(session_keys)
-        _exhaust(map(commit.batch.put, session_keys, entries, repeat(session_cf)))
+        _put(commit.batch, session_cf, session_keys, entries)
         server_keys = [i[n_bytes:] for i in session_keys]
-        _exhaust(map(commit.batch.put, server_keys, repeat(timestamp), repeat(server_cf)))
+        _put(commit.batch, server_cf, server_keys, repeat(timestamp))
 
     def _stage_events(
         self,
@@ -225,8 +226,8 @@ class Store(Database):
         events, batch = commit.events, commit.batch
         event_keys = sorted(events)
         values = map(events.__getitem__, event_keys)
-        _exhaust(map(batch.put, event_keys, values, repeat(event_cf)))
-        _exhaust(map(batch.put, sorted(commit.sources), repeat(b""), repeat(source_cf)))
+        _put(batch, event_cf, event_keys, values)
+        _put(batch, source_cf, sorted(commit.sources), repeat(b""))
         commit.events, commit.sources = {}, []
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
@@ -516,3 +517,11 @@ class Store(Database):
 
     def _n_unflushed(self, family: Rdict) -> int:
         return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+
+
+def _put(
+    batch: WriteBatch, family: ColumnFamily, row_keys: Iterable[bytes], values: Iterable[bytes]
+) -> None:
+    batch.set_default_column_family(family)  # spares passing it with each row
+    _exhaust(map(batch.put, row_keys, values))
+    batch.set_default_column_family(None)

@@ -91,8 +91,8 @@ class Client(Stream[str]):
     def send_declined(self, reason: str) -> None:
         self.send("declined", reason)
 
-    def send_registered(self, answers: Sequence[tuple[None, Session]]) -> None:
-        for _, session in answers:
+    def send_registered(self, requests: Sequence[None], sessions: Sequence[Session]) -> None:
+        for session in sessions:
             self.send("registered", session.events[0].id.session)
 
     def send_repeated(self, request: None, session: Session) -> None:

@@ -227,7 +227,7 @@ async def test_what_was_sent_last_arrives_though_much_is_unread() -> None:
 async def test_an_answer_that_raises_closes_its_client_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(client: Client, answers: Sequence[tuple[None, Session]]) -> None:
+    def fail(client: Client, requests: Sequence[None], sessions: Sequence[Session]) -> None:
         raise ZeroDivisionError
 
     async with serving() as it:
@@ -295,9 +295,9 @@ async def test_answers_are_written_some_at_a_time(
     """Else a client could have the answers to all it registered built up in memory."""
     sizes: list[int] = []
 
-    def send(client: Client, answers: Sequence[tuple[None, Session]]) -> None:
-        sizes.append(len(answers))
-        for _, session in answers:
+    def send(client: Client, requests: Sequence[None], sessions: Sequence[Session]) -> None:
+        sizes.append(len(requests))
+        for session in sessions:
             client.send("registered", session.events[0].id.session)
 
     async with serving() as it:

@@ -10,12 +10,14 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
+from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
+from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
-from eventer_bridge.errors import QuotaError
-from eventer_bridge.model import Source, SourceType
+from eventer_bridge.errors import QuotaError, StorageError
+from eventer_bridge.model import QueryResult, Source, SourceType
 from tests.eventer_bridge.core.engines import register_event
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, frame, register_req
@@ -143,6 +145,51 @@ async def test_a_query_finds_what_came_before(tmp_path: Path) -> None:
             answers = {i["msg_type"]: i for i in (await peer.receive(), await peer.receive())}
             assert answers["register_res"]["success"]
             assert len(answers["query_res"]["events"]) == 1
+
+
+async def test_a_query_waits_for_the_commit_of_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for: list[int] = []
+    query = Engine.query
+
+    async def noting(core: Engine, *args: Any) -> QueryResult:
+        waited_for.append(sum(not commit.done() for commit in args[3]))
+        return await query(core, *args)
+
+    monkeypatch.setattr(Engine, "query", noting)
+    async with (
+        running_gateway(CLIENTS, path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
+    ):
+        await peer.request(register_req(0, event("a")))
+        messages = register_req(1, event("a")), register_req(2, event("a")), latest("a")
+        peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+        for _ in messages:
+            await peer.receive()
+    assert waited_for == [1]
+
+
+async def test_all_of_a_commit_that_fails_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(store: Store) -> None:
+        raise StorageError("disk full")
+
+    async with (
+        running_gateway(CLIENTS, path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
+    ):
+        await peer.request(register_req(0, event("a")))
+        requests = [register_req(i, event("a")) for i in range(1, 5)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "ext_sync", fail)
+            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in requests))
+            assert (await peer.receive())["status"] == "STANDBY"
+            answers = [await peer.receive() for _ in requests]
+        assert [(i["register_id"], i["outcome"]) for i in answers] == [
+            (i, "unknown") for i in range(1, 5)
+        ]
 
 
 async def test_a_mistake_of_ours_ends_their_connections(

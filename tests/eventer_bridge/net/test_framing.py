@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventer_bridge.errors import FrameError
-from eventer_bridge.net.framing import FrameDecoder, encode_frame
+from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames
+from eventer_bridge.net.limits import BATCH_BYTES
 
 
 def make_decoder(max_frame_bytes: int, max_length_bytes: int = 8) -> FrameDecoder:
@@ -17,7 +18,7 @@ def make_decoder(max_frame_bytes: int, max_length_bytes: int = 8) -> FrameDecode
 
 
 def take_all(decoder: FrameDecoder) -> list[bytes]:
-    return list(iter(decoder.next_frame, None))
+    return [frame for frames in iter(decoder.next_frames, []) for frame in frames]
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,7 @@ def take_all(decoder: FrameDecoder) -> list[bytes]:
 )
 def test_header_is_of_the_shortest_form(size: int, header: str) -> None:
     assert encode_frame(b"x" * size) == bytes.fromhex(header) + b"x" * size
+    assert encode_frames([b"x" * size, b"y"]) == encode_frame(b"x" * size) + b"\1\1y"
 
 
 @pytest.mark.parametrize("m", range(1, 9))
@@ -59,7 +61,7 @@ def test_a_header_of_255_bytes_may_announce_no_more_than_others() -> None:
     with pytest.raises(
         FrameError, match=r"^frame of 2\*\*64 or more bytes announced, at most 10 are allowed$"
     ):
-        decoder.next_frame()
+        decoder.next_frames()
 
 
 def test_how_a_size_beyond_64_bits_is_told() -> None:
@@ -67,19 +69,28 @@ def test_how_a_size_beyond_64_bits_is_told() -> None:
         decoder = make_decoder(10, 255)
         decoder.feed(b"\x09" + size.to_bytes(9, "big"))
         with pytest.raises(FrameError, match=f"^frame of {told} bytes announced"):
-            decoder.next_frame()
+            decoder.next_frames()
 
 
 def test_a_header_without_length() -> None:
     decoder = make_decoder(10, 255)
     decoder.feed(b"\x00")
     with pytest.raises(FrameError, match="first byte is 0, expected 1 to 255"):
-        decoder.next_frame()
+        decoder.next_frames()
+
+
+@st.composite
+def headed(draw: st.DrawFn, message: bytes) -> bytes:
+    """A frame, maybe with a header that is longer than needed."""
+    shortest = encode_frame(message)[0]
+    size = draw(st.sampled_from([shortest, shortest, 2, 3, 8]))
+    return bytes([size]) + len(message).to_bytes(size, "big") + message
 
 
 @given(st.lists(st.binary(min_size=1, max_size=700), max_size=20), st.data())
 def test_any_cut_gives_the_same_frames(messages: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(encode_frame(i) for i in messages)
+    frames = [data.draw(headed(i)) for i in messages]
+    stream = b"".join(frames)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=20))
     decoder = make_decoder(700)
     received: list[bytes] = []
@@ -87,7 +98,7 @@ def test_any_cut_gives_the_same_frames(messages: list[bytes], data: st.DataObjec
     for begin, end in pairwise([0, *sorted(cuts), len(stream)]):
         decoder.feed(stream[begin:end])
         received += take_all(decoder)
-        taken = sum(len(encode_frame(i)) for i in received)
+        taken = sum(map(len, frames[: len(received)]))
         assert decoder.buffered_bytes == end - taken
     assert received == messages
     assert taken == len(stream)
@@ -108,7 +119,7 @@ def test_first_byte_of_header_is_wrong(m: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(bytes([m]))
     with pytest.raises(FrameError, match=f"first byte is {m}, expected 1 to 8"):
-        decoder.next_frame()
+        decoder.next_frames()
 
 
 @pytest.mark.parametrize("m", [1, 8])
@@ -116,7 +127,7 @@ def test_empty_frame(m: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(bytes([m]) + bytes(m))
     with pytest.raises(FrameError, match="empty frame, expected a JSON message"):
-        decoder.next_frame()
+        decoder.next_frames()
 
 
 @pytest.mark.parametrize("size", [101, 1 << 30, (1 << 64) - 1])
@@ -124,16 +135,71 @@ def test_too_large_a_frame_is_refused_by_its_header(size: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(b"\x08" + size.to_bytes(8, "big"))
     with pytest.raises(FrameError, match=f"frame of {size} bytes announced, at most 100 are"):
-        decoder.next_frame()
+        decoder.next_frames()
 
 
 def test_frame_of_the_limit_is_accepted_and_the_limit_can_be_raised() -> None:
     decoder = make_decoder(3)
     decoder.feed(encode_frame(b"abc"))
-    assert decoder.next_frame() == b"abc"
+    assert decoder.next_frames() == [b"abc"]
     decoder.max_frame_bytes = 4
     decoder.feed(encode_frame(b"abcd"))
-    assert decoder.next_frame() == b"abcd"
+    assert decoder.next_frames() == [b"abcd"]
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"\x01\x04", "frame of 4 bytes announced, at most 3 are allowed"),
+        (b"\x02\x00\x04", "frame of 4 bytes announced, at most 3 are allowed"),
+        (b"\x02\x00\x00", "empty frame, expected a JSON message"),
+        (b"\x00", "frame header: first byte is 0, expected 1 to 8"),
+    ],
+)
+def test_what_is_wrong_is_told_after_the_frames_before_it(header: bytes, reason: str) -> None:
+    decoder = make_decoder(3)
+    decoder.feed(encode_frame(b"a") + encode_frame(b"bc") + header + b"abcdefg")
+    assert decoder.next_frames() == [b"a", b"bc"]
+    for _ in range(2):
+        with pytest.raises(FrameError, match=f"^{reason}$"):
+            decoder.next_frames()
+
+
+def test_frames_come_together_up_to_a_bound() -> None:
+    messages = [bytes([i % 256]) * 99 for i in range(1000)]
+    decoder = make_decoder(100)
+    decoder.feed(b"".join(encode_frame(i) for i in messages))
+    most = BATCH_BYTES // 101
+    assert decoder.next_frames() == messages[:most]
+    assert decoder.buffered_bytes == (1000 - most) * 101
+    assert take_all(decoder) == messages[most:]
+
+
+@pytest.mark.parametrize("n_more", [-1, 0, 1, 300])
+def test_a_frame_of_about_that_bound_comes_alone(n_more: int) -> None:
+    message = b"x" * (BATCH_BYTES - 3 + n_more)
+    decoder = make_decoder(2 * BATCH_BYTES)
+    decoder.feed(encode_frame(message) + encode_frame(b"a" * 9) + encode_frame(b"b"))
+    assert decoder.next_frames() == [message]
+    assert decoder.next_frames() == [b"a" * 9, b"b"]
+
+
+def test_frames_that_end_in_what_came_later_come_together() -> None:
+    messages = [b"a" * 200, b"b" * 300, b"c", b"d" * 5]
+    stream = b"".join(encode_frame(i) for i in messages)
+    for cut in range(len(stream)):
+        decoder = make_decoder(300)
+        decoder.feed(stream[:cut])
+        frames = decoder.next_frames()
+        n_begun = decoder.buffered_bytes
+        assert (decoder.missing() is None) == (not n_begun)
+        decoder.feed(stream[cut:])
+        frames += decoder.next_frames()
+        if n_begun > len(stream) - cut:  # it is large for what came later
+            frames += decoder.next_frames()
+        assert frames == messages
+        assert all(type(i) is bytes for i in frames)
+        assert decoder.buffered_bytes == 0
 
 
 def test_what_is_missing_of_a_frame() -> None:
@@ -141,15 +207,15 @@ def test_what_is_missing_of_a_frame() -> None:
     assert decoder.missing() is None
     decoder.feed(encode_frame(b"first") + b"\x02")
     assert decoder.missing() is None
-    assert decoder.next_frame() == b"first"
-    assert decoder.next_frame() is None
+    assert decoder.next_frames() == [b"first"]
+    assert decoder.next_frames() == []
     assert decoder.missing() == (0, 1)
     decoder.feed(b"\x01\x00" + b"x" * 20)
     assert decoder.missing() == (256, 20)
-    assert decoder.next_frame() is None
+    assert decoder.next_frames() == []
     assert decoder.missing() == (256, 20)
     decoder.feed(b"x" * 236)
-    assert decoder.next_frame() == b"x" * 256
+    assert decoder.next_frames() == [b"x" * 256]
     assert decoder.missing() is None
 
 
@@ -161,8 +227,8 @@ def test_cost_is_linear_and_memory_is_flat() -> None:
         for _ in range(3):
             for i in range(0, len(large), 65_536):
                 decoder.feed(large[i : i + 65_536])
-                received = decoder.next_frame()
-            assert received == large[4:]
+                received = decoder.next_frames()
+            assert received == [large[4:]]
             del received
         current, peak = tracemalloc.get_traced_memory()
     finally:
@@ -170,6 +236,26 @@ def test_cost_is_linear_and_memory_is_flat() -> None:
     assert decoder.buffered_bytes == 0
     assert current < 100_000  # nothing of the large frames is kept
     assert peak < 4 * len(large)
+
+
+def test_a_large_frame_in_small_pieces_is_as_cheap_as_in_large_ones() -> None:
+    """What came before must not be copied with each piece."""
+
+    def seconds(n_pieces: int) -> float:
+        best = float("inf")
+        stream = encode_frame(b"x" * (n_pieces << 10))
+        for _ in range(3):
+            decoder = make_decoder(len(stream))
+            begin = time.thread_time()
+            for i in range(0, len(stream), 1 << 10):
+                decoder.feed(stream[i : i + (1 << 10)])
+                frames = decoder.next_frames()
+            assert len(frames) == 1
+            best = min(best, time.thread_time() - begin)
+        return best
+
+    # quadratic cost would make it 16 times 16
+    assert seconds(4_000) < 16 * 5 * seconds(250)
 
 
 def test_many_small_frames_in_one_piece_are_as_cheap_as_one_by_one() -> None:

@@ -133,6 +133,7 @@ def test_messages_of_events_that_are_encoded_already() -> None:
         for register_id in (INT64_MIN, 0, INT64_MAX):
             made = codec.encode_register_success(register_id, b",".join(encoded[:n]))
             assert made == codec.encode(RegisterRes(register_id, True, events=events[:n]))
+            assert codec.encode_register_successes([1, register_id], [[], events[:n]])[1] == made
             parts = codec.register_success_parts(register_id, [joined[:7], joined[7:]])
             assert b"".join(parts) == made
         for more_follows in False, True:

@@ -1,0 +1,146 @@
+"""Registrations that come together are handled together, and as if they came one by one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventer_bridge import limits
+from eventer_bridge.core.client_registrations import ClientRegistrations
+from eventer_bridge.net import limits as net_limits
+from mariner.server.connection import ClientConnection
+from tests.support.inprocess import APP, running_gateway
+from tests.support.peer import RawPeer, event, frame, register_req
+
+
+def frames(messages: Sequence[Any]) -> bytes:
+    return b"".join(frame(msgspec.json.encode(i)) for i in messages)
+
+
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were handled together each time."""
+    counts: list[int] = []
+    gather = ClientRegistrations.gather
+
+    def note(self: ClientRegistrations[Any], requests: Sequence[Any], n_events: int) -> None:
+        assert n_events == sum(len(events) or 1 for _, events, _ in requests)
+        counts.append(len(requests))
+        gather(self, requests, n_events)
+
+    monkeypatch.setattr(ClientRegistrations, "gather", note)
+    return counts
+
+
+@pytest.mark.parametrize("n_events", [0, 1, 3])
+async def test_what_pauses_a_connection_does_so_in_the_middle_of_what_came_together(
+    n_events: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GATHERED_EVENTS", 8)
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 2)
+    under_way: list[int] = []
+    take = ClientRegistrations.take_outcomes
+
+    def note(self: ClientRegistrations[Any], *args: Any) -> Any:
+        large = take(self, *args)
+        under_way.append(self._n_unanswered)
+        return large
+
+    monkeypatch.setattr(ClientRegistrations, "take_outcomes", note)
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        events = [event("a")] * n_events
+        peer.send_raw(frames([register_req(i, *events) for i in range(100)]))
+        answers = [await peer.receive() for _ in range(100)]
+        assert [i["register_id"] for i in answers] == list(range(100))
+        assert all(i["success"] for i in answers)
+        assert gateway.mariner.stats.frames_in == 101
+    most = 8 if n_events <= 1 else 3  # with 9 events, there are enough
+    assert max(under_way) == most
+    assert max(gathered) == most
+
+
+async def test_whatever_comes_between_is_handled_in_its_place(
+    tmp_path: Path, gathered: list[int]
+) -> None:
+    wrong = {**register_req(0, event("a")), "register_events": [5]}
+    query = {"msg_type": "query_req", "query_id": 1, "query_type": "latest"}
+    messages: list[Any] = []
+    expected: list[bool] = []
+    for i in range(0, 60, 6):
+        messages += [
+            register_req(i, event("a")),
+            register_req(i + 1, event("b"), event("?")),
+            {"msg_type": "ping_req", "ping_id": i},
+            {**register_req(i + 2, event("a")), "request_key": f"key {i}"},
+            register_req(i + 3, event("a")),
+            {**wrong, "register_id": i + 4},
+            query,
+            register_req(i + 5, event("a")),
+        ]
+        expected += [True, False, True, True, False, True]
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        peer.send_raw(frames(messages))
+        answers = [await peer.receive() for _ in messages]
+        assert gateway.mariner.stats.frames_in == 1 + len(messages)
+    registered = [i for i in answers if i["msg_type"] == "register_res"]
+    assert [i["register_id"] for i in registered] == list(range(60))
+    assert [i["success"] for i in registered] == expected
+    sessions = [i["events"][0]["id"]["session"] for i in registered if i["success"]]
+    assert sessions == list(range(sessions[0], sessions[0] + len(sessions)))
+    pongs = [i["ping_id"] for i in answers if i["msg_type"] == "ping_res"]
+    assert pongs == list(range(0, 60, 6))
+    assert gathered
+
+
+async def test_who_may_not_register_everything_is_checked_request_by_request(
+    tmp_path: Path, gathered: list[int]
+) -> None:
+    rules = [{"subscriptions": [["a"]]}]
+    async with (
+        running_gateway([{**APP, "register_events": rules}], path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        kinds = "aabab" * 10
+        peer.send_raw(frames([register_req(i, event(kind)) for i, kind in enumerate(kinds)]))
+        answers = [await peer.receive() for _ in kinds]
+    assert [i["register_id"] for i in answers] == list(range(50))
+    assert [i["success"] for i in answers] == [i == "a" for i in kinds]
+    assert not gathered
+
+
+async def test_a_flood_of_registrations_lets_others_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    count = 5 * net_limits.TURN_MESSAGES
+    n_done: list[int] = []  # of the flood, when the other is heard
+    flooders: list[ClientConnection] = []
+    receive = ClientConnection.data_received
+
+    def note(connection: ClientConnection, data: bytes) -> None:
+        if len(data) > 10_000:
+            flooders.append(connection)
+        elif flooders:
+            n_done.append(flooders[0].n_messages)
+        receive(connection, data)
+
+    monkeypatch.setattr(ClientConnection, "data_received", note)
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as flooder,
+        await RawPeer.init(gateway.mariner.port) as other,
+    ):
+        flooder.send_raw(frames([register_req(i, event("a")) for i in range(count)]))
+        other.send({"msg_type": "ping_req", "ping_id": 1})
+        assert (await other.receive())["msg_type"] == "ping_res"
+        ids = [(await flooder.receive())["register_id"] for _ in range(count)]
+        assert ids == list(range(count))
+    assert 1 < n_done[0] <= 1 + 2 * net_limits.TURN_MESSAGES
+    assert max(gathered) > 1
