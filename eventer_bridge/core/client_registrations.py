@@ -89,6 +89,7 @@ class ClientRegistrations(Generic[RequestT]):
         "_gathered",
         "_has_keys",
         "_n_unanswered",
+        "_owner",
         "_rights",
         "_service",
         "_wire",
@@ -113,6 +114,7 @@ class ClientRegistrations(Generic[RequestT]):
         self._rights: Rights  # from when it is accepted
         self._account: Account
         self.type_quota: TypeQuota
+        self._owner: str  # of its request keys
         # registrations that the core does not know of yet
         self._gathered: list[Gathered] = []
         self._has_keys = False  # one of them
@@ -131,6 +133,7 @@ class ClientRegistrations(Generic[RequestT]):
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
         self._rights, self._account, self.type_quota = rights, account, rights.type_quota
+        self._owner = self.stream.client or ""
 
     def register(
         self,
@@ -168,7 +171,7 @@ class ClientRegistrations(Generic[RequestT]):
     def named(self, key: str, events: Sequence[RegisterEvent], after: str | None) -> RequestKey:
         """What the client calls a request that is to be registered; see :meth:`register`."""
         self._has_keys = True
-        return RequestKey(self.stream.client or "", key, digest(events), after)
+        return RequestKey(self._owner, key, digest(events), after)
 
     @property
     def room(self) -> int:
@@ -234,7 +237,7 @@ class ClientRegistrations(Generic[RequestT]):
         named = None
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
-            named = RequestKey(self.stream.client or "", key, digested, after)
+            named = RequestKey(self._owner, key, digested, after)
             self._has_keys = True
         gathered: list[Gathered] = [(request, events, named)]
         del events  # which take long to be freed

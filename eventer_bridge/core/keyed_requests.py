@@ -13,6 +13,7 @@ Belongs to the event loop's thread.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import NamedTuple, TypeAlias, cast
 
 from eventer_bridge.backends.base import Backend
@@ -198,15 +199,19 @@ class KeyedRequests:
 
     def _on_done(self, committed: asyncio.Future[None]) -> None:
         for turn in self._turns.pop(committed):
-            if not self._await_one(turn):
+            first = turn.outcomes[0]
+            # commits keep their order: usually the first session is in that of the last
+            is_one = isinstance(first, Session) and first.committed is committed
+            if is_one or not self._await_one(turn):
                 self._forget(turn)
 
     def _forget(self, turn: _Turn) -> None:
         owner = turn.keys[0].owner
         under_way = self._under_way.get(owner, {})
-        for name in turn.names:
-            if under_way.get(name) is turn:  # else it was registered again
-                del under_way[name]
+        found = [*map(under_way.pop, turn.names, repeat(None))]
+        if found.count(turn) < len(found):  # some were registered again
+            again = zip(turn.names, found, strict=True)
+            under_way.update((name, i) for name, i in again if i is not None and i is not turn)
         if not under_way:
             self._under_way.pop(owner, None)
 
