@@ -9,6 +9,7 @@ Runs on the event loop's thread.
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from eventer_bridge import limits, slices
@@ -146,7 +147,7 @@ class ClientQueries(Generic[RequestT]):
             steps = self._wire.encode_result(request, result)
             del result  # it may be large
             encoded = await slices.run(steps)
-        self._wire.send_result(request, encoded)
+        self._stream.send_at_once(partial(self._wire.send_result, request, encoded))
 
     def _commits_to_find(self) -> list[asyncio.Future[None]]:
         """Of what it registered last, or heard of before it was committed."""

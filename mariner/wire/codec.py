@@ -351,13 +351,12 @@ def register_success_parts(
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
     events = result.events
-    head = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
-    end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
     if len(events) <= core_limits.STEP_EVENTS:
-        n_bytes = sum(len(i.payload.data) for i in events if i.payload is not None)
+        n_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
         if n_bytes <= core_limits.STEP_BYTES:
-            return [b"%b%b%b" % (head, _encode(events)[1:-1], end)]
-    encoded = [head]
+            return [_encode(QueryRes(query_id, events, result.more_follows))]
+    end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
     del events
     waiting = yield from cut_in_steps(result.events)
     del result  # each event is freed once encoded, not all of them at once
