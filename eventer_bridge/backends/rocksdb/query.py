@@ -27,7 +27,7 @@ What a query costs, besides what it returns:
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -42,7 +42,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
 from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_server
-from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
 from eventer_bridge.backends.rocksdb.trimmed import ext_find_gaps
@@ -55,6 +55,7 @@ from eventer_bridge.model import (
     Event,
     EventId,
     EventType,
+    OrderBy,
     QueryLatestParams,
     QueryParams,
     QueryResult,
@@ -205,7 +206,14 @@ class QueryRunner:
         try:
             with self._store.errors():  # all of them
                 self._check_short()
-                return self._ext_run(params, asked, rights, self._check_short, _give_up)
+                return self._ext_run(
+                    params,
+                    asked,
+                    rights,
+                    self._check_short,
+                    _give_up,
+                    read=_families_of(params),
+                )
         except StorageError:
             return None
 
@@ -224,11 +232,17 @@ class QueryRunner:
         rights: Subscription,
         pause: PauseCb,
         become_large: LargeCb,
+        *,
+        read: Sequence[str] = READ_FAMILIES,
     ) -> QueryResult:
         with self._store.in_use() as opened:
             # in a function of its own: it is gone when the store is free again
             return self._ext_answer(
-                Snapshot(self._store, *opened, pause), params, asked, rights, become_large
+                Snapshot(self._store, *opened, pause, read=read),
+                params,
+                asked,
+                rights,
+                become_large,
             )
 
     def _ext_answer(
@@ -247,6 +261,8 @@ class QueryRunner:
         if asked and types.ids.keys() >= asked:
             is_any_seen = rights.is_everything
             wanted = frozenset(types.ids[i] for i in asked if is_any_seen or rights.matches(i))
+            if not wanted:  # by its rights
+                return QueryResult([], False)
         else:
             wanted = find_wanted(types, params, rights, snapshot.pause)
         if isinstance(params, QueryServerParams):
@@ -273,6 +289,17 @@ def _is_short(params: QueryParams) -> bool:
         and params.payload is None
         and params.ids is None
     )
+
+
+def _families_of(params: QueryParams) -> Sequence[str]:
+    """What the answer to a short query is read from: usually from the type's events alone."""
+    is_plain = (
+        isinstance(params, QueryTimeseriesParams)
+        and params.order_by is OrderBy.TIMESTAMP
+        and params.last_event_id is None
+        and not params.unique_type
+    )
+    return ("event",) if is_plain else READ_FAMILIES
 
 
 def _give_up() -> None:
@@ -332,7 +359,7 @@ class StoreReader:
         """
         timeseries = Timeseries(self._snapshot, params, wanted)
         if timeseries.is_contiguous:
-            found = timeseries.contiguous_rows()
+            found = timeseries.contiguous_rows(params.max_results)
         else:
             some = timeseries.find(result_limit(params.max_results) + 1)
             found = self._snapshot.rows_of(some)
@@ -356,7 +383,7 @@ class StoreReader:
                 self._snapshot.pause()
             yield type_id
 
-    def _take(self, found: Iterable[list[Row]], max_results: int | None, most: int) -> QueryResult:
+    def _take(self, found: Iterable[RowsRead], max_results: int | None, most: int) -> QueryResult:
         """The first events, cut as ``common.take`` does; waits until there may be so many bytes.
 
         Args:
@@ -368,8 +395,7 @@ class StoreReader:
         taken: list[Event] = []
         n_bytes, n_free_bytes = 0, limits.LARGE_ANSWER_BYTES
         try:
-            for rows in found:
-                n_value_bytes = sum([len(value) for _, value in rows])
+            for rows, n_value_bytes in found:
                 n_bytes += n_value_bytes
                 if n_free_bytes >= 0:
                     n_free_bytes -= limits.ANSWER_EVENT_BYTES * len(rows) + n_value_bytes

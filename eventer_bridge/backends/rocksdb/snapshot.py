@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from rocksdict import Rdict, RdictIter
 
@@ -45,6 +45,9 @@ RUN_ROWS: Final = 4
 READ_FAMILIES: Final = ("event", "source", "session", "server")
 """Column families that queries read."""
 
+RowsRead: TypeAlias = tuple[list[Row], int]
+"""Rows of ``event`` that were read in a step, and the bytes of their values."""
+
 _NOT_FOUND: Final = "key not found"
 """All that rocksdict says where there is no such key."""
 
@@ -55,9 +58,10 @@ class Snapshot:
     Args:
         database: whose moment.
         db: as RocksDB has it.
-        families: at least :data:`READ_FAMILIES`, by name.
+        families: at least those that are read, by name.
         pause: see the attribute; None: it gives way, as long as the store can be used.
         is_all_seen: also what is undecided.
+        read: which of :data:`READ_FAMILIES` are read.
 
     Attributes:
         pause: to be called by those who read for long, between steps of some 0.1 ms; raises
@@ -65,7 +69,7 @@ class Snapshot:
         hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_database", "_event", "_families", "_iterators", "_session", "hidden", "pause")
+    __slots__ = ("_database", "_event", "_families", "_iterators", "hidden", "pause")
 
     def __init__(
         self,
@@ -75,13 +79,14 @@ class Snapshot:
         pause: Callable[[], None] | None = None,
         *,
         is_all_seen: bool = False,
+        read: Sequence[str] = READ_FAMILIES,
     ) -> None:
         self._database = database
         self.pause = Pacer(database.check_usable).pause if pause is None else pause
         with database.errors():
             while True:
                 moment = db.latest_sequence_number()
-                self._families = {name: families[name].snapshot() for name in READ_FAMILIES}
+                self._families = {name: families[name].snapshot() for name in read}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
                 unfinished: bytes | None = db.get(keys.UNFINISHED_KEY)
@@ -91,7 +96,7 @@ class Snapshot:
         self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else database.undecided
         if unfinished is not None:
             self.hidden = self.hidden | {unfinished[: keys.SESSION_KEY_BYTES]}
-        self._event, self._session = self._families["event"], self._families["session"]
+        self._event = self._families["event"]
 
     @property
     def path(self) -> Path:
@@ -116,8 +121,9 @@ class Snapshot:
         stop: bytes,
         *,
         descending: bool,
+        limit: int,
         accept: Callable[[bytes], bool] | None = None,
-    ) -> Iterator[list[Row]]:
+    ) -> Iterator[RowsRead]:
         """Rows of ``event``, a few at a time, from ``start`` up to, but without ``stop``, in order.
 
         Key and value are read in one pass, which spares a seek for each value. Nobody else may move
@@ -127,6 +133,7 @@ class Snapshot:
             start: key, or beginning of one.
             stop: as ``start``.
             descending: in which direction they are read.
+            limit: rows that are wanted; where some are left out, a few more may come.
             accept: filter of their keys.
 
         Raises:
@@ -144,19 +151,19 @@ class Snapshot:
         else:
             move = iterator.next
             iterator.seek(start)
-        while True:
+        while limit > 0:
             self.pause()
             rows: list[Row] = []
             n_bytes = 0
-            for _ in range(STEP_ROWS):
+            for _ in range(STEP_ROWS if hides or accept else min(STEP_ROWS, limit)):
                 key: bytes | None = get_key()
                 if key is None:
                     with self.errors():
                         iterator.status()  # raises if it is not the end, but a failure
-                    yield rows
+                    yield rows, n_bytes
                     return
                 if not start <= key < stop:
-                    yield rows
+                    yield rows, n_bytes
                     return
                 if (hides is None or not hides(key)) and (accept is None or accept(key)):
                     value: bytes = get_value()
@@ -166,11 +173,12 @@ class Snapshot:
                 move()
                 if n_bytes > STEP_BYTES:
                     break
-            yield rows
+            limit -= len(rows)
+            yield rows, n_bytes
 
     def rows_of(
         self, event_keys: Iterable[bytes], value_of: Callable[[bytes], bytes] | None = None
-    ) -> Iterator[list[Row]]:
+    ) -> Iterator[RowsRead]:
         """Rows of ``event`` with these keys, a few at a time.
 
         Args:
@@ -190,12 +198,12 @@ class Snapshot:
             n_bytes += len(value)
             del value
             if len(rows) == STEP_ROWS or n_bytes > STEP_BYTES:
-                yield rows
+                yield rows, n_bytes
                 self.pause()
                 rows, n_bytes = [], 0
-        yield rows
+        yield rows, n_bytes
 
-    def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[list[Row]]:
+    def rows_at(self, event_keys: Sequence[bytes]) -> Iterator[RowsRead]:
         """As :meth:`rows_of`, in half the time if many keys are of the same types.
 
         Nobody else may move the iterator of ``event`` meanwhile.
@@ -253,7 +261,7 @@ class Snapshot:
     def entries(self, session_key: bytes) -> bytes:
         """Instances and types of a session that exists; raises as :meth:`value`."""
         try:
-            entries: bytes = self._session[session_key]
+            entries: bytes = self._families["session"][session_key]
         except Exception as e:
             raise self._explain(e, session_key) from None
         return entries

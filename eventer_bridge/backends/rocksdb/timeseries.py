@@ -9,6 +9,7 @@ An index key is a type and a position (see ``keys``), with the source timestamp 
 is ordered by.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
@@ -17,7 +18,6 @@ import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.scan import (
     NOWHERE,
     Filter,
@@ -27,7 +27,7 @@ from eventer_bridge.backends.rocksdb.scan import (
     scan_sessions,
     without_type,
 )
-from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.wanted import SoughtTypes
 from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams, Timestamp
 from eventer_bridge.payloads import same_as
@@ -68,14 +68,19 @@ class Timeseries:
             len(some) == 1 and not (self._is_by_source or params.unique_type) and params.ids is None
         )
 
-    def contiguous_rows(self) -> Iterator[list[Row]]:
-        """Rows of all events in order, a few at a time, where :attr:`is_contiguous`."""
+    def contiguous_rows(self, max_results: int | None) -> Iterator[RowsRead]:
+        """Rows of the first events in order, a few at a time, where :attr:`is_contiguous`.
+
+        Args:
+            max_results: one row more is read, and perhaps a few; None: all.
+        """
         type_id = self._only_type
         [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
         return self._snapshot.event_rows(
             type_id + sought.start,
             type_id + sought.stop,
             descending=sought.descending,
+            limit=sys.maxsize if max_results is None else max_results + 1,
             accept=self._filter,
         )
 

@@ -3,8 +3,9 @@
 import asyncio
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -12,8 +13,15 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.readers import Reading
 from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.errors import StorageError
-from eventer_bridge.model import BinaryPayload, QueryResult, QueryTimeseriesParams
-from tests.eventer_bridge.backends.oracle import Writer, draft
+from eventer_bridge.model import (
+    BinaryPayload,
+    Order,
+    OrderBy,
+    QueryResult,
+    QueryTimeseriesParams,
+)
+from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft
 
 NEWEST: Final = QueryTimeseriesParams(event_types=[("a",)], max_results=100)
 
@@ -22,7 +30,8 @@ LOOP: Final = threading.main_thread().name
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the threads on which queries begin."""
+    """Names of the threads on which queries begin; none is handed on for its time."""
+    monkeypatch.setattr(limits, "SHORT_QUERIES_S", 60.0)
     found: list[str] = []
     ext_timeseries = StoreReader.ext_timeseries
 
@@ -42,6 +51,39 @@ async def test_a_short_one_needs_no_other_thread(tmp_path: Path, threads: list[s
         assert list(result.events) == writer.events[-2::-2][:100]
         assert result.more_follows
         assert threads == [LOOP]
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("order_by", list(OrderBy))
+async def test_each_kind_of_short_one_reads_what_it_needs(
+    tmp_path: Path, threads: list[str], order: Order, order_by: OrderBy
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for n in range(30):
+            await writer.session(draft("a", n % 7), draft("b", n % 5))
+        shared, other = writer.events[24], writer.events[25]
+        plain = QueryTimeseriesParams(
+            event_types=[("a",)], order=order, order_by=order_by, max_results=5
+        )
+        kinds: list[dict[str, Any]] = [
+            {},
+            {"t_from": shared.timestamp},
+            {"t_to": shared.timestamp},
+            {"source_t_from": shared.source_timestamp},
+            {"source_t_to": shared.source_timestamp},
+            {"last_event_id": shared.id},
+            {"last_event_id": other.id},
+            {"unique_type": True},
+            {"max_results": 0},
+        ]
+        for some in kinds:
+            params = msgspec.structs.replace(plain, **some)
+            expected = answer(writer.events, params)
+            assert (await backend.query(params)).events == expected
+            hidden = await backend.query(params, Subscription([("b",)]))
+            assert hidden == QueryResult([], False)
+        assert set(threads) == {LOOP}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb import snapshot as snapshots
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
@@ -43,7 +43,7 @@ def test_what_is_written_later_is_not_seen(tmp_path: Path) -> None:
 
 
 def rows_at(read: Snapshot, event_keys: list[bytes]) -> list[Row]:
-    return [row for some in read.rows_at(event_keys) for row in some]
+    return [row for some, _ in read.rows_at(event_keys) for row in some]
 
 
 @pytest.mark.parametrize("n_ahead", [3, 17, 1_000])
@@ -66,6 +66,36 @@ def test_rows_at_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ahead: 
         gone = keys.encode_type_id(1) + rows[0][0][keys.TYPE_BYTES :][:-1] + b"\x7f"
         with pytest.raises(StoreDamagedError, match="damaged"):
             rows_at(read, [*(key for key, _ in rows[60:70]), gone])
+        del read
+    finally:
+        store.ext_close()
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("limit", [0, 1, STEP_ROWS, STEP_ROWS + 1, 50])
+def test_no_more_rows_are_read_than_are_wanted(
+    tmp_path: Path, limit: int, *, descending: bool
+) -> None:
+    store = Store(tmp_path)
+    try:
+        for session in range(40):
+            write(store, session, JsonPayload.of(session))
+        type_id = keys.encode_type_id(0)
+        span = type_id, type_id + keys.KEY_MAX
+        read = store.snapshot()
+        rows = list(read.rows("event"))[:: -1 if descending else 1]
+        steps = list(read.event_rows(*span, descending=descending, limit=limit))
+        assert [row for some, _ in steps for row in some] == rows[:limit]
+        assert [n for _, n in steps] == [sum(len(i) for _, i in some) for some, _ in steps]
+        wanted = rows[3::7]
+        accept = {key for key, _ in wanted}.__contains__
+        found = [
+            row
+            for some, _ in read.event_rows(*span, descending=descending, limit=limit, accept=accept)
+            for row in some
+        ]
+        assert found[:limit] == wanted[:limit]
+        assert len(found) < limit + STEP_ROWS
         del read
     finally:
         store.ext_close()

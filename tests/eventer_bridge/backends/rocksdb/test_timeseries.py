@@ -111,6 +111,6 @@ def test_a_type_that_becomes_visible_meanwhile_is_not_sought(tmp_path: Path) -> 
         sought = timeseries.Timeseries(store.snapshot(), QueryTimeseriesParams(), type_ids)
         assert sought.is_contiguous
         type_ids.append(b"\0\0\0\1")
-        assert [len(rows) for rows in sought.contiguous_rows()] == [1]
+        assert [len(rows) for rows, _ in sought.contiguous_rows(None)] == [1]
     finally:
         store.ext_close()
