@@ -364,7 +364,8 @@ class ClientRegistrations(Generic[RequestT]):
 
     def _await_commit(self, commit: asyncio.Future[None]) -> None:
         """Answer what is committed together when that is done."""
-        if commit is not self._awaited_commit:
+        # one that is done already may have been answered: a repeated request can be of such a one
+        if commit is not self._awaited_commit or commit.done():
             self._awaited_commit = commit
             self._service.gathering.await_commit(commit, self)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -23,7 +24,7 @@ from mariner.errors import OutcomeUnknownError, RegisterError, UnavailableError,
 from mariner.gateway.gateway import Gateway
 from tests.eventer_bridge.backends.faults import failing_from, full_disk, held_sync, recovered
 from tests.support.inprocess import APP, running_gateway
-from tests.support.peer import RawPeer, event, register_req
+from tests.support.peer import RawPeer, event, frame, register_req
 
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
 OTHER: Final = {**APP, "name": "other"}
@@ -198,6 +199,27 @@ async def test_a_retry_while_the_first_is_synced(tmp_path: Path) -> None:
             assert not again.done()
         assert await first == await again
         assert len(await stored(other, "a")) == 1
+
+
+async def test_retries_while_what_came_with_the_first_is_synced(tmp_path: Path) -> None:
+    """It is stored, but under way until those that came with it are, too."""
+    async with (
+        serving(tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port) as other,
+    ):
+        await peer.request(register_req(0, event("a")))
+        with held_sync() as may_sync:
+            new_types = [event("n", str(i)) for i in range(limits.MANY_NEW_TYPES + 1)]
+            messages = keyed(1, "first", event("a")), keyed(2, "new types", *new_types)
+            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            may_sync.release()
+            first = await peer.receive()
+            assert first["register_id"] == 1
+            for i in range(3):
+                again = await other.request(keyed(i, "first", event("a")))
+                assert again == {**first, "register_id": i, "repeated": True}
+        assert (await peer.receive())["register_id"] == 2
 
 
 async def test_keys_are_forgotten_after_their_time(path: Path | None) -> None:
