@@ -139,6 +139,7 @@ class MarinerProtocol:
         "_decoder",
         "_frames",
         "_has_ended",
+        "_is_batch",
         "_max_frame_bytes",
         "_may_send",
         "_messages",
@@ -167,6 +168,7 @@ class MarinerProtocol:
         self._set_state(State.CONNECTING)
         self._has_ended = False
         self._frames: list[bytes] = []  # cut, but not decoded
+        self._is_batch = False  # they have not been looked at together
         self._messages: list[Received] = []  # decoded, but not taken
         self._batch_bytes = 0  # of these, and of those taken before them
         self._max_frame_bytes = max_frame_bytes
@@ -249,7 +251,8 @@ class MarinerProtocol:
                     if self._has_ended:
                         self._check_end()
                     return messages
-            if len(frames) > 1 and self._state is _OPEN:
+                self._is_batch = len(frames) > 1
+            if self._is_batch and self._state is _OPEN:
                 self._decode_batch()
                 if messages:
                     return messages
@@ -273,6 +276,7 @@ class MarinerProtocol:
 
     def _decode_batch(self) -> None:
         """Decode messages before the first that has to be dealt with by itself."""
+        self._is_batch = False  # behind it one by one: else each one could cost as much as all
         if self.large_bytes < net_limits.BATCH_BYTES:  # one of them may be large
             return
         frames, messages, may_send = self._frames, self._messages, self._peer_may_send

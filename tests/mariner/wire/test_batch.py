@@ -1,5 +1,6 @@
 """Messages that come together are what each of them is alone, however the stream is cut."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -186,6 +187,25 @@ def test_few_bytes_are_decoded_before_the_first_is_taken() -> None:
     data = encode_frame(GOOD["registration"])
     server.receive_data(data * 1000)
     assert len(server.next_messages()) == BATCH_BYTES // len(data)
+
+
+@pytest.mark.parametrize("name", ["lenient", "refused", "refused, too deep", "ping"])
+def test_each_message_is_looked_at_twice_at_most(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client whose messages all have to be dealt with alone would pay for it often."""
+    n_looked_at: list[int] = []
+    decode_batch = codec.decode_batch
+
+    def noting(messages: Sequence[bytes]) -> list[Message]:
+        n_looked_at.append(len(messages))
+        return decode_batch(messages)
+
+    monkeypatch.setattr(codec, "decode_batch", noting)
+    server = open_server()
+    server.receive_data(encode_frame(GOOD[name]) * 500)
+    assert len(taken(server)) == 500
+    assert 490 < sum(n_looked_at) <= 500
 
 
 def test_nothing_is_decoded_ahead_before_the_connection_is_open() -> None:
