@@ -164,11 +164,10 @@ class FrameDecoder:
             return self._next_alone()
         self._frame_end = 0
         self.buffered_bytes = n_bytes = buffer_end - begin
-        if n_bytes:
+        if n_bytes > begin:
             self._position = begin
-        else:
-            self._buffer = b""  # an idle connection keeps no buffer of its largest message
-            self._position = 0
+        else:  # an idle connection keeps no buffer of what it sent before
+            self._buffer, self._position = buffer[begin:], 0
         return frames
 
     def _next_alone(self) -> list[bytes]:
@@ -180,7 +179,7 @@ class FrameDecoder:
             return []
         self._frame_end = 0
         self.buffered_bytes = n_bytes = len(buffer) - end
-        if n_bytes and isinstance(self._buffer, bytes):
+        if n_bytes > end and isinstance(self._buffer, bytes):
             self._position = end
         else:  # what follows a message that came in many pieces is a part of the last one
             self._buffer = bytes(buffer[end:])

@@ -238,6 +238,23 @@ def test_cost_is_linear_and_memory_is_flat() -> None:
     assert peak < 4 * len(large)
 
 
+@pytest.mark.parametrize("size", [20, 100_000])
+def test_an_incomplete_frame_keeps_nothing_of_those_before_it(size: int) -> None:
+    """Only its own bytes count among those that a connection has buffered."""
+    n_frames = 400_000 // size
+    data = encode_frame(b"x" * size) * n_frames
+    decoder = make_decoder(100_000)
+    tracemalloc.start()
+    try:
+        decoder.feed(b"".join([data, b"\x02"]))
+        assert len(take_all(decoder)) == n_frames
+        current, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert decoder.buffered_bytes == 1
+    assert current < 10_000
+
+
 def test_a_large_frame_in_small_pieces_is_as_cheap_as_in_large_ones() -> None:
     """What came before must not be copied with each piece."""
 
