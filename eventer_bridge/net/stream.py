@@ -481,15 +481,15 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             self._stats.frames_in += self.n_messages - n_before
 
     def take_some(self) -> bool:
-        """Handle the next message, and count it; a wire may handle several that came together.
+        """Count the next message and handle it; a wire may take several that came together.
 
         Returns whether there was one.
         """
         message = self._sans_io.next_message()
         if message is None:
             return False
-        self.on_message(message)
         self.n_messages += 1
+        self.on_message(message)
         return True
 
     @property

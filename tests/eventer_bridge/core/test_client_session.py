@@ -241,6 +241,14 @@ async def test_an_answer_that_raises_closes_its_client_and_nobody_else(
         assert it.stats.closed == {"internal error": 1}
 
 
+async def test_a_message_that_ends_its_connection_is_counted() -> None:
+    async with serving() as it:
+        peer = await it.connect()
+        peer.send("register", "x/a", 1)
+        await until_closed(it, "protocol error")
+        assert it.stats.frames_in == 1
+
+
 async def test_who_is_closed_by_what_it_is_sent_last_is_closed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
