@@ -75,6 +75,17 @@ _OTHERS: Final[frozenset[type[Any]]] = frozenset(
 )
 """Messages with another form on the wire."""
 
+_REGISTRATIONS: Final[frozenset[type[Any]]] = frozenset({RegisterReq})
+
+_SHORTEST_REGISTER_REQ: Final = (
+    b'{"msg_type":"register_req","register_id":0,"register_events":[{"type":[],'
+    b'"source_timestamp":null,"payload":{"payload_type":"json","data":}}]}'
+)
+"""Around the payload of an event."""
+
+_HARMLESS_REGISTER_BYTES: Final = payloads.HARMLESS_BYTES + len(_SHORTEST_REGISTER_REQ)
+"""The payloads of a ``register_req`` up to this length are within all bounds."""
+
 # errors of a message: its JSON, its types, its nesting, its encoding
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeError)
 
@@ -100,7 +111,7 @@ def decode(message: bytes) -> Message:
         if not message.isascii():
             message.decode()  # raw parts are not checked by msgspec
         decoded = _decode_wire(message)
-        if type(decoded) is RegisterReq and len(message) <= payloads.HARMLESS_BYTES:
+        if type(decoded) is RegisterReq and len(message) <= _HARMLESS_REGISTER_BYTES:
             return decoded  # for speed: as _checked
         return _checked(decoded, message)
     except _DECODE_ERRORS as e:
@@ -113,14 +124,14 @@ def decode_batch(messages: Sequence[bytes]) -> list[Message]:
     with contextlib.suppress(*_DECODE_ERRORS):
         b"\n".join(messages).decode()  # raw parts are not checked by msgspec
         decoded.extend(map(_decode_wire, messages))  # keeps what precedes an error
-    if max(map(len, messages)) <= payloads.HARMLESS_BYTES and _OTHERS.isdisjoint(
-        map(type, decoded)
-    ):
+    types = {*map(type, decoded)}
+    harmless = _HARMLESS_REGISTER_BYTES if types == _REGISTRATIONS else payloads.HARMLESS_BYTES
+    if max(map(len, messages)) <= harmless and _OTHERS.isdisjoint(types):
         return decoded
     n_checked = 0
     with contextlib.suppress(ContractError, *_DECODE_ERRORS):
         for message, data in zip(decoded, messages, strict=False):
-            if len(data) > payloads.HARMLESS_BYTES or type(message) in _OTHERS:
+            if len(data) > harmless or type(message) in _OTHERS:
                 decoded[n_checked] = _checked(message, data)
             n_checked += 1
     del decoded[n_checked:]

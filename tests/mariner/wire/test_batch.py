@@ -7,13 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload, RegisterEvent
 from eventer_bridge.net.framing import encode_frame
 from eventer_bridge.net.limits import BATCH_BYTES
 from mariner.errors import RemoteProtocolError
 from mariner.wire import codec
 from mariner.wire.messages import EventsMsg, Message, PingReq, RegisterReq
-from mariner.wire.protocol import LargeMessage, MarinerProtocol, Received, Role, State
+from mariner.wire.protocol import (
+    LargeMessage,
+    MarinerProtocol,
+    Received,
+    RefusedRegister,
+    Role,
+    State,
+)
 from tests.mariner.wire.message_generator import MessageGenerator
 from tests.mariner.wire.samples import SAMPLES
 
@@ -217,3 +225,25 @@ def test_nothing_is_decoded_ahead_before_the_connection_is_open() -> None:
     messages.clear()
     server.send(SAMPLES["init_res, success"])
     assert server.next_messages() == [PingReq(5)] * 2
+
+
+def shortest(payload: bytes) -> bytes:
+    """A ``register_req`` with as little as possible around a payload."""
+    return (
+        b'{"msg_type":"register_req","register_id":1,"register_events":[{"type":["a"],'
+        b'"source_timestamp":null,"payload":{"payload_type":"json","data":' + payload + b"}}]}"
+    )
+
+
+@pytest.mark.parametrize("n_together", [1, 2])
+def test_a_payload_that_is_barely_too_deep_is_refused_in_the_shortest_message(
+    n_together: int,
+) -> None:
+    most = limits.MAX_JSON_DEPTH
+    deep, too_deep = (shortest(b"[" * i + b"]" * i) for i in (most, most + 1))
+    server = open_server()
+    server.receive_data(encode_frame(deep) * n_together + encode_frame(too_deep))
+    *accepted, refused = taken(server)
+    assert [type(i) for i in accepted] == [RegisterReq] * n_together
+    assert isinstance(refused, RefusedRegister)
+    assert "nested deeper than 128 levels" in refused.error
