@@ -1,5 +1,6 @@
 """What several clients send at the same time is registered together, and each hears of its own."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import QuotaError, StorageError
 from eventer_bridge.model import QueryResult, Source, SourceType
+from tests.eventer_bridge.backends.faults import held_sync
 from tests.eventer_bridge.core.engines import register_event
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, frame, register_req
@@ -170,12 +172,46 @@ async def test_a_query_waits_for_the_commit_of_what_came_before(
     assert waited_for == [1]
 
 
+async def test_a_query_waits_for_the_last_of_several_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaited: list[asyncio.Future[None]] = []
+    query = Engine.query
+
+    async def noting(core: Engine, *args: Any) -> QueryResult:
+        awaited.extend(args[3])
+        return await query(core, *args)
+
+    monkeypatch.setattr(Engine, "query", noting)
+    async with (
+        running_gateway(CLIENTS, path=tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
+    ):
+        await peer.request(register_req(0, event("a")))
+        assert isinstance(gateway._backend, rocksdb.RocksDbBackend)
+        with held_sync() as may_sync:
+            peer.send(register_req(1, event("a")))
+            while not gateway._backend._store.undecided:  # written, and being synced
+                await asyncio.sleep(0)
+            messages = register_req(2, event("a")), latest("a")
+            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            while not awaited:
+                await asyncio.sleep(0)
+            may_sync.release()
+            assert (await peer.receive())["register_id"] == 1
+            assert [commit.done() for commit in awaited] == [False]
+        last = await peer.receive()
+        assert last["register_id"] == 2
+        assert (await peer.receive())["events"] == last["events"]
+
+
 async def test_all_of_a_commit_that_fails_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(store: Store) -> None:
         raise StorageError("disk full")
 
+    monkeypatch.setattr(limits, "MAX_REGISTRATIONS_IN_FLIGHT", 4)
     async with (
         running_gateway(CLIENTS, path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
@@ -190,6 +226,10 @@ async def test_all_of_a_commit_that_fails_are_told(
         assert [(i["register_id"], i["outcome"]) for i in answers] == [
             (i, "unknown") for i in range(1, 5)
         ]
+        assert gateway.mariner.stats.outcome_unknown == 4
+        peer.send({"msg_type": "ping_req", "ping_id": 1})  # none of them is under way any more
+        while (await peer.receive())["msg_type"] != "ping_res":
+            pass
 
 
 async def test_a_mistake_of_ours_ends_their_connections(

@@ -1,5 +1,6 @@
 """Registrations that come together are handled together, and as if they came one by one."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.core.client_registrations import ClientRegistrations
+from eventer_bridge.core.session import Session
 from eventer_bridge.net import limits as net_limits
 from mariner.server.connection import ClientConnection
+from tests.eventer_bridge.backends.faults import held_sync
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, frame, register_req
 
@@ -114,6 +117,71 @@ async def test_who_may_not_register_everything_is_checked_request_by_request(
     assert [i["register_id"] for i in answers] == list(range(50))
     assert [i["success"] for i in answers] == [i == "a" for i in kinds]
     assert not gathered
+
+
+async def test_while_the_core_is_full_one_is_taken_of_those_that_came_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as first,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        assert (await first.request(register_req(0, event("a"))))["success"]
+        with held_sync():
+            monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 1)
+            for client, n_pending in (first, 50), (peer, 51):
+                client.send_raw(frames([register_req(i, event("a")) for i in range(50)]))
+                while gateway.core.pending_events < n_pending:
+                    await asyncio.sleep(0)
+                assert gateway.core.pending_events == n_pending
+        for client in first, peer:
+            ids = [(await client.receive())["register_id"] for _ in range(50)]
+            assert ids == list(range(50))
+
+
+async def test_what_came_together_is_answered_when_its_own_commit_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(register_req(0, event("a")))
+        monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 2)
+        with held_sync() as may_sync:
+            # not of known types only, they are handed to the store one by one
+            peer.send_raw(frames([register_req(i, event("a", str(i))) for i in range(1, 5)]))
+            may_sync.release()
+            assert [(await peer.receive())["register_id"] for _ in range(2)] == [1, 2]
+            assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
+        assert [(await peer.receive())["register_id"] for _ in range(2)] == [3, 4]
+        assert gathered == [1, 4]
+
+
+@pytest.mark.parametrize("limit", [("ANSWERED_EVENTS", 1), ("ANSWERED_BYTES", 1)])
+async def test_what_came_together_is_answered_some_at_a_time(
+    limit: tuple[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    """Else a client could have the answers to all it registered built up in memory."""
+    sizes: list[int] = []
+    send = ClientConnection.send_registered
+
+    def note(self: ClientConnection, requests: Sequence[int], sessions: Sequence[Session]) -> None:
+        sizes.append(len(requests))
+        send(self, requests, sessions)
+
+    monkeypatch.setattr(ClientConnection, "send_registered", note)
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(register_req(0, event("a")))
+        monkeypatch.setattr(limits, *limit)
+        peer.send_raw(frames([register_req(i, event("a")) for i in range(1, 8)]))
+        assert [(await peer.receive())["register_id"] for _ in range(7)] == [*range(1, 8)]
+    assert gathered == [1, 7]
+    assert max(sizes) == 2
 
 
 async def test_a_flood_of_registrations_lets_others_go_first(
