@@ -222,6 +222,35 @@ async def test_retries_while_what_came_with_the_first_is_synced(tmp_path: Path) 
         assert (await peer.receive())["register_id"] == 2
 
 
+async def test_a_key_that_was_refused_and_used_again_is_known(tmp_path: Path) -> None:
+    """Though those that came with the first use are stored, and forgotten, before."""
+    ping = {"msg_type": "ping_req", "ping_id": 1}
+    async with (
+        serving(tmp_path) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+        await RawPeer.init(gateway.mariner.port) as other,
+    ):
+        await peer.request(register_req(0, event("a")))
+        assert isinstance(gateway._backend, RocksDbBackend)
+        with held_sync() as may_sync:
+            messages = keyed(1, "key", event("?")), keyed(2, "other", event("a"))
+            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            while not gateway._backend._store.undecided:  # written, and being synced
+                await asyncio.sleep(0)
+            peer.send(keyed(3, "key", event("a")))
+            refused = await peer.receive()
+            assert (refused["register_id"], refused["success"]) == (1, False)
+            assert (await peer.request(ping))["ping_id"] == 1
+            may_sync.release()
+            assert (await peer.receive())["register_id"] == 2
+            other.send(keyed(4, "key", event("a")))
+            for _ in range(2):  # it waits
+                assert (await other.request(ping))["ping_id"] == 1
+        first = await peer.receive()
+        assert first["register_id"] == 3
+        assert await other.receive() == {**first, "register_id": 4, "repeated": True}
+
+
 async def test_keys_are_forgotten_after_their_time(path: Path | None) -> None:
     async with (
         serving(path, request_keys={"duration": 1e-6}) as gateway,
