@@ -345,19 +345,23 @@ class ClientRegistrations(Generic[RequestT]):
         outcomes: Sequence[_Result],
     ) -> bool:
         """Have requests answered together, if they became small sessions of one commit."""
-        commit = outcomes[0].committed if isinstance(outcomes[0], Session) else None
+        first = outcomes[0]
+        if not isinstance(first, Session):
+            return False
+        commit, n_events, n_bytes = first.committed, first.requested, first.payload_bytes
         sessions = [
             i
             for i in outcomes
             # what has no events yet may get more of them from modules
             if type(i) is Session and i.committed is commit and i.events and not i.is_large
         ]
-        if len(sessions) < len(outcomes) or commit is None:
+        if len(sessions) < len(outcomes):
             return False
-        n_events = sum([i.requested for i in sessions])
-        n_bytes = sum([i.payload_bytes for i in sessions])
-        if len(sessions) > 1 and not _is_one_answer(n_events, n_bytes):
-            return False
+        if len(sessions) > 1:
+            n_events = sum([i.requested for i in sessions])
+            n_bytes = sum([i.payload_bytes for i in sessions])
+            if not _is_one_answer(n_events, n_bytes):
+                return False
         self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))
         self._await_commit(commit)
         return True

@@ -143,8 +143,15 @@ class FrameDecoder:
         buffer, begin = self._buffer, self._position
         if not isinstance(buffer, bytes):
             return self._next_alone()
-        frames: list[bytes] = []
         max_bytes, buffer_end = self.max_frame_bytes, len(buffer)
+        if not begin and 2 < buffer_end <= max_bytes:
+            size = buffer[0]
+            length = buffer[1] if size == 1 else buffer[1] << 8 | buffer[2]
+            if length and 0 < size <= 2 and buffer_end == 1 + size + length:  # often it is one
+                self._buffer = b""
+                self.buffered_bytes = self._frame_end = 0
+                return [buffer[1 + size :]]
+        frames: list[bytes] = []
         window_end = begin + BATCH_BYTES if self.buffered_bytes > BATCH_BYTES else buffer_end
         while begin + 2 < window_end:
             size = buffer[begin]

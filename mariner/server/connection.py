@@ -87,7 +87,7 @@ class ClientConnection(Stream[Received]):
         messages = self._protocol.next_messages()
         if not messages:
             return False
-        if type(messages[0]) is RegisterReq:
+        if len(messages) > 1 and type(messages[0]) is RegisterReq:
             registrations = self._session.registrations
             requests: list[Gathered] = []
             n_events, room = 0, registrations.room
