@@ -238,6 +238,27 @@ def test_the_end_of_the_stream() -> None:
             protocol.next_message()
 
 
+def test_the_end_of_the_stream_behind_messages_that_came_together() -> None:
+    protocol = make(None)
+    both = frame(msg(1, 1, last=True)) + frame(msg(2, 2, last=True))
+    protocol.receive_data(both + b"\x01")
+    assert protocol.next_message() is not None
+    protocol.receive_eof()
+    assert protocol.next_message() is not None
+    with pytest.raises(RemoteProtocolError, match="the middle of a frame header, 1 received"):
+        protocol.next_message()
+
+
+def test_nothing_is_kept_of_a_connection_that_is_gone() -> None:
+    protocol = make(None)
+    protocol.receive_data(frame(msg(1, 1, last=True)) + frame(msg(2, 2, last=True)) + b"\x01")
+    assert protocol.next_message() is not None
+    assert protocol.buffered_bytes > 1
+    protocol.discard()
+    assert protocol.buffered_bytes == 0
+    assert protocol.next_message() is None
+
+
 # --- fuzzing ------------------------------------------------------------------------------
 
 
