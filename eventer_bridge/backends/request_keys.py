@@ -8,7 +8,7 @@ known.
 Pure; any thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -78,6 +78,11 @@ def digest(events: Sequence[RegisterEvent]) -> bytes:
     the second one would not be stored.
     """
     return _digest(_encode(events))
+
+
+def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
+    """As :func:`digest`, of each of several requests."""
+    return map(_digest, map(_encode, requests))
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 
 from eventer_bridge import limits, slices
-from eventer_bridge.backends.request_keys import RequestKey, digest, digest_in_steps
+from eventer_bridge.backends.request_keys import RequestKey, digest_in_steps, digests
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.client_service import ClientService, ClientWire
 from eventer_bridge.core.gathering import Gathered
@@ -158,7 +158,8 @@ class ClientRegistrations(Generic[RequestT]):
             self._refuse(request, RightsError(refusal))
             return
         gathered = self._gathered
-        gathered.append((request, events, None if key is None else self.named(key, events, after)))
+        gathered.append((request, events, key, after))
+        self._has_keys |= key is not None
         self.n_gathered += len(events) or 1
         if self.n_gathered >= self._account.max_gathered:
             self.hand_over_gathered()
@@ -167,11 +168,6 @@ class ClientRegistrations(Generic[RequestT]):
                 self.hand_over_gathered()
             else:
                 self._service.gathering.add(self)
-
-    def named(self, key: str, events: Sequence[RegisterEvent], after: str | None) -> RequestKey:
-        """What the client calls a request that is to be registered; see :meth:`register`."""
-        self._has_keys = True
-        return RequestKey(self._owner, key, digest(events), after)
 
     @property
     def room(self) -> int:
@@ -187,12 +183,13 @@ class ClientRegistrations(Generic[RequestT]):
         """As :meth:`register` of each, but faster.
 
         Args:
-            requests: those that come while there is :attr:`room`, at least one; if they have
-                keys, :meth:`named`.
+            requests: those that come while there is :attr:`room`, at least one.
             n_events: their events, at least 1 a request.
         """
         gathered = self._gathered
         gathered += requests
+        _, _, names, _ = zip(*requests, strict=True)
+        self._has_keys |= any(names)
         self.n_gathered += n_events
         if self.n_gathered >= self._account.max_gathered:
             self.hand_over_gathered()
@@ -205,7 +202,7 @@ class ClientRegistrations(Generic[RequestT]):
             return
         gathered, self._gathered, self.n_gathered = self._gathered, [], 0
         try:
-            for outcome in self._hand_over(gathered):
+            for outcome in self._hand_over(gathered, self._keys(gathered)):
                 self.answer_large(outcome)
         except Exception as e:
             self.stream.on_failed(e)
@@ -234,14 +231,13 @@ class ClientRegistrations(Generic[RequestT]):
         if refusal is not None:
             self._refuse(request, RightsError(refusal))
             return
-        named = None
+        keys: list[RequestKey] = []
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
-            named = RequestKey(self._owner, key, digested, after)
-            self._has_keys = True
-        gathered: list[Gathered] = [(request, events, named)]
+            keys = [RequestKey(self._owner, key, digested, after)]
+        gathered: list[Gathered] = [(request, events, key, after)]
         del events  # which take long to be freed
-        for outcome in self._hand_over(gathered):
+        for outcome in self._hand_over(gathered, keys):
             gathered.clear()
             await self._answer_large(outcome)
 
@@ -288,17 +284,29 @@ class ClientRegistrations(Generic[RequestT]):
             work.close()
         self.stream.resume_reading(Pause.LARGE_MESSAGE)
 
-    def _hand_over(self, gathered: Sequence[Gathered]) -> "list[Session | Repeated]":
-        """Hand requests to the core, in their order.
+    def _keys(self, gathered: Sequence[Gathered]) -> list[RequestKey | None]:
+        """What the client calls its requests; empty: nothing."""
+        if not self._has_keys:
+            return []
+        self._has_keys, owner = False, self._owner
+        _, asked, names, afters = zip(*gathered, strict=True)
+        return [
+            None if name is None else RequestKey(owner, name, content, after)
+            for name, content, after in zip(names, digests(asked), afters, strict=True)
+        ]
+
+    def _hand_over(
+        self, gathered: Sequence[Gathered], keys: Sequence[RequestKey | None]
+    ) -> "list[Session | Repeated]":
+        """Hand requests to the core, in their order, with their keys if any has one.
 
         Returns:
             Those with a large session, which are answered when they are encoded.
         """
         core, source, quota = self._service.core, self.source, self.type_quota
-        _, asked, keys = zip(*gathered, strict=True)
+        _, asked, _, _ = zip(*gathered, strict=True)
         outcomes: Sequence[_Result]
-        if self._has_keys:
-            self._has_keys = False
+        if keys:
             outcomes = core.register_keyed(source, asked, quota, keys)
         else:
             outcomes = core.register_all([source] * len(asked), asked, [quota] * len(asked))
@@ -310,7 +318,7 @@ class ClientRegistrations(Generic[RequestT]):
         outcomes: Sequence[_Result],
     ) -> "list[Session | Repeated]":
         """See ``GatheringClient``."""
-        requests, asked, _ = zip(*gathered, strict=True)
+        requests, asked, _, _ = zip(*gathered, strict=True)
         self._n_unanswered += len(requests)
         large: list[Session | Repeated] = []
         is_any_ended = False

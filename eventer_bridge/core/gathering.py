@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from eventer_bridge import limits
-from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.session import Repeated, Session
@@ -20,8 +19,9 @@ from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.model import RegisterEvent, Source
 from eventer_bridge.net.stream import Stream
 
-Gathered: TypeAlias = tuple[Any, Sequence[RegisterEvent], RequestKey | None]
-"""A request by what its wire tells it by, its events, and what the client calls it."""
+Gathered: TypeAlias = tuple[Any, Sequence[RegisterEvent], str | None, str | None]
+"""A request by what its wire tells it by, its events, what the client calls it, and what it calls
+the one that must be stored first."""
 
 
 class GatheringClient(Protocol):
@@ -98,7 +98,7 @@ class Gathering:
             n_events += client.n_gathered
             if gathered := client.take_gathered():
                 taken.append((client, gathered))
-                _, asked, _ = zip(*gathered, strict=True)
+                _, asked, _, _ = zip(*gathered, strict=True)
                 requests += asked
                 sources += [client.source] * len(gathered)
                 quotas += [client.type_quota] * len(gathered)

@@ -181,7 +181,7 @@ class KeyedRequests:
         """Note what is under way, until all its outcomes are known."""
         if self._await_one(turn):
             under_way = self._under_way.setdefault(turn.keys[0].owner, {})
-            under_way.update(dict.fromkeys(turn.names, turn))
+            under_way.update(zip(turn.names, repeat(turn), strict=False))
 
     def _await_one(self, turn: _Turn) -> bool:
         """Await the last session of a turn that is under way; False: there is none."""

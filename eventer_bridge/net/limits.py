@@ -85,9 +85,9 @@ FULL_READ_BYTES: Final = 192 << 10
 """Bytes received at once from a connection after which others get their turn. The event loop reads
 250 kB at a time, up to 32 times, before it serves another connection."""
 
-BATCH_BYTES: Final = 16 << 10
+BATCH_BYTES: Final = 32 << 10
 """Small messages of one peer that are cut, and may be decoded, before the first of them is handled:
-more than the 64 registrations of usual size that a fast client has in flight."""
+more than the 64 registrations that a fast client has in flight, with request keys."""
 
 TURN_MESSAGES: Final = 128
 """Messages of one peer handled in a turn, including pings: more than the 64 registrations that a

@@ -94,9 +94,10 @@ class ClientConnection(Stream[Received]):
             for message in messages:
                 if n_events >= room or type(message) is not RegisterReq:
                     break
-                events, key = message.register_events, message.request_key
-                named = None if key is None else registrations.named(key, events, message.after_key)
-                requests.append((message.register_id, events, named))
+                events = message.register_events
+                requests.append(
+                    (message.register_id, events, message.request_key, message.after_key)
+                )
                 n_events += len(events) or 1
             if requests:
                 del messages[: len(requests)]

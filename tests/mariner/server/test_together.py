@@ -29,7 +29,7 @@ def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     gather = ClientRegistrations.gather
 
     def note(self: ClientRegistrations[Any], requests: Sequence[Any], n_events: int) -> None:
-        assert n_events == sum(len(events) or 1 for _, events, _ in requests)
+        assert n_events == sum(len(events) or 1 for _, events, _, _ in requests)
         counts.append(len(requests))
         gather(self, requests, n_events)
 
