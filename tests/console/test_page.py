@@ -140,6 +140,7 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
         await register("first")
         await seen.until('["first"]')
         await seen.page.get_by_role("button", name="Pause").click()
+        await seen.until("1 so far, paused")
         await register("second")
         await seen.until("2 so far, paused")
         assert await seen.page.get_by_text('["second"]').count() == 0
@@ -195,7 +196,7 @@ async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:
         await seen.page.keyboard.press("Enter")
         await seen.until("50 events, and there are more")
         await seen.until("query/a")
-        assert await seen.page.get_by_label("Which number of the payloads").count() == 1
+        await seen.page.get_by_label("Which number of the payloads").wait_for()
         legend = seen.page.get_by_label("Numbers of the payloads over time").get_by_text("query/b")
         await legend.wait_for()
         await seen.page.get_by_role("checkbox").last.click()
@@ -215,7 +216,8 @@ async def test_registering_is_asked_twice(running: Running) -> None:
         await seen.page.get_by_label("Payload").fill('{"a": 1}')
         await seen.page.get_by_role("button", name="Register …").click()
         await seen.until("Register this on gateway?")
-        await seen.page.keyboard.press("Enter")  # on what has the focus: Cancel
+        await seen.page.locator("button:focus", has_text="Cancel").wait_for()
+        await seen.page.keyboard.press("Enter")
         await seen.page.get_by_text("Register this on gateway?").wait_for(state="detached")
         latest = QueryLatestParams([("from", "console")])
         assert not (await running.app.query(latest)).events
