@@ -40,6 +40,9 @@ class Dialect(enum.Enum):
     CLASSIC = "classic"
 
 
+# for each message: until Python 3.12, members of an enumeration are looked up slowly
+_CURRENT: Final = Dialect.CURRENT
+
 PING_TYPES: Final = {Dialect.CURRENT: "HatChatter.Ping", Dialect.CLASSIC: "HatPing.MsgPing"}
 PONG_TYPES: Final = {Dialect.CURRENT: "HatChatter.Pong", Dialect.CLASSIC: "HatPing.MsgPong"}
 
@@ -82,7 +85,7 @@ def encode_parts(msg: Msg, parts: Sequence[bytes], dialect: Dialect) -> list[byt
 
 def _encode_head(msg: Msg, n_data_bytes: int, dialect: Dialect) -> tuple[bytes, ...]:
     """The bytes before the data."""
-    is_current = dialect is Dialect.CURRENT
+    is_current = dialect is _CURRENT
     encode_type = _encode_current_type if is_current else _encode_classic_type
     encoded_id = encode_integer(msg.id)
     return (
@@ -103,7 +106,7 @@ def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> b
         ValueError: as :func:`encode`.
     """
     encoded_id = encode_integer(msg_id)
-    rest = _encode_alone_after_ids(msg_type, data, dialect is Dialect.CURRENT)
+    rest = _encode_alone_after_ids(msg_type, data, dialect is _CURRENT)
     return b"".join((encoded_id, encoded_id, rest))
 
 
@@ -113,7 +116,7 @@ def encode_answer(msg_id: int, first: int, msg_type: str, data: bytes, dialect: 
     Raises:
         ValueError: as :func:`encode`.
     """
-    head = _encode_answer_after_ids(msg_type, dialect is Dialect.CURRENT)
+    head = _encode_answer_after_ids(msg_type, dialect is _CURRENT)
     ids = encode_integer(msg_id), encode_integer(first)
     return b"".join((*ids, head, encode_length(len(data)), data))
 
@@ -137,7 +140,7 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
         if flags is None:
             raise InvalidMessageError(_flags_problem(message[position : position + 3]))
         position += 3
-        if dialect is Dialect.CURRENT:
+        if dialect is _CURRENT:
             part = "type"
             if message[position] in (FIRST, SECOND):
                 size = message[position] - FIRST

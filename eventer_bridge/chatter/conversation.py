@@ -13,7 +13,7 @@ neither         the same              the sender of that message
 
 import enum
 import math
-from typing import Any
+from typing import Any, Final
 
 
 class Turn(enum.Enum):
@@ -22,6 +22,12 @@ class Turn(enum.Enum):
     OURS = "ours"
     PEERS = "the peer's"
     ENDED = "ended"
+
+
+# for each message: until Python 3.12, members of an enumeration are looked up slowly
+OURS: Final = Turn.OURS
+PEERS: Final = Turn.PEERS
+ENDED: Final = Turn.ENDED
 
 
 class Conversation:
@@ -42,7 +48,7 @@ class Conversation:
     def __init__(self, first_id: int, *, is_ours: bool, timeout_s: float) -> None:
         self.first_id = first_id
         self.is_ours = is_ours
-        self.turn = Turn.OURS if is_ours else Turn.PEERS
+        self.turn = OURS if is_ours else PEERS
         self.timeout_s = timeout_s
         self.deadline = math.inf
         self.is_expired = False
@@ -55,4 +61,4 @@ class Conversation:
     @property
     def may_send(self) -> bool:
         """Whether we hold the token."""
-        return self.turn is Turn.OURS
+        return self.turn is OURS

@@ -20,7 +20,7 @@ import msgspec
 
 from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg
-from eventer_bridge.chatter.conversation import Conversation, Turn
+from eventer_bridge.chatter.conversation import ENDED, OURS, PEERS, Conversation
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
@@ -243,7 +243,7 @@ class ChatterProtocol:
             self._has_begun = True
             self._decoder.max_frame_bytes = self._max_frame_bytes
         if conversation.is_expired:
-            if conversation.turn is Turn.OURS:  # nobody will continue it
+            if conversation.turn is OURS:  # nobody will continue it
                 self._end(conversation)
             return Handled.LATE
         is_first = msg.owner and msg.id == msg.first
@@ -263,7 +263,7 @@ class ChatterProtocol:
                 f"{_text(msg)} belongs to conversation {msg.first} of its"
                 f" {'sender' if msg.owner else 'receiver'}, which never began or has ended"
             )
-        if conversation.turn is not Turn.PEERS:
+        if conversation.turn is not PEERS:
             raise RemoteProtocolError(
                 f"{_text(msg)} belongs to {conversation!r}, whose token its sender does not hold"
             )
@@ -274,7 +274,7 @@ class ChatterProtocol:
             self._end(conversation)
             return
         if msg.token:
-            conversation.turn = Turn.OURS
+            conversation.turn = OURS
             conversation.deadline = math.inf
             self._awaiting_reply += not conversation.is_ours
         elif not conversation.is_expired:
@@ -327,7 +327,7 @@ class ChatterProtocol:
             table = self._ours if conversation.is_ours else self._theirs
             if table.get(conversation.first_id) is not conversation:
                 raise LocalProtocolError(f"{msg_type}: {conversation!r} has ended")
-            if conversation.turn is not Turn.OURS:
+            if conversation.turn is not OURS:
                 raise LocalProtocolError(f"{msg_type}: the peer has the token of {conversation!r}")
         dialect = self._check_dialect()
         first, is_ours = conversation.first_id, conversation.is_ours
@@ -346,7 +346,7 @@ class ChatterProtocol:
             return conversation
         if token:
             self._awaiting_reply -= not conversation.is_ours
-            conversation.turn = Turn.PEERS
+            conversation.turn = PEERS
             self._expect(conversation)
         if conversation.is_ours:
             self._ours[conversation.first_id] = conversation
@@ -367,7 +367,7 @@ class ChatterProtocol:
         """
         first = conversation.first_id
         is_open = self._theirs.get(first) is conversation
-        if not is_open or conversation.turn is not Turn.OURS or self._dialect is None:
+        if not is_open or conversation.turn is not OURS or self._dialect is None:
             self.send(msg_type, data, conversation=conversation)
             return
         try:
@@ -378,7 +378,7 @@ class ChatterProtocol:
             raise LocalProtocolError(str(e)) from e
         del self._theirs[first]
         self._awaiting_reply -= 1
-        conversation.turn = Turn.ENDED
+        conversation.turn = ENDED
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
@@ -457,8 +457,8 @@ class ChatterProtocol:
             self._ours.pop(conversation.first_id, None)
         else:
             self._theirs.pop(conversation.first_id, None)
-            self._awaiting_reply -= conversation.turn is Turn.OURS
-        conversation.turn = Turn.ENDED
+            self._awaiting_reply -= conversation.turn is OURS
+        conversation.turn = ENDED
         conversation.deadline = math.inf
 
     def _on_ping(self, conversation: Conversation, msg: Msg) -> None:
