@@ -74,9 +74,7 @@ class ChatterProtocol:
         "_conversation_timeout_s",
         "_decoder",
         "_dialect",
-        "_frames",
         "_has_begun",
-        "_has_ended",
         "_is_closed",
         "_last_id",
         "_max_frame_bytes",
@@ -109,9 +107,7 @@ class ChatterProtocol:
             content="a chatter message",
             max_length_bytes=_MAX_LENGTH_BYTES,
         )
-        self._frames: list[bytes] = []  # cut, but not taken
         self._has_begun = False
-        self._has_ended = False
         self._is_closed = False
         self._last_id = 0
         # open conversations by the identifier of their first message
@@ -151,8 +147,7 @@ class ChatterProtocol:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of messages that are incomplete or not taken yet."""
-        n_bytes = self._decoder.buffered_bytes
-        return n_bytes + sum(map(len, self._frames)) if self._frames else n_bytes
+        return self._decoder.buffered_bytes
 
     @property
     def n_sent(self) -> int:
@@ -179,7 +174,6 @@ class ChatterProtocol:
 
     def discard(self) -> None:
         """Drop buffered bytes: the connection is gone."""
-        self._frames = []
         self._decoder.discard()
 
     def receive_eof(self) -> None:
@@ -189,9 +183,13 @@ class ChatterProtocol:
             RemoteProtocolError: the stream ended within a message. If complete messages
                 precede it, :meth:`next_message` raises the error after them.
         """
-        if not self._is_closed:
-            self._has_ended = True
-            self._check_end()
+        if self._is_closed:
+            return
+        try:
+            self._decoder.feed_eof()
+        except RemoteProtocolError:
+            self._is_closed = True
+            raise
 
     def next_message(self) -> Message | Handled | None:
         """The next message of the peer; None if more bytes are needed for it.
@@ -204,41 +202,25 @@ class ChatterProtocol:
         if self._is_closed:
             return None
         try:
-            frames = self._frames
-            if not frames:
-                frames = self._frames = self._decoder.next_frames()
-                if not frames:
-                    if self._has_ended:
-                        self._check_end()
-                    return None
-            return self._receive(frames.pop(0))
+            frame = self._decoder.next_frame()
+            if frame is None:
+                return None
+            dialect = self._dialect
+            if dialect is None:
+                dialect = codec.recognise(frame)
+                self._set_dialect(dialect)
+            msg = codec.decode(frame, dialect)
+            conversation = self._conversation_of(msg)
+            self._advance_by_peer(conversation, msg)
+            if msg.type == self._ping_type:
+                self._on_ping(conversation, msg)
+                return Handled.PING
+            if conversation is self._ping or msg.type == self._pong_type:
+                self._on_pong(conversation, msg)
+                return Handled.PING
         except RemoteProtocolError:
             self._is_closed = True
             raise
-
-    def _check_end(self) -> None:
-        if not self._frames and (missing := self._decoder.missing()):
-            self._is_closed = True
-            size, received = missing
-            what = f"a frame of {size} bytes" if size else "a frame header"
-            raise RemoteProtocolError(
-                f"connection ended in the middle of {what}, {received} received"
-            )
-
-    def _receive(self, frame: bytes) -> Message | Handled:
-        dialect = self._dialect
-        if dialect is None:
-            dialect = codec.recognise(frame)
-            self._set_dialect(dialect)
-        msg = codec.decode(frame, dialect)
-        conversation = self._conversation_of(msg)
-        self._advance_by_peer(conversation, msg)
-        if msg.type == self._ping_type:
-            self._on_ping(conversation, msg)
-            return Handled.PING
-        if conversation is self._ping or msg.type == self._pong_type:
-            self._on_pong(conversation, msg)
-            return Handled.PING
         if not self._has_begun:
             self._has_begun = True
             self._decoder.max_frame_bytes = self._max_frame_bytes

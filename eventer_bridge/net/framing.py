@@ -7,7 +7,7 @@ length have at least one byte each.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from eventer_bridge.errors import FrameError
+from eventer_bridge.errors import FrameError, RemoteProtocolError
 from eventer_bridge.net.limits import BATCH_BYTES
 
 
@@ -52,9 +52,10 @@ _HEADERS: Final = tuple(map(_header, range(0x400)))  # of most messages
 class FrameDecoder:
     """Cuts a stream of bytes into messages.
 
-    Bytes are buffered until :meth:`next_frames` takes them; a frame that announces too many is
-    refused as soon as its header is complete and those before it are taken. Each byte is copied a
-    bounded number of times, however the stream is cut.
+    Messages are cut when they are taken (:meth:`next_frame`), small ones that came together all at
+    once; a frame that announces too many bytes is refused as soon as its header is complete and
+    those before it are taken. Each byte is copied a bounded number of times, however the stream is
+    cut.
 
     Args:
         max_frame_bytes: the largest message accepted.
@@ -62,8 +63,10 @@ class FrameDecoder:
         max_length_bytes: the largest m accepted: 8 (002) or 255 (003), at least 2.
 
     Attributes:
-        max_frame_bytes: may be changed at any time.
-        buffered_bytes: bytes fed and not taken yet.
+        max_frame_bytes: may be changed at any time; messages that are cut already were accepted.
+        frames: messages that are cut but not taken, the next one first.
+        buffered_bytes: bytes fed of messages that are not taken. Headers of those that came
+            together count until the last of them is taken.
     """
 
     __slots__ = (
@@ -71,9 +74,11 @@ class FrameDecoder:
         "_content",
         "_frame_begin",
         "_frame_end",
+        "_has_ended",
         "_max_length_bytes",
         "_position",
         "buffered_bytes",
+        "frames",
         "max_frame_bytes",
     )
 
@@ -81,78 +86,101 @@ class FrameDecoder:
         self.max_frame_bytes = max_frame_bytes
         self._content = content
         self._max_length_bytes = max_length_bytes
-        self._buffer: bytes | bytearray = b""  # a bytearray while a large message is incomplete
-        self._position = 0  # the buffer is taken up to here
+        # what is not cut; empty, or a bytearray while a large message is incomplete
+        self._buffer: bytes | bytearray = b""
+        self._position = 0  # the buffer is cut up to here
         self._frame_begin = 0  # of the next message
         self._frame_end = 0  # 0 until its header is read
+        self._has_ended = False
+        self.frames: list[bytes] = []
         self.buffered_bytes = 0
-
-    def missing(self) -> tuple[int, int] | None:
-        """Progress of an incomplete message.
-
-        Returns:
-            Its size and the bytes received of it; (0, n) if only n bytes of a header were
-            received; None if nothing or all of it was received.
-
-        Raises:
-            FrameError: as :meth:`next_frames`.
-        """
-        if not self._frame_end and not self._read_header():
-            return (0, self.buffered_bytes) if self.buffered_bytes else None
-        size = self._frame_end - self._frame_begin
-        received = len(self._buffer) - self._frame_begin
-        return (size, received) if received < size else None
 
     def feed(self, data: bytes) -> None:
         """Take in bytes of the stream."""
-        if not self.buffered_bytes:
-            self._buffer = data  # usually messages come whole
-            self.buffered_bytes = len(data)
-            return
+        self.buffered_bytes += len(data)
         buffer, position = self._buffer, self._position
-        if self.buffered_bytes <= len(data):  # so that each byte is copied few times
+        if not buffer:
+            self._buffer = data  # usually messages come whole
+        elif len(buffer) - position <= len(data):  # so that each byte is copied few times
             self._buffer = b"".join((memoryview(buffer)[position:], data))
             self._position = self._frame_end = 0
         else:
             if not isinstance(buffer, bytearray):
                 self._buffer = buffer = bytearray(buffer)
             if position:
-                # taken bytes are dropped here, once per feed and not once per frame
+                # cut bytes are dropped here, once per feed and not once per frame
                 del buffer[:position]
                 if self._frame_end:
                     self._frame_begin -= position
                     self._frame_end -= position
                 self._position = 0
             buffer += data
-        self.buffered_bytes += len(data)
+
+    def feed_eof(self) -> None:
+        """The stream has ended.
+
+        Raises:
+            RemoteProtocolError: it ended within a message, or as :meth:`next_frame`. If messages
+                precede it, :meth:`next_frame` raises the error after them.
+        """
+        self._has_ended = True
+        if not self.frames:
+            self._check_end()
 
     def discard(self) -> None:
         """Drop buffered bytes, which the decoder would hold as long as it exists."""
+        self.frames = []
         self._buffer = b""
         self._position = self._frame_end = self.buffered_bytes = 0
 
-    def next_frames(self) -> list[bytes]:
-        """Take the next messages: a large one, or small ones that came together.
-
-        Returns:
-            Those before what is wrong, if there are any; empty if more bytes are needed.
+    def next_frame(self) -> bytes | None:
+        """Take the next message; None if more bytes are needed for it.
 
         Raises:
-            FrameError: the next header is wrong or announces too much.
+            FrameError: its header is wrong or announces too much.
+            RemoteProtocolError: the stream ended within it.
         """
-        buffer, begin = self._buffer, self._position
-        if not isinstance(buffer, bytes):
-            return self._next_alone()
-        max_bytes, buffer_end = self.max_frame_bytes, len(buffer)
-        if not begin and 2 < buffer_end <= max_bytes:
-            size = buffer[0]
-            length = buffer[1] if size == 1 else buffer[1] << 8 | buffer[2]
-            if length and 0 < size <= 2 and buffer_end == 1 + size + length:  # often it is one
-                self._buffer = b""
-                self.buffered_bytes = self._frame_end = 0
-                return [buffer[1 + size :]]
-        frames: list[bytes] = []
-        window_end = begin + BATCH_BYTES if self.buffered_bytes > BATCH_BYTES else buffer_end
+        frames = self.frames
+        if not frames:
+            buffer = self._buffer
+            if not buffer:
+                return None
+            n_bytes = len(buffer)
+            if 2 < n_bytes <= self.max_frame_bytes and not self._position:
+                size = buffer[0]
+                length = buffer[1] if size == 1 else buffer[1] << 8 | buffer[2]
+                is_alone = length and 0 < size <= 2 and n_bytes == 1 + size + length
+                if is_alone and isinstance(buffer, bytes):  # often it is
+                    self._buffer = b""
+                    self.buffered_bytes = self._frame_end = 0
+                    return buffer[1 + size :]
+            if not isinstance(buffer, bytes) or not self._cut_together(buffer):
+                return self._next_alone()
+        frame = frames.pop(0)
+        if frames:
+            self.buffered_bytes -= len(frame)
+        else:
+            self.buffered_bytes = len(self._buffer) - self._position
+        return frame
+
+    def take(self, n_frames: int) -> int:
+        """Take the first of :attr:`frames`, which the caller knows; returns their bytes."""
+        frames = self.frames
+        n_bytes = sum(map(len, frames[:n_frames]))
+        del frames[:n_frames]
+        if frames:
+            self.buffered_bytes -= n_bytes
+        else:
+            self.buffered_bytes = len(self._buffer) - self._position
+        return n_bytes
+
+    def _cut_together(self, buffer: bytes) -> bool:
+        """Cut small messages, up to one that :meth:`_next_alone` takes; returns if there are any.
+
+        What is wrong with a header is told there.
+        """
+        frames, begin, max_bytes = self.frames, self._position, self.max_frame_bytes
+        window_end = min(begin + BATCH_BYTES, len(buffer))
         while begin + 2 < window_end:
             size = buffer[begin]
             if size == 1:
@@ -168,22 +196,23 @@ class FrameDecoder:
             frames.append(buffer[start:end])
             begin = end
         if not frames:
-            return self._next_alone()
+            return False
         self._frame_end = 0
-        self.buffered_bytes = n_bytes = buffer_end - begin
-        if n_bytes > begin:
+        if len(buffer) - begin > begin:
             self._position = begin
         else:  # an idle connection keeps no buffer of what it sent before
             self._buffer, self._position = buffer[begin:], 0
-        return frames
+        return True
 
-    def _next_alone(self) -> list[bytes]:
+    def _next_alone(self) -> bytes | None:
         """The next message, if it is complete, whatever its size and its header."""
-        if not self._frame_end and not self._read_header():
-            return []
-        buffer, begin, end = memoryview(self._buffer), self._frame_begin, self._frame_end
-        if end > len(buffer):
-            return []
+        is_known = self._frame_end or self._read_header()
+        begin, end = self._frame_begin, self._frame_end
+        if not is_known or end > len(self._buffer):
+            if self._has_ended:
+                self._check_end()
+            return None
+        buffer = memoryview(self._buffer)
         self._frame_end = 0
         self.buffered_bytes = n_bytes = len(buffer) - end
         if n_bytes > end and isinstance(self._buffer, bytes):
@@ -191,7 +220,29 @@ class FrameDecoder:
         else:  # what follows a message that came in many pieces is a part of the last one
             self._buffer = bytes(buffer[end:])
             self._position = 0
-        return [bytes(buffer[begin:end])]
+        return bytes(buffer[begin:end])
+
+    def _check_end(self) -> None:
+        """Raise an error if the next message is incomplete."""
+        if missing := self._missing():
+            size, received = missing
+            what = f"a frame of {size} bytes" if size else "a frame header"
+            raise RemoteProtocolError(
+                f"connection ended in the middle of {what}, {received} received"
+            )
+
+    def _missing(self) -> tuple[int, int] | None:
+        """Progress of an incomplete message.
+
+        Returns:
+            Its size and the bytes received of it; (0, n) if only n bytes of a header were
+            received; None if nothing or all of it was received.
+        """
+        if not self._frame_end and not self._read_header():
+            return (0, self.buffered_bytes) if self.buffered_bytes else None
+        size = self._frame_end - self._frame_begin
+        received = len(self._buffer) - self._frame_begin
+        return (size, received) if received < size else None
 
     def _read_header(self) -> bool:
         buffer, begin = self._buffer, self._position

@@ -137,8 +137,6 @@ class MarinerProtocol:
     __slots__ = (
         "_batch_bytes",
         "_decoder",
-        "_frames",
-        "_has_ended",
         "_is_batch",
         "_max_frame_bytes",
         "_may_send",
@@ -166,9 +164,7 @@ class MarinerProtocol:
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self._set_state(State.CONNECTING)
-        self._has_ended = False
-        self._frames: list[bytes] = []  # cut, but not decoded
-        self._is_batch = False  # they have not been looked at together
+        self._is_batch = False  # messages that are cut have not been looked at together
         self._messages: list[Received] = []  # decoded, but not taken
         self._batch_bytes = 0  # of these, and of those taken before them
         self._max_frame_bytes = max_frame_bytes
@@ -185,11 +181,7 @@ class MarinerProtocol:
     def buffered_bytes(self) -> int:
         """Bytes of messages that are incomplete or not taken yet."""
         n_bytes = self._decoder.buffered_bytes
-        if self._frames:
-            n_bytes += sum(map(len, self._frames))
-        if self._messages:
-            n_bytes += self._batch_bytes
-        return n_bytes
+        return n_bytes + self._batch_bytes if self._messages else n_bytes
 
     def receive_data(self, data: bytes) -> None:
         """Buffer bytes from the peer for :meth:`next_message`."""
@@ -198,7 +190,7 @@ class MarinerProtocol:
 
     def discard(self) -> None:
         """Drop buffered bytes: the connection is gone."""
-        self._frames, self._messages = [], []
+        self._messages = []
         self._decoder.discard()
 
     def receive_eof(self) -> None:
@@ -212,12 +204,12 @@ class MarinerProtocol:
         """
         if self._state is State.CLOSED:
             return
-        self._has_ended = True
         try:
-            self._check_end()
+            self._decoder.feed_eof()
         except RemoteProtocolError:
-            self._set_state(State.CLOSED)
-            raise
+            if not self._messages:
+                self._set_state(State.CLOSED)
+                raise
 
     def next_message(self) -> Received | None:
         """Take the next message of the peer; None if more bytes are needed for it.
@@ -244,19 +236,16 @@ class MarinerProtocol:
         if messages or self._state is _CLOSED:
             return messages
         try:
-            frames = self._frames
-            if not frames:
-                frames = self._frames = self._decoder.next_frames()
-                if not frames:
-                    if self._has_ended:
-                        self._check_end()
-                    return messages
-                self._is_batch = len(frames) > 1
-            if self._is_batch and self._state is _OPEN:
-                self._decode_batch()
+            decoder = self._decoder
+            if not decoder.frames:
+                self._is_batch = True
+            frame = decoder.next_frame()
+            if frame is None:
+                return messages
+            if decoder.frames and self._is_batch and self._state is _OPEN:
+                self._decode_batch(frame)
                 if messages:
                     return messages
-            frame = frames.pop(0)
             message: Received
             if len(frame) > self.large_bytes and self._role is Role.SERVER:
                 message = LargeMessage(frame)
@@ -274,18 +263,17 @@ class MarinerProtocol:
         messages.append(message)
         return messages
 
-    def _decode_batch(self) -> None:
+    def _decode_batch(self, first: bytes) -> None:
         """Decode messages before the first that has to be dealt with by itself."""
         self._is_batch = False  # behind it one by one: else each one could cost as much as all
         if self.large_bytes < net_limits.BATCH_BYTES:  # one of them may be large
             return
-        frames, messages, may_send = self._frames, self._messages, self._peer_may_send
-        messages += codec.decode_batch(frames)
+        decoder, messages, may_send = self._decoder, self._messages, self._peer_may_send
+        messages += codec.decode_batch([first, *decoder.frames])
         if not may_send.issuperset(map(type, messages)):
             del messages[next(i for i, m in enumerate(messages) if type(m) not in may_send) :]
-        n_messages = len(messages)
-        self._batch_bytes = sum(map(len, frames[:n_messages]))
-        del frames[:n_messages]
+        if messages:
+            self._batch_bytes = len(first) + decoder.take(len(messages) - 1)
 
     def decode_large(self, large: LargeMessage) -> Steps[Message | RefusedRegister]:
         """Decode a message in steps; raises as :meth:`next_message`."""
@@ -343,16 +331,6 @@ class MarinerProtocol:
         self._state = state
         self._may_send = _MAY_SEND[self._role, state]
         self._peer_may_send = _MAY_SEND[self._peer_role, state]
-
-    def _check_end(self) -> None:
-        if self._frames or self._messages:
-            return
-        if missing := self._decoder.missing():
-            size, received = missing
-            what = f"a frame of {size} bytes" if size else "a frame header"
-            raise RemoteProtocolError(
-                f"connection ended in the middle of {what}, {received} received"
-            )
 
     def _on_init(self, message: Message) -> None:
         """Change state after the one message allowed before the state is OPEN."""

@@ -51,7 +51,7 @@ def stream(data: bytes) -> None:
                     protocol.send("T.A", b"", conversation=message.conversation)
             protocol.data_to_send()
             assert protocol.awaiting_reply == 0
-            announced, _ = protocol._decoder.missing() or (0, 0)
+            announced, _ = protocol._decoder._missing() or (0, 0)
             bound = _MAX_FRAME_BYTES if protocol.has_begun else _MAX_FIRST_FRAME_BYTES
             assert announced <= bound
         protocol.receive_eof()

@@ -27,7 +27,7 @@ def test_golden_frames_whole_and_byte_by_byte(dialect: Dialect, msg: Msg, frame:
         received: list[bytes] = []
         for i in range(0, len(frame), size):
             decoder.feed(frame[i : i + size])
-            received += decoder.next_frames()
+            received += iter(decoder.next_frame, None)
         [message] = received
         assert recognise(message) is dialect
         assert decode(message, dialect) == msg

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventer_bridge.errors import FrameError
+from eventer_bridge.errors import FrameError, RemoteProtocolError
 from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames
 from eventer_bridge.net.limits import BATCH_BYTES
 
@@ -18,7 +18,7 @@ def make_decoder(max_frame_bytes: int, max_length_bytes: int = 8) -> FrameDecode
 
 
 def take_all(decoder: FrameDecoder) -> list[bytes]:
-    return [frame for frames in iter(decoder.next_frames, []) for frame in frames]
+    return list(iter(decoder.next_frame, None))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_header_of_255_bytes_may_announce_no_more_than_others() -> None:
     with pytest.raises(
         FrameError, match=r"^frame of 2\*\*64 or more bytes announced, at most 10 are allowed$"
     ):
-        decoder.next_frames()
+        decoder.next_frame()
 
 
 def test_how_a_size_beyond_64_bits_is_told() -> None:
@@ -69,14 +69,14 @@ def test_how_a_size_beyond_64_bits_is_told() -> None:
         decoder = make_decoder(10, 255)
         decoder.feed(b"\x09" + size.to_bytes(9, "big"))
         with pytest.raises(FrameError, match=f"^frame of {told} bytes announced"):
-            decoder.next_frames()
+            decoder.next_frame()
 
 
 def test_a_header_without_length() -> None:
     decoder = make_decoder(10, 255)
     decoder.feed(b"\x00")
     with pytest.raises(FrameError, match="first byte is 0, expected 1 to 255"):
-        decoder.next_frames()
+        decoder.next_frame()
 
 
 @st.composite
@@ -119,7 +119,7 @@ def test_first_byte_of_header_is_wrong(m: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(bytes([m]))
     with pytest.raises(FrameError, match=f"first byte is {m}, expected 1 to 8"):
-        decoder.next_frames()
+        decoder.next_frame()
 
 
 @pytest.mark.parametrize("m", [1, 8])
@@ -127,7 +127,7 @@ def test_empty_frame(m: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(bytes([m]) + bytes(m))
     with pytest.raises(FrameError, match="empty frame, expected a JSON message"):
-        decoder.next_frames()
+        decoder.next_frame()
 
 
 @pytest.mark.parametrize("size", [101, 1 << 30, (1 << 64) - 1])
@@ -135,16 +135,24 @@ def test_too_large_a_frame_is_refused_by_its_header(size: int) -> None:
     decoder = make_decoder(100)
     decoder.feed(b"\x08" + size.to_bytes(8, "big"))
     with pytest.raises(FrameError, match=f"frame of {size} bytes announced, at most 100 are"):
-        decoder.next_frames()
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize("size", [4, 300])
+def test_too_large_a_frame_is_refused_though_it_came_whole(size: int) -> None:
+    decoder = make_decoder(size - 1)
+    decoder.feed(encode_frame(b"x" * size))
+    with pytest.raises(FrameError, match=f"frame of {size} bytes announced, at most {size - 1} a"):
+        decoder.next_frame()
 
 
 def test_frame_of_the_limit_is_accepted_and_the_limit_can_be_raised() -> None:
     decoder = make_decoder(3)
     decoder.feed(encode_frame(b"abc"))
-    assert decoder.next_frames() == [b"abc"]
+    assert decoder.next_frame() == b"abc"
     decoder.max_frame_bytes = 4
     decoder.feed(encode_frame(b"abcd"))
-    assert decoder.next_frames() == [b"abcd"]
+    assert decoder.next_frame() == b"abcd"
 
 
 @pytest.mark.parametrize(
@@ -159,10 +167,10 @@ def test_frame_of_the_limit_is_accepted_and_the_limit_can_be_raised() -> None:
 def test_what_is_wrong_is_told_after_the_frames_before_it(header: bytes, reason: str) -> None:
     decoder = make_decoder(3)
     decoder.feed(encode_frame(b"a") + encode_frame(b"bc") + header + b"abcdefg")
-    assert decoder.next_frames() == [b"a", b"bc"]
+    assert [decoder.next_frame(), decoder.next_frame()] == [b"a", b"bc"]
     for _ in range(2):
         with pytest.raises(FrameError, match=f"^{reason}$"):
-            decoder.next_frames()
+            decoder.next_frame()
 
 
 def test_frames_come_together_up_to_a_bound() -> None:
@@ -170,9 +178,13 @@ def test_frames_come_together_up_to_a_bound() -> None:
     decoder = make_decoder(100)
     decoder.feed(b"".join(encode_frame(i) for i in messages))
     most = BATCH_BYTES // 101
-    assert decoder.next_frames() == messages[:most]
-    assert decoder.buffered_bytes == (1000 - most) * 101
-    assert take_all(decoder) == messages[most:]
+    for _ in range(2):
+        assert decoder.next_frame() == messages.pop(0)
+        assert decoder.frames == messages[: most - 1]
+        assert decoder.take(most - 1) == (most - 1) * 99
+        assert decoder.buffered_bytes == (len(messages) - most + 1) * 101
+        del messages[: most - 1]
+    assert take_all(decoder) == messages
 
 
 @pytest.mark.parametrize("n_more", [-1, 0, 1, 300])
@@ -180,8 +192,10 @@ def test_a_frame_of_about_that_bound_comes_alone(n_more: int) -> None:
     message = b"x" * (BATCH_BYTES - 3 + n_more)
     decoder = make_decoder(2 * BATCH_BYTES)
     decoder.feed(encode_frame(message) + encode_frame(b"a" * 9) + encode_frame(b"b"))
-    assert decoder.next_frames() == [message]
-    assert decoder.next_frames() == [b"a" * 9, b"b"]
+    assert decoder.next_frame() == message
+    assert decoder.frames == []
+    assert decoder.next_frame() == b"a" * 9
+    assert decoder.frames == [b"b"]
 
 
 def test_frames_that_end_in_what_came_later_come_together() -> None:
@@ -190,33 +204,139 @@ def test_frames_that_end_in_what_came_later_come_together() -> None:
     for cut in range(len(stream)):
         decoder = make_decoder(300)
         decoder.feed(stream[:cut])
-        frames = decoder.next_frames()
+        frames = take_all(decoder)
         n_begun = decoder.buffered_bytes
-        assert (decoder.missing() is None) == (not n_begun)
         decoder.feed(stream[cut:])
-        frames += decoder.next_frames()
         if n_begun > len(stream) - cut:  # it is large for what came later
-            frames += decoder.next_frames()
+            frames += filter(None, [decoder.next_frame()])
+        if (frame := decoder.next_frame()) is not None:
+            frames += [frame, *decoder.frames]
+            decoder.take(len(decoder.frames))
         assert frames == messages
         assert all(type(i) is bytes for i in frames)
         assert decoder.buffered_bytes == 0
 
 
-def test_what_is_missing_of_a_frame() -> None:
+def test_what_is_cut_but_not_taken_is_buffered() -> None:
     decoder = make_decoder(1000)
-    assert decoder.missing() is None
-    decoder.feed(encode_frame(b"first") + b"\x02")
-    assert decoder.missing() is None
-    assert decoder.next_frames() == [b"first"]
-    assert decoder.next_frames() == []
-    assert decoder.missing() == (0, 1)
-    decoder.feed(b"\x01\x00" + b"x" * 20)
-    assert decoder.missing() == (256, 20)
-    assert decoder.next_frames() == []
-    assert decoder.missing() == (256, 20)
-    decoder.feed(b"x" * 236)
-    assert decoder.next_frames() == [b"x" * 256]
-    assert decoder.missing() is None
+    decoder.feed(encode_frame(b"a") + encode_frame(b"b" * 300) + encode_frame(b"c" * 20) + b"\2")
+    n_bytes = 3 + 303 + 22 + 1
+    assert decoder.buffered_bytes == n_bytes
+    assert decoder.next_frame() == b"a"
+    assert decoder.frames == [b"b" * 300, b"c" * 20]
+    assert decoder.buffered_bytes == n_bytes - 1
+    decoder.feed(b"\1\0")
+    assert decoder.buffered_bytes == n_bytes - 1 + 2
+    assert decoder.next_frame() == b"b" * 300
+    assert decoder.buffered_bytes == n_bytes - 1 + 2 - 300
+    assert decoder.next_frame() == b"c" * 20
+    assert decoder.frames == []
+    assert decoder.buffered_bytes == 3  # those headers count no more
+    assert decoder.next_frame() is None
+
+
+def test_some_of_what_is_cut_is_taken_at_once() -> None:
+    decoder = make_decoder(10)
+    decoder.feed(b"".join(encode_frame(b"x" * i) for i in range(1, 6)) + b"\1")
+    assert decoder.next_frame() == b"x"
+    n_bytes = decoder.buffered_bytes
+    assert decoder.take(2) == 2 + 3
+    assert decoder.buffered_bytes == n_bytes - 5
+    assert decoder.frames == [b"xxxx", b"xxxxx"]
+    assert decoder.next_frame() == b"xxxx"
+    assert decoder.take(1) == 5
+    assert decoder.buffered_bytes == 1
+    assert decoder.next_frame() is None
+
+
+def test_what_is_cut_was_accepted_whatever_limit_is_set_then() -> None:
+    decoder = make_decoder(5)
+    decoder.feed(b"".join(encode_frame(b"x" * i) for i in (1, 5)) + b"\1\5")
+    assert decoder.next_frame() == b"x"
+    decoder.max_frame_bytes = 4
+    assert decoder.next_frame() == b"xxxxx"
+    with pytest.raises(FrameError, match=r"^frame of 5 bytes announced, at most 4 are allowed$"):
+        decoder.next_frame()
+
+
+def test_nothing_is_left_after_discarding() -> None:
+    decoder = make_decoder(10)
+    decoder.feed(b"\1\1a\1\1b\1")
+    assert decoder.next_frame() == b"a"
+    decoder.discard()
+    assert decoder.frames == []
+    assert decoder.buffered_bytes == 0
+    assert decoder.next_frame() is None
+    decoder.feed(b"\1\1c")
+    assert decoder.next_frame() == b"c"
+
+
+# --- end of the stream --------------------------------------------------------------------
+
+ENDS = pytest.mark.parametrize(
+    ("rest", "text"),
+    [
+        (b"\2", "connection ended in the middle of a frame header, 1 received"),
+        (b"\2\1", "connection ended in the middle of a frame header, 2 received"),
+        (b"\2\1\0", "connection ended in the middle of a frame of 256 bytes, 0 received"),
+        (b"\1\x20abc", "connection ended in the middle of a frame of 32 bytes, 3 received"),
+        (b"\x08" + bytes(7), "connection ended in the middle of a frame header, 8 received"),
+        (b"\x09", "frame header: first byte is 9, expected 1 to 8"),
+    ],
+)
+
+
+@ENDS
+@pytest.mark.parametrize("n_before", range(2))
+def test_an_end_in_the_middle_of_a_message(n_before: int, rest: bytes, text: str) -> None:
+    decoder = make_decoder(1000)
+    decoder.feed(encode_frame(b"x") * n_before + rest)
+    for _ in range(n_before):
+        assert decoder.next_frame() == b"x"
+    with pytest.raises(RemoteProtocolError) as e:
+        decoder.feed_eof()
+    assert str(e.value) == text
+    with pytest.raises(RemoteProtocolError) as e:
+        decoder.next_frame()
+    assert str(e.value) == text
+
+
+@ENDS
+@pytest.mark.parametrize("n_before", range(1, 4))
+def test_an_end_in_the_middle_of_a_message_is_told_after_those_before(
+    n_before: int, rest: bytes, text: str
+) -> None:
+    for n_taken in range(n_before):
+        decoder = make_decoder(1000)
+        decoder.feed(encode_frame(b"x") * n_before + rest)
+        taken = [decoder.next_frame() for _ in range(n_taken)]
+        decoder.feed_eof()
+        taken += [decoder.next_frame() for _ in range(n_before - n_taken)]
+        assert taken == [b"x"] * n_before
+        with pytest.raises(RemoteProtocolError) as e:
+            decoder.next_frame()
+        assert str(e.value) == text
+
+
+def test_an_end_in_the_middle_of_a_message_that_was_waited_for() -> None:
+    decoder = make_decoder(1000)
+    for data in (b"\x01\x01a\x02", b"\x01\x00" + b"x" * 20, b"x" * 200):
+        decoder.feed(data)
+        take_all(decoder)
+    with pytest.raises(RemoteProtocolError, match="a frame of 256 bytes, 220 received"):
+        decoder.feed_eof()
+
+
+@pytest.mark.parametrize("n_before", range(3))
+def test_an_end_between_messages(n_before: int) -> None:
+    decoder = make_decoder(10)
+    decoder.feed(encode_frame(b"x") * n_before)
+    decoder.feed_eof()
+    assert take_all(decoder) == [b"x"] * n_before
+    assert decoder.next_frame() is None
+
+
+# --- cost ---------------------------------------------------------------------------------
 
 
 def test_cost_is_linear_and_memory_is_flat() -> None:
@@ -227,8 +347,8 @@ def test_cost_is_linear_and_memory_is_flat() -> None:
         for _ in range(3):
             for i in range(0, len(large), 65_536):
                 decoder.feed(large[i : i + 65_536])
-                received = decoder.next_frames()
-            assert received == [large[4:]]
+                received = decoder.next_frame()
+            assert received == large[4:]
             del received
         current, peak = tracemalloc.get_traced_memory()
     finally:
@@ -266,8 +386,8 @@ def test_a_large_frame_in_small_pieces_is_as_cheap_as_in_large_ones() -> None:
             begin = time.thread_time()
             for i in range(0, len(stream), 1 << 10):
                 decoder.feed(stream[i : i + (1 << 10)])
-                frames = decoder.next_frames()
-            assert len(frames) == 1
+                frame = decoder.next_frame()
+            assert frame is not None
             best = min(best, time.thread_time() - begin)
         return best
 
