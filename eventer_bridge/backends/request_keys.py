@@ -30,7 +30,7 @@ class RequestKey(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         owner: name of the client.
         key: what it calls the request.
-        digest: of the content of the request (:func:`digest`).
+        digest: of the content of the request (:func:`digests`).
         after: key of the request that must be stored first; None: none.
     """
 
@@ -71,22 +71,17 @@ class KeyRetention(msgspec.Struct, frozen=True):
         return now.s - timestamp.s + (now.us - timestamp.us) / 1e6 >= self.duration_s
 
 
-def digest(events: Sequence[RegisterEvent]) -> bytes:
-    """Digest of the content of a request, the same in all versions.
+def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
+    """Digest of the content of each request, the same in all versions.
 
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """
-    return _digest(_encode(events))
-
-
-def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
-    """As :func:`digest`, of each of several requests."""
     return map(_digest, map(_encode, requests))
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:
-    """As :func:`digest`, of a large request."""
+    """As :func:`digests`, of a large request."""
     hashed = xxhash.xxh3_128()
     separator = b"["
     for some in event_parts(events):

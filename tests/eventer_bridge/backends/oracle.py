@@ -7,6 +7,7 @@ import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.request_keys import RequestKey, digests
 from eventer_bridge.model import (
     Event,
     EventId,
@@ -38,6 +39,14 @@ def draft(
 def numbered(*event_types: str) -> list[RegisterEvent]:
     """Events of these types, with their index as payload."""
     return [draft(i, payload=JsonPayload.of(n)) for n, i in enumerate(event_types)]
+
+
+def request_key(
+    key: str, *events: RegisterEvent, owner: str = "app", after: str | None = None
+) -> RequestKey:
+    """What a client calls the registration of these events."""
+    [digest] = digests([events])
+    return RequestKey(owner, key, digest, after)
 
 
 class Writer:

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.request_keys import KeyRetention, RequestKey, digest
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.retention import RetentionRule
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
@@ -41,6 +41,7 @@ from eventer_bridge.model import (
 )
 from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.backends import test_stateful
+from tests.eventer_bridge.backends.oracle import request_key
 from tests.support.examples import EXAMPLES, examples
 
 pytestmark = pytest.mark.timeout(360)  # a failure is made small first, in 300 s at most
@@ -161,7 +162,10 @@ class ExactlyOnceMachine(RuleBasedStateMachine):
     )
     def register(self, owner: str, wanted: list[Request], is_patient: bool) -> None:
         async def register() -> None:
-            keys = [RequestKey(owner, i.key, digest(events_of(i.content)), i.after) for i in wanted]
+            keys = [
+                request_key(i.key, *events_of(i.content), owner=owner, after=i.after)
+                for i in wanted
+            ]
             made = self.core.register_keyed(
                 SOURCE, [events_of(i.content) for i in wanted], None, keys
             )

@@ -10,7 +10,6 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import memory
-from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.core import group_events
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
@@ -30,6 +29,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
+from tests.eventer_bridge.backends.oracle import request_key
 
 SOURCE = Source(SourceType.CONNECTION, 7)
 REQUEST: EventType = ("event", "1", "request")
@@ -74,10 +74,6 @@ async def replicate(source: Engine, target: Engine) -> None:
         await target.replicate(session)
 
 
-def key_of(key: str, *events: RegisterEvent, owner: str = "app") -> RequestKey:
-    return RequestKey(owner, key, digest(events))
-
-
 def of(*segments: str) -> RegisterEvent:
     return RegisterEvent(segments, None, JsonPayload.of(1))
 
@@ -92,7 +88,7 @@ async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None
     async with group() as (active, standby):
         requests = [[of("a"), of("b")], [of("c")]]
         for n_before in range(2):  # one by one, and at one go
-            keys = [key_of(f"{n_before}{i[0].type}", *i) for i in requests]
+            keys = [request_key(f"{n_before}{i[0].type}", *i) for i in requests]
             first = active.register_keyed(SOURCE, requests, None, keys)
             await asyncio.wait([i.committed for i in first if isinstance(i, Session)])
             await replicate(active, standby)
@@ -112,13 +108,13 @@ async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None
 async def test_without_a_group_nobody_is_told() -> None:
     async with member(1, is_in_group=False) as core:
         await core.start()
-        (outcome,) = core.register_keyed(SOURCE, [[of("a")]], None, [key_of("k", of("a"))])
+        (outcome,) = core.register_keyed(SOURCE, [[of("a")]], None, [request_key("k", of("a"))])
         assert isinstance(outcome, Session)
         assert len(outcome.events) == 1
         await core.replicate(
             [event_of(REQUEST_OF_2, {"client": "app", "key": "x", "digest": "A" * 22 + "=="})]
         )
-        (other,) = core.register_keyed(SOURCE, [[of("a")]], None, [key_of("x", of("a"))])
+        (other,) = core.register_keyed(SOURCE, [[of("a")]], None, [request_key("x", of("a"))])
         assert isinstance(other, Session)
 
 

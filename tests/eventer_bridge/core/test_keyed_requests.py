@@ -8,7 +8,7 @@ import pytest
 
 from eventer_bridge import limits
 from eventer_bridge.backends import memory
-from eventer_bridge.backends.request_keys import RequestKey, digest
+from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.core import engine
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.keyed_requests import KeyedRequests
@@ -21,6 +21,7 @@ from eventer_bridge.errors import (
     RequestOrderError,
 )
 from eventer_bridge.model import JsonPayload, RegisterEvent
+from tests.eventer_bridge.backends.oracle import request_key
 from tests.eventer_bridge.core.engines import SOURCE, register_event
 from tests.eventer_bridge.modules import scripted
 from tests.eventer_bridge.modules.scripted import Scripted
@@ -55,7 +56,7 @@ class Core:
         ]
 
     def register(self, *names: str, value: int = 0) -> Any:
-        keys = [RequestKey("app", name, digest(events(value))) for name in names]
+        keys = [request_key(name, *events(value)) for name in names]
         return self.requests.register(REMOTE_SOURCE, [events(value)] * len(keys), None, keys)
 
 
@@ -137,7 +138,7 @@ async def test_those_after_one_that_is_refused_are_refused_with_it(
     names = ["a", "b", "c", "d"]
     asked = [[register_event("a")], bad, events(1), events(2)]
     keys = [
-        RequestKey("app", name, digest(i), after)
+        request_key(name, *i, after=after)
         for name, i, after in zip(names, asked, [None, *names], strict=False)
     ]
     async with memory.create() as backend, await engine.create(backend, 7, **arguments) as core:

@@ -17,7 +17,6 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import CursorRow, cursor_key, encode_row
-from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb import control, directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import Finding
@@ -26,7 +25,7 @@ from eventer_bridge.control.sockets import SOCKET, short_path
 from eventer_bridge.errors import ClosedError, StorageError, StoreDamagedError, StoreLockedError
 from eventer_bridge.model import Event, Order, QueryTimeseriesParams, Timestamp
 from tests.eventer_bridge.backends.consistency import check_store
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, request_key
 
 UPWARDS = QueryTimeseriesParams(order=Order.ASCENDING)
 
@@ -99,7 +98,7 @@ async def test_it_has_request_keys_and_cursors(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {cursor_key("app", "c"): encode_row(CursorRow([], now))}
     async with await rocksdb.create(tmp_path / "store") as backend:
         event = Writer(backend).make(draft(), time=now)
-        await backend.register(event, None, 1, RequestKey("app", "k", digest([])))
+        await backend.register(event, None, 1, request_key("k"))
         await backend.keep_reader_rows(rows)
         kept = backend.find_requests("app", ["k"])
         await checkpoint(tmp_path / "store", tmp_path / "copy")

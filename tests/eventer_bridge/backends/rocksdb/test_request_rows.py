@@ -11,7 +11,7 @@ from rocksdict import ColumnFamily, Rdict
 
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
-from eventer_bridge.backends.request_keys import KeyRetention, RequestKey, digest
+from eventer_bridge.backends.request_keys import KeyRetention
 from eventer_bridge.backends.rocksdb import keys, request_rows
 from eventer_bridge.backends.rocksdb.request_rows import (
     FAMILY,
@@ -24,7 +24,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Timestamp
 from tests.eventer_bridge.backends.contract_retention import TestClock
-from tests.eventer_bridge.backends.oracle import Writer, draft
+from tests.eventer_bridge.backends.oracle import Writer, draft, request_key
 from tests.eventer_bridge.backends.rocksdb.raw_rows import findings, raw_rows
 
 FEW = KeyRetention(max_entries=20)
@@ -34,8 +34,8 @@ LATER_RUN = [str(i) for i in range(20, 40, 2)]
 
 async def keep(writer: Writer, backend: Any, *names: str) -> None:
     for name in names:
-        key = RequestKey("app", name, digest([]))
-        await backend.register(writer.make(draft(), time=Timestamp.now()), None, 1, key)
+        events = writer.make(draft(), time=Timestamp.now())
+        await backend.register(events, None, 1, request_key(name))
 
 
 async def test_keys_in_any_order_are_found(tmp_path: Path) -> None:
@@ -82,9 +82,8 @@ async def test_a_client_that_was_forgotten_before_its_commit_was_written(
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for name in "1", "2":
-            key = RequestKey("app", name, digest([]))
             events = writer.make(draft(), time=Timestamp.now())
-            committed = backend.register(events, None, 1, key)
+            committed = backend.register(events, None, 1, request_key(name))
             for other in "x", "y":  # for whom "app" is forgotten
                 backend.find_requests(other, [name])
             backend.find_requests("app", ["0"])  # which is read again now
@@ -100,13 +99,12 @@ async def test_a_client_whose_generation_begins_is_not_forgotten(
     async with await rocksdb.create(tmp_path, key_retention=FEW) as backend:
         writer = Writer(backend)
         for i in range(3 * FEW.max_entries):
-            key = RequestKey("app", f"{i:02}", digest([]))
             events = writer.make(draft(), time=Timestamp.now())
-            committed = backend.register(events, None, 1, key)
+            committed = backend.register(events, None, 1, request_key(f"{i:02}"))
             backend.find_requests("other", ["0"])
             assert backend.find_requests("app", ["x"]) == [None]
             await committed
-            assert backend.find_requests("app", [key.key]) != [None]
+            assert backend.find_requests("app", [f"{i:02}"]) != [None]
 
 
 async def keep_together(
@@ -116,14 +114,15 @@ async def keep_together(
     at = Timestamp.now() if time is None else Timestamp(time, 0)
     sessions = {i: writer.make(draft(), time=at) for i in names}
     sessions.pop(without, None)
-    requests = [RequestKey("app", i, digest([draft(i)])) for i in sessions]
+    requests = [request_key(i, draft(i)) for i in sessions]
     await backend.register_all([*sessions.values()], None, requests)[0]
 
 
 def sessions_of(backend: Any, names: list[str]) -> list[int | None]:
     found = backend.find_requests("app", names)
     assert all(
-        i is None or i.digest == digest([draft(j)]) for i, j in zip(found, names, strict=True)
+        i is None or i.digest == request_key(j, draft(j)).digest
+        for i, j in zip(found, names, strict=True)
     )
     return [i and i.session for i in found]
 

@@ -17,7 +17,6 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
-from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
 from eventer_bridge.model import (
     Event,
@@ -37,7 +36,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     rule,
     settled,
 )
-from tests.eventer_bridge.backends.oracle import Writer, answer, draft
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, request_key
 
 LARGE = JsonPayload.of("x" * 100_000)
 
@@ -110,7 +109,7 @@ async def test_what_was_deleted_does_not_keep_the_clock_ahead(tmp_path: Path) ->
 
 
 async def test_later_requests_are_forgotten(tmp_path: Path) -> None:
-    keys = [RequestKey("app", str(time), digest([])) for time in range(4)]
+    keys = [request_key(str(time)) for time in range(4)]
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)
         for time, key in enumerate(keys):

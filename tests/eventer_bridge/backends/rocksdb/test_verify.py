@@ -17,7 +17,6 @@ from eventer_bridge.backends.reader_rows import (
     encode_row,
     parked_prefix,
 )
-from eventer_bridge.backends.request_keys import RequestKey, digest
 from eventer_bridge.backends.rocksdb import control, keys, verified_rows
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, LATER_FAMILIES
@@ -31,7 +30,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     rule,
     settled,
 )
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, request_key
 from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, raw_rows
 
 A, B, C = (keys.encode_type_id(i) for i in range(3))
@@ -73,7 +72,7 @@ async def make_store(path: Path) -> None:
         await writer.session(*numbered("a", "c"))
         await writer.session(*numbered("b"), server=2)
         await backend.reserve(1, 3)
-        key = RequestKey("app", "k", digest([]))
+        key = request_key("k")
         await backend.register(writer.make(*numbered("a"), server=3), None, 1, key)
         await backend.keep_reader_rows(
             {CURSOR: encode_row(seen(1, 3)), PARKED: encode_row(ParkedRow("no idea", now))}
@@ -469,7 +468,7 @@ async def test_what_retention_deleted_is_no_finding(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path, retention=rules, clock=clock) as backend:
         writer = Writer(backend)
         for i in range(3):
-            key = RequestKey("app", str(i), digest([]))
+            key = request_key(str(i))
             await backend.register(writer.make(draft("a"), time=i), None, 1, key)
         parked = {PARKED: encode_row(ParkedRow("no idea", now))}
         await backend.keep_reader_rows({CURSOR: encode_row(seen(1, 2)), **parked})
