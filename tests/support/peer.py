@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
@@ -49,8 +50,12 @@ class RawPeer:
 
     def send(self, message: Any) -> None:
         """Send a message, or bytes as the body of one."""
-        body = message if isinstance(message, bytes) else msgspec.json.encode(message)
-        self.send_raw(frame(body))
+        self.send_together([message])
+
+    def send_together(self, messages: Iterable[Any]) -> None:
+        """Send several messages, which come in one piece unless they are large."""
+        bodies = (i if isinstance(i, bytes) else msgspec.json.encode(i) for i in messages)
+        self.send_raw(b"".join(map(frame, bodies)))
 
     def send_raw(self, data: bytes) -> None:
         """Send bytes as they are."""

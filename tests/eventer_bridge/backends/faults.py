@@ -129,6 +129,13 @@ def held_sync() -> Iterator[threading.Semaphore]:
         may_sync.release(1000)
 
 
+async def being_synced(backend: object) -> None:
+    """Wait until something is written, and its sync is held (:func:`held_sync`)."""
+    assert isinstance(backend, RocksDbBackend)
+    while not backend._store.undecided:
+        await asyncio.sleep(0)
+
+
 async def changed(backend: RocksDbBackend) -> str | None:
     """Wait for the next change of ``failure``."""
     happened = asyncio.Event()

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -19,10 +18,10 @@ from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import QuotaError, StorageError
 from eventer_bridge.model import QueryResult, Source, SourceType
-from tests.eventer_bridge.backends.faults import held_sync
+from tests.eventer_bridge.backends.faults import being_synced, held_sync
 from tests.eventer_bridge.core.engines import register_event
 from tests.support.inprocess import APP, running_gateway
-from tests.support.peer import RawPeer, event, frame, register_req
+from tests.support.peer import RawPeer, event, register_req
 
 CLIENTS = [{**APP, "name": name} for name in "abcde"]
 """Each has a quota of its own for new types."""
@@ -66,6 +65,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[Source]]:
         return register_all(core, sources, *args)
 
     monkeypatch.setattr(SessionCore, "register_all", noting)
+    return found
+
+
+@pytest.fixture
+def awaited(monkeypatch: pytest.MonkeyPatch) -> list[list[asyncio.Future[None]]]:
+    """The commits that each query waits for."""
+    found: list[list[asyncio.Future[None]]] = []
+    query = Engine.query
+
+    async def noting(core: Engine, *args: Any) -> QueryResult:
+        found.append([commit for commit in args[3] if not commit.done()])
+        return await query(core, *args)
+
+    monkeypatch.setattr(Engine, "query", noting)
     return found
 
 
@@ -142,7 +155,7 @@ async def test_a_query_finds_what_came_before(tmp_path: Path) -> None:
     ):
         for peer in peers:
             messages = register_req(1, event("b")), latest("b")
-            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            peer.send_together(messages)
         for peer in peers:
             answers = {i["msg_type"]: i for i in (await peer.receive(), await peer.receive())}
             assert answers["register_res"]["success"]
@@ -150,56 +163,38 @@ async def test_a_query_finds_what_came_before(tmp_path: Path) -> None:
 
 
 async def test_a_query_waits_for_the_commit_of_what_came_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, awaited: list[list[asyncio.Future[None]]]
 ) -> None:
-    waited_for: list[int] = []
-    query = Engine.query
-
-    async def noting(core: Engine, *args: Any) -> QueryResult:
-        waited_for.append(sum(not commit.done() for commit in args[3]))
-        return await query(core, *args)
-
-    monkeypatch.setattr(Engine, "query", noting)
     async with (
         running_gateway(CLIENTS, path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
     ):
         await peer.request(register_req(0, event("a")))
         messages = register_req(1, event("a")), register_req(2, event("a")), latest("a")
-        peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+        peer.send_together(messages)
         for _ in messages:
             await peer.receive()
-    assert waited_for == [1]
+    assert [len(commits) for commits in awaited] == [1]
 
 
 async def test_a_query_waits_for_the_last_of_several_commits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, awaited: list[list[asyncio.Future[None]]]
 ) -> None:
-    awaited: list[asyncio.Future[None]] = []
-    query = Engine.query
-
-    async def noting(core: Engine, *args: Any) -> QueryResult:
-        awaited.extend(args[3])
-        return await query(core, *args)
-
-    monkeypatch.setattr(Engine, "query", noting)
     async with (
         running_gateway(CLIENTS, path=tmp_path) as gateway,
         await RawPeer.init(gateway.mariner.port, client_name="a") as peer,
     ):
         await peer.request(register_req(0, event("a")))
-        assert isinstance(gateway._backend, rocksdb.RocksDbBackend)
         with held_sync() as may_sync:
             peer.send(register_req(1, event("a")))
-            while not gateway._backend._store.undecided:  # written, and being synced
-                await asyncio.sleep(0)
+            await being_synced(gateway._backend)
             messages = register_req(2, event("a")), latest("a")
-            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            peer.send_together(messages)
             while not awaited:
                 await asyncio.sleep(0)
             may_sync.release()
             assert (await peer.receive())["register_id"] == 1
-            assert [commit.done() for commit in awaited] == [False]
+            assert [commit.done() for commit in awaited[0]] == [False]
         last = await peer.receive()
         assert last["register_id"] == 2
         assert (await peer.receive())["events"] == last["events"]
@@ -220,7 +215,7 @@ async def test_all_of_a_commit_that_fails_are_told(
         requests = [register_req(i, event("a")) for i in range(1, 5)]
         with monkeypatch.context() as patch:
             patch.setattr(Store, "ext_sync", fail)
-            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in requests))
+            peer.send_together(requests)
             assert (await peer.receive())["status"] == "STANDBY"
             answers = [await peer.receive() for _ in requests]
         assert [(i["register_id"], i["outcome"]) for i in answers] == [

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -22,9 +21,15 @@ from eventer_bridge.model import (
 from mariner import client
 from mariner.errors import OutcomeUnknownError, RegisterError, UnavailableError, UnsupportedError
 from mariner.gateway.gateway import Gateway
-from tests.eventer_bridge.backends.faults import failing_from, full_disk, held_sync, recovered
+from tests.eventer_bridge.backends.faults import (
+    being_synced,
+    failing_from,
+    full_disk,
+    held_sync,
+    recovered,
+)
 from tests.support.inprocess import APP, running_gateway
-from tests.support.peer import RawPeer, event, frame, register_req
+from tests.support.peer import RawPeer, event, register_req
 
 LISTEN: Final = {"host": "127.0.0.1", "port": 0}
 OTHER: Final = {**APP, "name": "other"}
@@ -188,11 +193,9 @@ async def test_a_retry_while_the_first_is_synced(tmp_path: Path) -> None:
         await connect(gateway) as connection,
         await connect(gateway) as other,
     ):
-        assert isinstance(gateway._backend, RocksDbBackend)
         with held_sync():
             first = asyncio.ensure_future(connection.register([of("a")], "key"))
-            while not gateway._backend._store.undecided:  # written, and being synced
-                await asyncio.sleep(0)
+            await being_synced(gateway._backend)
             again = asyncio.ensure_future(other.register([of("a")], "key"))
             await asyncio.sleep(0)
             await other.ping()
@@ -212,7 +215,7 @@ async def test_retries_while_what_came_with_the_first_is_synced(tmp_path: Path) 
         with held_sync() as may_sync:
             new_types = [event("n", str(i)) for i in range(limits.MANY_NEW_TYPES + 1)]
             messages = keyed(1, "first", event("a")), keyed(2, "new types", *new_types)
-            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
+            peer.send_together(messages)
             may_sync.release()
             first = await peer.receive()
             assert first["register_id"] == 1
@@ -231,12 +234,10 @@ async def test_a_key_that_was_refused_and_used_again_is_known(tmp_path: Path) ->
         await RawPeer.init(gateway.mariner.port) as other,
     ):
         await peer.request(register_req(0, event("a")))
-        assert isinstance(gateway._backend, RocksDbBackend)
         with held_sync() as may_sync:
             messages = keyed(1, "key", event("?")), keyed(2, "other", event("a"))
-            peer.send_raw(b"".join(frame(msgspec.json.encode(i)) for i in messages))
-            while not gateway._backend._store.undecided:  # written, and being synced
-                await asyncio.sleep(0)
+            peer.send_together(messages)
+            await being_synced(gateway._backend)
             peer.send(keyed(3, "key", event("a")))
             refused = await peer.receive()
             assert (refused["register_id"], refused["success"]) == (1, False)

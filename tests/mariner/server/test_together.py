@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -15,11 +14,12 @@ from eventer_bridge.net import limits as net_limits
 from mariner.server.connection import ClientConnection
 from tests.eventer_bridge.backends.faults import held_sync
 from tests.support.inprocess import APP, running_gateway
-from tests.support.peer import RawPeer, event, frame, register_req
+from tests.support.peer import RawPeer, event, register_req
 
 
-def frames(messages: Sequence[Any]) -> bytes:
-    return b"".join(frame(msgspec.json.encode(i)) for i in messages)
+async def answered_ids(peer: RawPeer, count: int) -> list[int]:
+    """Ids of the next registrations that are answered."""
+    return [(await peer.receive())["register_id"] for _ in range(count)]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_what_pauses_a_connection_does_so_in_the_middle_of_what_came_toget
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         events = [event("a")] * n_events
-        peer.send_raw(frames([register_req(i, *events) for i in range(100)]))
+        peer.send_together([register_req(i, *events) for i in range(100)])
         answers = [await peer.receive() for _ in range(100)]
         assert [i["register_id"] for i in answers] == list(range(100))
         assert all(i["success"] for i in answers)
@@ -90,7 +90,7 @@ async def test_whatever_comes_between_is_handled_in_its_place(
         running_gateway(path=tmp_path / "store") as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
-        peer.send_raw(frames(messages))
+        peer.send_together(messages)
         answers = [await peer.receive() for _ in messages]
         assert gateway.mariner.stats.frames_in == 1 + len(messages)
     registered = [i for i in answers if i["msg_type"] == "register_res"]
@@ -112,7 +112,7 @@ async def test_who_may_not_register_everything_is_checked_request_by_request(
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
         kinds = "aabab" * 10
-        peer.send_raw(frames([register_req(i, event(kind)) for i, kind in enumerate(kinds)]))
+        peer.send_together([register_req(i, event(kind)) for i, kind in enumerate(kinds)])
         answers = [await peer.receive() for _ in kinds]
     assert [i["register_id"] for i in answers] == list(range(50))
     assert [i["success"] for i in answers] == [i == "a" for i in kinds]
@@ -131,13 +131,12 @@ async def test_while_the_core_is_full_one_is_taken_of_those_that_came_together(
         with held_sync():
             monkeypatch.setattr(limits, "MAX_PENDING_EVENTS", 1)
             for client, n_pending in (first, 50), (peer, 51):
-                client.send_raw(frames([register_req(i, event("a")) for i in range(50)]))
+                client.send_together([register_req(i, event("a")) for i in range(50)])
                 while gateway.core.pending_events < n_pending:
                     await asyncio.sleep(0)
                 assert gateway.core.pending_events == n_pending
         for client in first, peer:
-            ids = [(await client.receive())["register_id"] for _ in range(50)]
-            assert ids == list(range(50))
+            assert await answered_ids(client, 50) == list(range(50))
 
 
 async def test_what_came_together_is_answered_when_its_own_commit_is_done(
@@ -151,11 +150,11 @@ async def test_what_came_together_is_answered_when_its_own_commit_is_done(
         monkeypatch.setattr(limits, "MAX_GROUP_EVENTS", 2)
         with held_sync() as may_sync:
             # not of known types only, they are handed to the store one by one
-            peer.send_raw(frames([register_req(i, event("a", str(i))) for i in range(1, 5)]))
+            peer.send_together([register_req(i, event("a", str(i))) for i in range(1, 5)])
             may_sync.release()
-            assert [(await peer.receive())["register_id"] for _ in range(2)] == [1, 2]
+            assert await answered_ids(peer, 2) == [1, 2]
             assert (await peer.request({"msg_type": "ping_req", "ping_id": 1}))["ping_id"] == 1
-        assert [(await peer.receive())["register_id"] for _ in range(2)] == [3, 4]
+        assert await answered_ids(peer, 2) == [3, 4]
         assert gathered == [4]
 
 
@@ -178,8 +177,8 @@ async def test_what_came_together_is_answered_some_at_a_time(
     ):
         await peer.request(register_req(0, event("a")))
         monkeypatch.setattr(limits, *limit)
-        peer.send_raw(frames([register_req(i, event("a")) for i in range(1, 8)]))
-        assert [(await peer.receive())["register_id"] for _ in range(7)] == [*range(1, 8)]
+        peer.send_together([register_req(i, event("a")) for i in range(1, 8)])
+        assert await answered_ids(peer, 7) == [*range(1, 8)]
     assert gathered == [7]
     assert max(sizes) == 2
 
@@ -205,10 +204,9 @@ async def test_a_flood_of_registrations_lets_others_go_first(
         await RawPeer.init(gateway.mariner.port) as flooder,
         await RawPeer.init(gateway.mariner.port) as other,
     ):
-        flooder.send_raw(frames([register_req(i, event("a")) for i in range(count)]))
+        flooder.send_together([register_req(i, event("a")) for i in range(count)])
         other.send({"msg_type": "ping_req", "ping_id": 1})
         assert (await other.receive())["msg_type"] == "ping_res"
-        ids = [(await flooder.receive())["register_id"] for _ in range(count)]
-        assert ids == list(range(count))
+        assert await answered_ids(flooder, count) == list(range(count))
     assert 1 < n_done[0] <= 1 + 2 * net_limits.TURN_MESSAGES
     assert max(gathered) > 1

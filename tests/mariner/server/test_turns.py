@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from eventer_bridge import tls
@@ -13,14 +12,13 @@ from mariner.server.connection import ClientConnection
 from mariner.wire.messages import PingReq
 from tests.support.certificates import make_certificates
 from tests.support.inprocess import running_gateway
-from tests.support.peer import INIT, RawPeer, frame
+from tests.support.peer import INIT, RawPeer
 
 COUNT = 5 * net_limits.TURN_MESSAGES  # 30 kB: they come in one piece
 
 
-def pings(count: int) -> bytes:
-    messages = ({"msg_type": "ping_req", "ping_id": i} for i in range(count))
-    return b"".join(frame(msgspec.json.encode(i)) for i in messages)
+def pings(count: int) -> list[dict[str, Any]]:
+    return [{"msg_type": "ping_req", "ping_id": i} for i in range(count)]
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ async def test_a_flood_lets_others_go_first(answered: list[int]) -> None:
         await RawPeer.init(gateway.mariner.port) as flooder,
         await RawPeer.init(gateway.mariner.port) as other,
     ):
-        flooder.send_raw(pings(COUNT))
+        flooder.send_together(pings(COUNT))
         other.send({"msg_type": "ping_req", "ping_id": -1})
         assert (await other.receive())["ping_id"] == -1
         assert [(await flooder.receive())["ping_id"] for _ in range(COUNT)] == list(range(COUNT))
@@ -58,9 +56,8 @@ async def test_floods_take_turns(answered: list[int]) -> None:
         await RawPeer.init(gateway.mariner.port) as one,
         await RawPeer.init(gateway.mariner.port) as two,
     ):
-        data = pings(COUNT)
-        one.send_raw(data)
-        two.send_raw(data)
+        one.send_together(pings(COUNT))
+        two.send_together(pings(COUNT))
         for peer in (one, two):
             assert [(await peer.receive())["ping_id"] for _ in range(COUNT)] == list(range(COUNT))
     assert answered.index(COUNT - 1) >= COUNT  # neither was done before the other began
@@ -89,7 +86,7 @@ async def test_who_stops_sending_after_a_flood_is_answered() -> None:
         running_gateway() as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
-        peer.send_raw(pings(COUNT))
+        peer.send_together(pings(COUNT))
         peer.writer.write_eof()
         ids = [(await peer.receive_answer())["ping_id"] for _ in range(COUNT)]
         assert ids == list(range(COUNT))
@@ -105,7 +102,7 @@ async def test_over_tls_what_came_before_the_end_is_heard(
     async with running_gateway(mariner=listens) as gateway:
         peer = await RawPeer.connect(gateway.mariner.port, tls.client_context(made.ca))
         assert (await peer.request(INIT))["success"]
-        peer.send_raw(pings(COUNT))
+        peer.send_together(pings(COUNT))
         peer.writer.close()
         while gateway.mariner.stats.connections:
             await asyncio.sleep(0.005)
