@@ -77,8 +77,8 @@ MAX_GATHERING_S: Final = 0.015
 speed (``net.limits.TURN_S``), or one each of two. A group costs one sync."""
 
 COMMIT_PART_ROWS: Final = 2_048
-"""Rows of a large session written and synced at a time, as of 1,024 events: 0.7 ms in which no
-other thread can run, 5 ms if others use the processor's caches. Each part costs a sync."""
+"""Rows of a large session written and synced at a time: 0.7 ms in which no other thread can run,
+5 ms if others use the processor's caches. Each part costs a sync."""
 
 COMMIT_PART_BYTES: Final = 1 << 20
 """The same in bytes: 2 ms."""

@@ -28,7 +28,7 @@ class Commit:
         n_events: number of its events; given where they are staged in steps.
         batch: the rows, or the last part of them.
         events: rows in ``event``, by key, that the batch gets, sorted, when it is written.
-        sources: keys of their rows in ``source``.
+        sources: keys of the rows in ``source`` of those that have one.
         n_bytes: size of all rows of events so far.
         before: the parts of a large session that are written before, one after the other.
         is_written: whether the last part was handed to the database, too: it may be on the

@@ -106,9 +106,9 @@ class Deletion:
         by_type: dict[TypeId, list[bytes]] = {}
         source_cf = store.handle("source")
         for key, value, _ in events:
-            type_id, position = key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]
-            self._batch.delete(type_id + keys.source_of(value) + position, source_cf)
-            by_type.setdefault(type_id, []).append(key)
+            if source_key := keys.source_key(key, value):
+                self._batch.delete(source_key, source_cf)
+            by_type.setdefault(key[: keys.TYPE_BYTES], []).append(key)
         for of_type in by_type.values():
             self._delete_rows(of_type, store.handle("event"))
         ext_note(store, self._batch, [of_type[-1] for of_type in by_type.values()])

@@ -8,7 +8,7 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
     timestamp = s (8) · us (4)
 
     event     type (4) · position                                  → value of the event
-    source    type (4) · no_source (1) · source timestamp (12) · position → nothing
+    source    type (4) · source timestamp (12) · position          → nothing
     session   position without instance (28)       → (instance (8) · type (4)) per event
     server    server (8) · session (8)                             → timestamp
     type      type (4)                                             → JSON array of segments
@@ -22,8 +22,8 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "unfinished"                              → see ``unfinished``
 
 The order of positions is the natural order of events (001, "Event ordering"), ties between
-servers broken by id, as in ``model.natural_key``. ``no_source`` is 1 where there is no
-source timestamp (zeros follow): such events come last in either direction.
+servers broken by id, as in ``model.natural_key``. Only events that have a source timestamp are in
+``source``: most have none, and are found in ``event``.
 
 The value of an event is one byte of flags, the source timestamp if there is one, and the
 payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the data.
@@ -31,6 +31,7 @@ payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the
 
 import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -82,10 +83,7 @@ SESSION_KEY_BYTES: Final = _SESSION.size
 POSITION_BYTES: Final = TIMESTAMP_BYTES + ID_BYTES
 ENTRY_BYTES: Final = INT_BYTES + TYPE_BYTES
 EVENT_KEY_BYTES: Final = _EVENT.size
-SOURCE_KEY_BYTES: Final = TYPE_BYTES + 1 + TIMESTAMP_BYTES + POSITION_BYTES
-
-HAS_SOURCE: Final = b"\x00"
-NO_SOURCE: Final = b"\x01"
+SOURCE_KEY_BYTES: Final = TYPE_BYTES + TIMESTAMP_BYTES + POSITION_BYTES
 
 FORMAT_KEY: Final = b"format"
 RESERVED_KEY: Final = b"reserved"
@@ -117,7 +115,7 @@ SPENT_KEY: Final = b"types of "
 
 _FLAGS: Final = tuple(bytes((i,)) for i in range(8))
 _JSON_ONLY: Final = _FLAGS[JSON_FLAG]
-_WITHOUT_SOURCE: Final = NO_SOURCE + bytes(TIMESTAMP_BYTES)
+_source_timestamp: Final = attrgetter("source_timestamp")
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -219,10 +217,14 @@ def session_keys(sessions: Sequence[Sequence[Event]]) -> list[bytes]:
 
 
 def source_of(value: bytes) -> bytes:
-    """``no_source`` and the source timestamp of an event (13 bytes), from its value."""
-    if value[0] & SOURCE_FLAG:
-        return HAS_SOURCE + value[VALUE_HEAD_BYTES:SOURCED_HEAD_BYTES]
-    return _WITHOUT_SOURCE
+    """Source timestamp of an event, encoded, from its value; empty if it has none."""
+    return value[VALUE_HEAD_BYTES:SOURCED_HEAD_BYTES] if value[0] & SOURCE_FLAG else b""
+
+
+def source_key(key: bytes, value: bytes) -> bytes:
+    """Key in ``source``, from a row of ``event``; empty if the event is not there."""
+    source = source_of(value)
+    return source and key[:TYPE_BYTES] + source + key[TYPE_BYTES:]
 
 
 def event_key(key: bytes) -> bytes:
@@ -272,13 +274,17 @@ def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
     return b"".join(entry for entry in every if entry[:INT_BYTES] not in instances)
 
 
-def encode_sources(events: Iterable[Event]) -> list[bytes]:
-    """``no_source`` and the source timestamps of events (13 bytes each)."""
+def source_keys(
+    events: Iterable[Event], type_ids: Iterable[TypeId], positions: Iterable[bytes]
+) -> list[bytes]:
+    """Keys in ``source`` of those events that are there."""
+    timestamps: list[Timestamp | None] = [*map(_source_timestamp, events)]
+    if not any(timestamps):
+        return []
     return [
-        _WITHOUT_SOURCE
-        if event.source_timestamp is None
-        else HAS_SOURCE + encode_timestamp(event.source_timestamp)
-        for event in events
+        type_id + encode_timestamp(timestamp) + position
+        for type_id, timestamp, position in zip(type_ids, timestamps, positions, strict=True)
+        if timestamp is not None
     ]
 
 

@@ -15,6 +15,8 @@ What a query costs, besides what it returns:
 - timeseries of one type by timestamp: one seek; keys and values are read in one pass.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: sessions are walked (``scan.walk``).
+- timeseries by source timestamp without bounds of it: events that have none, behind the others,
+  are found as by timestamp; the others are passed over, as by a filter.
 - timeseries with ``unique_type``: the same; events of a type that was found are skipped.
   Every page starts from the beginning, to know which types the pages before it found.
 - timeseries with ``ids``: a look-up for each id, nothing else.

@@ -113,9 +113,10 @@ def _delete_session(
     for start in starts:
         entry = entries[start : start + keys.ENTRY_BYTES]
         type_id, position = entry[keys.INT_BYTES :], session_key + entry[: keys.INT_BYTES]
-        source = keys.source_of(snapshot.value(type_id + position))
-        delete(type_id + position, event_cf)
-        delete(type_id + source + position, source_cf)
+        event_key = type_id + position
+        if source_key := keys.source_key(event_key, snapshot.value(event_key)):
+            delete(source_key, source_cf)
+        delete(event_key, event_cf)
     delete(session_key, store.handle("session"))
     delete(session_key[keys.TIMESTAMP_BYTES :], store.handle("server"))
     return len(starts)

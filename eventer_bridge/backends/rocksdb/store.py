@@ -194,14 +194,15 @@ class Store(Database):
         """Returns for each its instance and type, as ``session`` has them."""
         encoded = keys.INSTANCES
         instances = [encoded[event.id.instance] for event in events]
-        sources, values = keys.encode_sources(events), keys.encode_values(events)
+        values = keys.encode_values(events)
         positions = [*map(add, session_keys, instances)]
         event_keys = [*map(add, type_ids, positions)]
         commit.events.update(zip(event_keys, values, strict=True))
-        commit.sources += map(b"".join, zip(type_ids, sources, positions, strict=True))
-        commit.n_bytes += sum(map(len, values)) + len(events) * (
-            keys.EVENT_KEY_BYTES + keys.SOURCE_KEY_BYTES
-        )
+        source_keys = keys.source_keys(events, type_ids, positions)
+        commit.sources += source_keys
+        commit.n_bytes += sum(map(len, values))
+        commit.n_bytes += len(events) * keys.EVENT_KEY_BYTES
+        commit.n_bytes += len(source_keys) * keys.SOURCE_KEY_BYTES
         rows = zip(event_keys, values, strict=True)
         latest = commit.latest
         for type_id, row in dict(zip(type_ids, rows, strict=True)).items():  # the last of each

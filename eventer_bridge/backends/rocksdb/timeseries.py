@@ -1,18 +1,20 @@
 """Finding what a timeseries query asks for (001, "timeseries"; 000, "query events").
 
-Runs on a reader thread. Events are sought in one or two spans of their order: by timestamp
-in one, by source timestamp in those that have one and, behind, those that have none. In a
-span they are found by looking up the ids that are asked for, in one pass where they are contiguous
-(events of one type), or by what ``scan`` offers. What a span cannot say is a filter of keys.
+Runs on a reader thread. Events are sought in one or two parts of their order: by timestamp in one;
+by source timestamp those that have one in ``source`` and, behind them in either direction, those
+that have none in ``event``, where the others are passed over. In a part they are found by looking
+up the ids that are asked for, in one pass where they are contiguous (events of one type), or by
+what ``scan`` offers. What a span cannot say is a filter of keys.
 
-An index key is a type and a position (see ``keys``), with the source timestamp in between if that
-is ordered by.
+An index key is the key of an event in the family in which its part is sought.
 """
 
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,6 +33,24 @@ from eventer_bridge.backends.rocksdb.snapshot import RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.wanted import SoughtTypes
 from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams, Timestamp
 from eventer_bridge.payloads import same_as
+
+Family: TypeAlias = Literal["event", "source"]
+"""Column family in whose order events are sought."""
+
+
+class _Part(NamedTuple):
+    """Where a part of the answer is sought.
+
+    Attributes:
+        family: in which its events are sought.
+        sought: span of it.
+        shown: part of that from which events are given. The two differ only for unique types: an
+            event that an earlier page gave still keeps the later ones of its type out.
+    """
+
+    family: Family
+    sought: KeyRange
+    shown: KeyRange
 
 
 class Timeseries:
@@ -56,10 +76,6 @@ class Timeseries:
         self._params = params
         self._is_by_source = params.order_by is OrderBy.SOURCE_TIMESTAMP
         self._type_ids = type_ids
-        self._filter = _make_filter(snapshot, params)
-        self._first_of_type = FirstOfType(self._filter) if params.unique_type else None
-        self._accept = self._first_of_type or self._filter
-        self._done = self._first_of_type.done if self._first_of_type else frozenset[TypeId]()
         self._candidates = None if params.ids is None else self._look_up(params.ids)
         # of sought ones, all would be sought; others may become more, as types become visible
         some = () if isinstance(type_ids, SoughtTypes) else tuple(islice(type_ids, 2))
@@ -75,13 +91,13 @@ class Timeseries:
             max_results: one row more is read, and perhaps a few; None: all.
         """
         type_id = self._only_type
-        [(sought, _)] = self._parts() or [(NOWHERE, NOWHERE)]
+        [(_, sought, _)] = self._parts() or [_Part("event", NOWHERE, NOWHERE)]
         return self._snapshot.event_rows(
             type_id + sought.start,
             type_id + sought.stop,
             descending=sought.descending,
             limit=sys.maxsize if max_results is None else max_results + 1,
-            accept=self._filter,
+            accept=_make_filter(self._snapshot, self._params, "event"),
         )
 
     def find(self, limit: int) -> list[bytes]:
@@ -95,72 +111,85 @@ class Timeseries:
             ClosedError: the store is about to close.
         """
         found: list[bytes] = []
-        for sought, shown in self._parts():
-            if self._first_of_type is not None:
-                self._first_of_type.shown = shown
-            if len(found) < limit:
-                found += self._search(sought, limit - len(found))
+        done: set[TypeId] = set()
+        for part in self._parts():
+            if len(found) == limit:
+                break
+            accept = _make_filter(self._snapshot, self._params, part.family)
+            if self._params.unique_type:
+                accept = FirstOfType(accept, part.shown, done)
+            found += self._search(part, accept, done, limit - len(found))
         return [keys.event_key(key) for key in found]
 
-    def _parts(self) -> list[tuple[KeyRange, KeyRange]]:
-        """Spans in which events are sought, each with its part from which they are given.
-
-        The two differ only for unique types: an event that an earlier page gave still keeps
-        the later ones of its type out.
-        """
+    def _parts(self) -> list[_Part]:
         params = self._params
-        is_descending = params.order is Order.DESCENDING
-        if not self._is_by_source:
-            spans = [_time_range(params.t_from, params.t_to, descending=is_descending)]
-        else:
-            bounds = params.source_t_from, params.source_t_to
-            spans = [_time_range(*bounds, descending=is_descending, prefix=keys.HAS_SOURCE)]
-            if bounds == (None, None):
-                spans.append(_time_range(*bounds, descending=is_descending, prefix=keys.NO_SOURCE))
-        whole = [(span, span) for span in spans]
+        spans = self._spans()
+        whole = [_Part(family, span, span) for family, span in spans]
         if params.last_event_id is None:
             return whole
-        position = self._position_of(params.last_event_id)
-        for n, span in enumerate(spans):
-            if position is not None and span.contains(position):
-                rest = span.after(position)
-                if self._first_of_type is None:
-                    return [(rest, rest), *whole[n + 1 :]]
-                before = [(earlier, NOWHERE) for earlier in spans[:n]]
-                return [*before, (span, rest), *whole[n + 1 :]]
+        last = self._find_last(params.last_event_id)
+        for n, (family, span) in enumerate(spans):
+            if last is not None and last[0] == family and span.contains(last[1]):
+                rest = span.after(last[1])
+                if not params.unique_type:
+                    return [_Part(family, rest, rest), *whole[n + 1 :]]
+                before = [_Part(*earlier, NOWHERE) for earlier in spans[:n]]
+                return [*before, _Part(family, span, rest), *whole[n + 1 :]]
         return []
 
-    def _position_of(self, last_id: EventId) -> bytes | None:
-        """Position of the last event; None if the query without it does not contain it."""
+    def _spans(self) -> list[tuple[Family, KeyRange]]:
+        """Spans of the order of all events, without a last event."""
+        params = self._params
+        is_descending = params.order is Order.DESCENDING
+        by_time = _time_range(params.t_from, params.t_to, descending=is_descending)
+        if not self._is_by_source:
+            return [("event", by_time)]
+        bounds = params.source_t_from, params.source_t_to
+        by_source = _time_range(*bounds, descending=is_descending)
+        if bounds == (None, None):
+            return [("source", by_source), ("event", by_time)]
+        return [("source", by_source)]
+
+    def _find_last(self, last_id: EventId) -> tuple[Family, bytes] | None:
+        """Where the last event is; None if the query without it does not contain it.
+
+        Returns:
+            Family, and its index key there without the type.
+        """
         params, type_ids = self._params, self._type_ids
         key = self._snapshot.find(last_id)
         if key is None or key[: keys.TYPE_BYTES] not in type_ids:
             return None
         if params.ids is not None and last_id not in params.ids:
             return None
-        index_key = self._index_key(key)
-        if self._first_of_type is not None:
+        family, index_key = self._index_key(key)
+        if params.unique_type:
             whole = msgspec.structs.replace(params, last_event_id=None)
             of_type = Timeseries(self._snapshot, whole, [key[: keys.TYPE_BYTES]])
             is_contained = of_type.find(1) == [key]
         else:
-            is_contained = self._filter is None or self._filter(index_key)
-        return without_type(index_key) if is_contained else None
+            accept = _make_filter(self._snapshot, params, family)
+            is_contained = accept is None or accept(index_key)
+        return (family, without_type(index_key)) if is_contained else None
 
-    def _search(self, span: KeyRange, limit: int) -> list[bytes]:
-        """First index keys in a span."""
+    def _search(
+        self, part: _Part, accept: Filter | None, done: AbstractSet[TypeId], limit: int
+    ) -> list[bytes]:
+        """First index keys in a part."""
+        family, span, _ = part
         if self._candidates is not None:
-            found = (key for key in self._candidates if span.contains(without_type(key)))
-            return list(islice(filter(self._accept, found), limit))
-        if self._is_by_source:
+            some = self._candidates[family]
+            found = (key for key in some if span.contains(without_type(key)))
+            return list(islice(filter(accept, found), limit))
+        if family == "source":
             return merge(
                 self._snapshot,
                 self._snapshot.iterator("source"),
                 self._type_ids,
                 span,
                 limit=limit,
-                accept=self._accept,
-                done=self._done,
+                accept=accept,
+                done=done,
             )
         session_span = KeyRange(
             span.start[: keys.SESSION_KEY_BYTES],
@@ -173,42 +202,40 @@ class Timeseries:
             self._type_ids,
             span,
             limit=limit,
-            accept=self._accept,
-            done=self._done,
+            accept=accept,
+            done=done,
         )
 
-    def _look_up(self, event_ids: Sequence[EventId]) -> list[bytes]:
-        """Index keys of the events with these ids, in order."""
+    def _look_up(self, event_ids: Sequence[EventId]) -> dict[Family, list[bytes]]:
+        """Index keys of the events with these ids, in order, by family."""
         snapshot, wanted = self._snapshot, self._type_ids
         # not sorted: comparing as many as are allowed is one step of some milliseconds
         sessions: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         for i in event_ids:
             snapshot.pause()
             sessions[i.server, i.session].add(i.instance)
-        found: list[bytes] = []
+        found: dict[Family, list[bytes]] = {"event": [], "source": []}
         for (server, session), instances in sessions.items():
             snapshot.pause()
-            found.extend(
-                self._index_key(key)
-                for key in snapshot.find_in_session(server, session, instances)
-                if key[: keys.TYPE_BYTES] in wanted
-            )
-        return sorted(found, key=without_type, reverse=self._params.order is Order.DESCENDING)
+            for key in snapshot.find_in_session(server, session, instances):
+                if key[: keys.TYPE_BYTES] in wanted:
+                    family, index_key = self._index_key(key)
+                    found[family].append(index_key)
+        for index_keys in found.values():
+            index_keys.sort(key=without_type, reverse=self._params.order is Order.DESCENDING)
+        return found
 
-    def _index_key(self, key: bytes) -> bytes:
-        """Index key, from the key in ``event``."""
-        if not self._is_by_source:
-            return key
-        source = keys.source_of(self._snapshot.value(key))
-        return key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
+    def _index_key(self, key: bytes) -> tuple[Family, bytes]:
+        """Family in which an event is sought, and its key there, from its key in ``event``."""
+        if self._is_by_source:
+            source_key = keys.source_key(key, self._snapshot.value(key))
+            if source_key:
+                return "source", source_key
+        return "event", key
 
 
 def _time_range(
-    first: Timestamp | None,
-    last: Timestamp | None,
-    *,
-    descending: bool = False,
-    prefix: bytes = b"",
+    first: Timestamp | None, last: Timestamp | None, *, descending: bool = False
 ) -> KeyRange:
     """From a timestamp up to and with another; None: no bound.
 
@@ -216,23 +243,28 @@ def _time_range(
         first: lower bound.
         last: upper bound.
         descending: in which direction it is read.
-        prefix: what stands in front of the timestamp.
     """
-    start = prefix + keys.encode_timestamp(first) if first else prefix
-    stop = prefix + keys.encode_timestamp(last) if last else prefix
+    start = keys.encode_timestamp(first) if first else b""
+    stop = keys.encode_timestamp(last) if last else b""
     return KeyRange(start, stop + keys.KEY_MAX, descending)
 
 
-def _make_filter(snapshot: Snapshot, params: QueryTimeseriesParams) -> Filter | None:
-    """Filter of what the span of a query cannot say: payload, bounds of the other timestamp."""
+def _make_filter(
+    snapshot: Snapshot, params: QueryTimeseriesParams, family: Family
+) -> Filter | None:
+    """Filter of what a span of a family cannot say: payload, bounds of the other timestamp."""
     by_key: Filter | None = None
     conditions: list[Callable[[bytes], bool]] = []
-    if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+    if family == "source":
         if params.t_from is not None or params.t_to is not None:
             by_key = _is_within(_time_range(params.t_from, params.t_to))
+    elif params.order_by is OrderBy.SOURCE_TIMESTAMP:
+        conditions.append(lambda value: not keys.source_of(value))
     elif params.source_t_from is not None or params.source_t_to is not None:
-        sources = _time_range(params.source_t_from, params.source_t_to, prefix=keys.HAS_SOURCE)
-        conditions.append(lambda value: sources.contains(keys.source_of(value)))
+        sources = _time_range(params.source_t_from, params.source_t_to)
+        conditions.append(
+            lambda value: (source := keys.source_of(value)) != b"" and sources.contains(source)
+        )
     if params.payload is not None:
         is_same = same_as(params.payload)
         conditions.append(lambda value: is_same(keys.payload_of(value)))
@@ -286,21 +318,19 @@ class FirstOfType:
 
     Args:
         accept: the other filter; None accepts everything.
-
-    Attributes:
-        shown: see above; nothing, until it is set.
-        done: types whose first key was found.
+        shown: see above.
+        done: types whose first key was found; more are added.
     """
 
-    def __init__(self, accept: Filter | None) -> None:
+    def __init__(self, accept: Filter | None, shown: KeyRange, done: set[TypeId]) -> None:
         self._accept = accept
-        self.shown = NOWHERE
-        self.done: set[TypeId] = set()
+        self._shown = shown
+        self._done = done
 
     def __call__(self, key: bytes) -> bool:
         """See :data:`Filter`."""
         type_id = key[: keys.TYPE_BYTES]
-        if type_id in self.done or (self._accept and not self._accept(key)):
+        if type_id in self._done or (self._accept and not self._accept(key)):
             return False
-        self.done.add(type_id)
-        return self.shown.contains(key[keys.TYPE_BYTES :])
+        self._done.add(type_id)
+        return self._shown.contains(without_type(key))

@@ -70,9 +70,9 @@ def undo(db: Rdict) -> None:
         row = events.iter()
         row.seek(prefix)
         while row.valid() and (key := row.key()).startswith(prefix):
-            source = type_id + keys.source_of(row.value()) + key[keys.TYPE_BYTES :]
+            if source_key := keys.source_key(key, row.value()):
+                batch.delete(source_key, source_cf)
             batch.delete(key, event_cf)
-            batch.delete(source, source_cf)
             row.next()
             if batch.len() >= _ROWS_AT_A_TIME:
                 db.write(batch, synced)

@@ -3,9 +3,10 @@
 Runs on a thread that may block. RocksDB verifies the checksum of every block that it reads. Memory
 does not depend on the size of the store, except for the event types.
 
-Every event must be in ``source`` and in the entries of its session, which must be in ``server``.
-The numbers of rows show that nothing else is in ``source`` and ``session``; only if they do not
-match, each row's event is looked up. What is kept for clients: ``verify_clients``.
+Every event must be in the entries of its session, which must be in ``server``, and in ``source`` if
+it has a source timestamp. The numbers of rows show that nothing else is in ``source`` and
+``session``; only if they do not match, each row's event is looked up. What is kept for clients:
+``verify_clients``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -72,12 +73,12 @@ class _Verification:
         self._check_servers()
         self._check_marks()
         n_found = self._rows.n_findings
-        n_events = self._check_events()
+        n_events, n_sourced = self._check_events()
         is_complete = self._rows.n_findings == n_found
         if not is_complete or n_entries != n_events:
             self._find_extra_entries()
         n_sources = self._check_sources()
-        if not is_complete or n_sources != n_events:
+        if not is_complete or n_sources != n_sourced:
             self._find_extra_sources()
         return Counts(n_events, n_sessions, len(self._last_sessions), len(self.names))
 
@@ -178,25 +179,23 @@ class _Verification:
         if not is_server or not is_position or not keys.is_timestamp(position, keys.INT_BYTES):
             self._report("default", key_text(key), "not a position of deleted sessions")
 
-    def _check_events(self) -> int:
-        n_events = 0
+    def _check_events(self) -> tuple[int, int]:
+        """The number of events, and of those that are to be in ``source``."""
+        n_events = n_sourced = 0
         for rows in batches(self._event_rows()):
+            source_keys = [source_key for _, source_key in rows if source_key]
             n_events += len(rows)
-            source_keys = [
-                key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
-                for key, source in rows
-                if source is not None
-            ]
+            n_sourced += len(source_keys)
             for key, row in zip(
                 source_keys, self._rows.values("source", source_keys), strict=False
             ):
                 if row is None:
                     self._report("source", _event(key), "no row, but event has one")
             self._check_entries([key for key, _ in rows])
-        return n_events
+        return n_events, n_sourced
 
-    def _event_rows(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys of events, and the part of their keys in ``source`` between type and position."""
+    def _event_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys of events, and their keys in ``source``, empty where they are not there."""
         for key, value in self._rows.all("event"):
             if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
                 self._report("event", key_text(key), "not a key of this index")
@@ -204,13 +203,13 @@ class _Verification:
             if key[: keys.TYPE_BYTES] not in self.names:
                 type_id = key_text(key[: keys.TYPE_BYTES])
                 self._report("event", _event(key), f"unknown event type {type_id}")
-            source = None
+            source_key = b""
             try:
                 keys.check_value(value)
-                source = keys.source_of(value)
+                source_key = keys.source_key(key, value)
             except ValueError as e:
                 self._report("event", _event(key), f"cannot be decoded: {e}")
-            yield key, source
+            yield key, source_key
 
     def _check_entries(self, event_keys: list[bytes]) -> None:
         rows = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]

@@ -66,8 +66,14 @@ def test_an_event_comes_back(event: Event, number: int) -> None:
     instance = keys.INSTANCES[event.id.instance]
     key = type_id + key + instance
     assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
-    [source], [value] = keys.encode_sources([event]), keys.encode_values([event])
-    assert source == keys.source_of(value)
+    [value] = keys.encode_values([event])
+    source_keys = keys.source_keys([event], [type_id], [key[keys.TYPE_BYTES :]])
+    assert [*filter(None, [keys.source_key(key, value)])] == source_keys
+    assert len(source_keys) == (event.source_timestamp is not None)
+    for source_key in source_keys:
+        assert len(source_key) == keys.SOURCE_KEY_BYTES
+        assert keys.event_key(source_key) == key
+        assert keys.decode_timestamp(source_key, keys.TYPE_BYTES) == event.source_timestamp
     assert keys.decode_event(key, value, {type_id: event.type}) == event
 
 
@@ -79,14 +85,15 @@ def test_a_label_need_not_be_good_unicode() -> None:
 
 
 @given(events, events)
-def test_source_timestamps_keep_their_order_and_none_is_last(first: Event, second: Event) -> None:
-    sources = [keys.source_of(keys.encode_values([i])[0]) for i in (first, second)]
-    left, right = first.source_timestamp, second.source_timestamp
-    if left is None or right is None:
-        assert (sources[0] < sources[1]) == (left is not None and right is None)
-    else:
-        assert (sources[0] < sources[1]) == (left < right)
-    assert {len(i) for i in sources} == {1 + keys.TIMESTAMP_BYTES}
+def test_source_timestamps_keep_their_order(first: Event, second: Event) -> None:
+    for event in (first, second):
+        source = keys.source_of(keys.encode_values([event])[0])
+        assert len(source) == (keys.TIMESTAMP_BYTES if event.source_timestamp else 0)
+    of_both = keys.source_keys([first, second], [b"type"] * 2, [b"", b""])
+    timestamps = [i.source_timestamp for i in (first, second) if i.source_timestamp]
+    assert [keys.decode_timestamp(i, keys.TYPE_BYTES) for i in of_both] == timestamps
+    if len(timestamps) == 2:
+        assert (of_both[0] < of_both[1]) == (timestamps[0] < timestamps[1])
 
 
 @given(types)

@@ -18,7 +18,7 @@ from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 def write(store: Store, session: int, payload: JsonPayload | None = None, n_types: int = 1) -> None:
     """A session with an event of each type."""
     commit, moment, numbers = Commit(), Timestamp(session, 0), range(1, n_types + 1)
-    events = [Event(EventId(1, session, i), ("a",), moment, None, payload) for i in numbers]
+    events = [Event(EventId(1, session, i), ("a",), moment, moment, payload) for i in numbers]
     store.stage(commit, [events], [keys.encode_type_id(i) for i in range(n_types)], [])
     store.write(commit)
     store.ext_sync()

@@ -41,9 +41,9 @@ SESSION: Final = keys.session_key(Timestamp(2, 0), 1, 2)
 
 FIRST: Final = keys.encode_int(1)
 EVENT: Final = A + SESSION + FIRST
-SOURCE: Final = A + b"\x00" + keys.encode_timestamp(Timestamp(7, 0)) + SESSION + FIRST
+SOURCE: Final = A + keys.encode_timestamp(Timestamp(7, 0)) + SESSION + FIRST
 SERVER: Final = SESSION[keys.TIMESTAMP_BYTES :]
-NO_SOURCE: Final = b"\x01" + bytes(12)
+OTHER_SOURCE: Final = keys.encode_timestamp(Timestamp(8, 0))
 
 
 OWNER: Final = hashlib.blake2b(b"app", digest_size=16).digest()
@@ -91,7 +91,7 @@ async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = [i for i, _ in progress]
     assert done == sorted(done)
     assert done
-    assert {total for _, total in progress} == {9 + 9 + 5 + 5 + 3 + 4 + 2 + 2}
+    assert {total for _, total in progress} == {9 + 1 + 5 + 5 + 3 + 4 + 2 + 2}
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:
@@ -108,11 +108,15 @@ def no_source(rows: Rows) -> None:
 
 
 def extra_source(rows: Rows) -> None:
-    rows["source"][A + NO_SOURCE + SESSION + FIRST] = b""
+    rows["source"][A + OTHER_SOURCE + SESSION + FIRST] = b""
 
 
 def source_of_nothing(rows: Rows) -> None:
-    rows["source"][C + NO_SOURCE + SESSION + keys.encode_int(9)] = b""
+    rows["source"][C + OTHER_SOURCE + SESSION + keys.encode_int(9)] = b""
+
+
+def source_of_an_event_without(rows: Rows) -> None:
+    rows["source"][B + OTHER_SOURCE + SESSION + keys.encode_int(2)] = b""
 
 
 def source_with_a_value(rows: Rows) -> None:
@@ -215,7 +219,6 @@ def clock_that_went_back(rows: Rows) -> None:
     rows["session"][key] = FIRST + A
     rows["server"][key[keys.TIMESTAMP_BYTES :]] = key[: keys.TIMESTAMP_BYTES]
     rows["event"][A + key + FIRST] = b"\x00"
-    rows["source"][A + NO_SOURCE + key + FIRST] = b""
 
 
 def mark_too_small(rows: Rows) -> None:
@@ -321,6 +324,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     ],
     no_source: ["source: 1/2/1: no row, but event has one"],
     extra_source: ["source: 1/2/1: another source timestamp than in event"],
+    source_of_an_event_without: ["source: 1/2/2: another source timestamp than in event"],
     source_of_nothing: ["event: 1/2/9: no row, but source has one"],
     source_with_a_value: [f"source: key {SOURCE.hex()}: not a row of this index"],
     no_session: [
@@ -509,7 +513,7 @@ async def test_info(tmp_path: Path) -> None:
     await make_store(tmp_path)
     with control.open_read_only(tmp_path) as store:
         found = ext_info(store)
-    assert (found.format, found.events, found.event_types) == (1, 9, 3)
+    assert (found.format, found.events, found.event_types) == (2, 9, 3)
     assert (found.first_timestamp, found.last_timestamp) == (Timestamp(1, 0), Timestamp(3, 0))
     assert found.servers == [
         ServerInfo(1, 1, 3, Timestamp(1, 0), Timestamp(3, 0), 3),
