@@ -1,4 +1,4 @@
-"""The end of a connection, in two steps if possible.
+"""The end of a connection: why, and in two steps if possible.
 
 It sends its end, and then drops incoming bytes until the peer ends too, for a while. If it closed
 at once with bytes unread, the system would reset the connection, and the peer would lose the last
@@ -10,7 +10,9 @@ Runs on the event loop's thread.
 import asyncio
 import time
 
+from eventer_bridge import limits as core_limits
 from eventer_bridge.net import limits
+from eventer_bridge.net.stats import CloseReason
 
 
 class Closing:
@@ -18,12 +20,32 @@ class Closing:
 
     Args:
         transport: of the connection.
+        reason: why it ends.
+        detail: more about the reason.
+        text: replaces the reason and the detail in :attr:`text`.
+
+    Attributes:
+        text: the reason with its detail, for people.
+        log_extra: why it ends, for the log.
     """
 
-    __slots__ = ("_deadline_s", "_dropped_bytes", "_transport")
+    __slots__ = ("_deadline_s", "_dropped_bytes", "_transport", "log_extra", "text")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        reason: CloseReason,
+        detail: str | None,
+        text: str | None,
+    ) -> None:
         self._transport = transport
+        most = core_limits.MAX_LOG_CHARACTERS
+        self.log_extra = {"reason": (text or reason.value)[:most]}
+        self.text = text or reason.value
+        if detail is not None:
+            self.log_extra["detail"] = detail[:most]
+            if text is None:
+                self.text = f"{reason.value}: {detail[:most]}"
         self._deadline_s = time.monotonic() + limits.CLOSE_TIMEOUT_S
         self._dropped_bytes = 0
 

@@ -74,8 +74,6 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     __slots__ = (
         "_blocked_at_s",
-        "_close_detail",
-        "_close_text",
         "_closing",
         "_drained",
         "_is_buffering",
@@ -145,8 +143,6 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
         self.n_messages = 0
         self.deadlines = Deadlines(liveness)
         self.close_reason: CloseReason | None = None
-        self._close_detail: str | None = None
-        self._close_text: str | None = None
         self._closing: Closing | None = None  # while it is open
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -192,12 +188,8 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
 
     @property
     def close_text(self) -> str | None:
-        """The close reason with its details, for people."""
-        if self._close_text is not None or self.close_reason is None:
-            return self._close_text
-        if self._close_detail is None:
-            return self.close_reason.value
-        return f"{self.close_reason.value}: {self._close_detail}"
+        """The close reason with its details, for people; None while the connection is open."""
+        return None if self._closing is None else self._closing.text
 
     def write(self, frame: bytes, n_frames: int = 1) -> None:
         """Send a frame, or several that are joined.
@@ -307,14 +299,9 @@ class Stream(StreamHooks[MessageT], asyncio.Protocol):
             return
         self.close_reason = reason
         self._stats.closed[reason] += 1
-        self._close_text = text
-        reason_text = (text or reason.value)[: core_limits.MAX_LOG_CHARACTERS]
-        extra = {**self.log_extra, "reason": reason_text}
-        if detail is not None:
-            extra["detail"] = self._close_detail = detail[: core_limits.MAX_LOG_CHARACTERS]
-        self.mlog.log(level, "closing connection", extra=extra)
+        closing = self._closing = Closing(self._transport, reason, detail, text)
+        self.mlog.log(level, "closing connection", extra={**self.log_extra, **closing.log_extra})
         self.pauses |= {Pause.CLOSING}
-        closing = self._closing = Closing(self._transport)
         self._wake_drained()
         self.on_closing()
         # a peer that was sent nothing can lose nothing
