@@ -1,9 +1,8 @@
-"""The client: requests matched with their responses, notifications, status, keep-alive.
+"""The client: requests, notifications, status, keep-alive.
 
-Any number of requests may be in progress; each is a future by its identifier, in the order of
-sending. Nothing grows without bound: a request waits while the transport's write buffer is
-above its high-water mark, and the client stops reading from the socket while the queue of
-notifications is full.
+Any number of requests may be in progress (``requests``). Nothing grows without bound: a request
+waits while the transport's write buffer is above its high-water mark, and the client stops reading
+from the socket while the queue of notifications is full.
 
 Responses come through the same socket, so they wait, too. A user that awaits a request without
 consuming notifications would wait for ever; instead, the connection is closed with that reason
@@ -14,13 +13,12 @@ Everything runs on the event loop's thread.
 
 import asyncio
 import functools
-import itertools
 import logging
 import ssl as ssl_module
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from hat import aio
 
@@ -41,6 +39,7 @@ from mariner.client import conditions, reasons
 from mariner.client.connection import ServerConnection
 from mariner.client.notifications import Notifications, size_of
 from mariner.client.replay import ReplayBatch, ReplayItem, Start, batches
+from mariner.client.requests import Requests
 from mariner.client.watching import StallWatch, keep_alive
 from mariner.errors import (
     ConnectError,
@@ -79,9 +78,6 @@ mlog = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long closing waits for the peer to close TLS."""
-
-
-R = TypeVar("R", RegisterRes, QueryRes, PingRes)
 
 
 async def connect(
@@ -172,16 +168,15 @@ class Client(aio.Resource):
         self._status_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._init_res: asyncio.Future[InitRes] = self._loop.create_future()
-        self._ids = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._on_room = functools.partial(self._connection.resume_reading, Pause.USER)
         self._notifications: Notifications[Sequence[Event]] = Notifications(self._on_room)
         self._replayed: Notifications[ReplayItem] | None = None
         self._has_cursor = False
         self._cursor_lost: str | None = None
         self._up_to_date: asyncio.Future[None] = self._loop.create_future()
-        self._stalls = StallWatch(self._connection, self._pending)
         self._async_group = aio.Group()
+        self._requests = Requests(self._connection, address, self._async_group)
+        self._stalls = StallWatch(self._connection, self._requests.pending)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -216,7 +211,7 @@ class Client(aio.Resource):
             ConnectionLostError: the client closed before that.
         """
         while self._status is not status:
-            self._check_open()
+            self._requests.check_open()
             await self._status_changed.wait()
 
     async def register(
@@ -272,13 +267,13 @@ class Client(aio.Resource):
         """
         if request_key is not None:
             self._check_supported("request_key")
-        register_id = next(self._ids)
+        register_id = next(self._requests.ids)
         request = RegisterReq(register_id, tuple(events), request_key, after_key)
-        return self._registered(register_id, await self._send(register_id, request))
+        return self._registered(register_id, await self._requests.send(register_id, request))
 
     async def _registered(self, register_id: int, sent: asyncio.Future[Any]) -> Sequence[Event]:
         try:
-            response = await self._answer(register_id, sent, RegisterRes)
+            response = await self._requests.answer(register_id, sent, RegisterRes)
         except ConnectionLostError as e:
             raise OutcomeUnknownError(f"outcome unknown: {e}") from None
         if response.success and response.events is not None:
@@ -304,8 +299,8 @@ class Client(aio.Resource):
                 answer has other events as well. The connection stays open.
         """
         conditions.check_request(params)
-        query_id = next(self._ids)
-        response = await self._request(query_id, QueryReq(query_id, params), QueryRes)
+        query_id = next(self._requests.ids)
+        response = await self._requests.ask(query_id, QueryReq(query_id, params), QueryRes)
         conditions.check_answer(params, response.events)
         return QueryResult(response.events, response.more_follows)
 
@@ -389,9 +384,7 @@ class Client(aio.Resource):
         await self._connection.wait_writable()
         if self._cursor_lost is not None:
             raise CursorLostError(f"{self._address}: {self._cursor_lost}")
-        self._check_open()
-        if not self._connection.send(message):
-            raise self._not_sent()
+        self._requests.tell(message)
 
     async def ping(self) -> float:
         """Ping the server.
@@ -402,9 +395,9 @@ class Client(aio.Resource):
         Raises:
             ConnectionLostError: the connection was lost.
         """
-        ping_id = next(self._ids)
+        ping_id = next(self._requests.ids)
         started = time.perf_counter()
-        await self._request(ping_id, PingReq(ping_id), PingRes)
+        await self._requests.ask(ping_id, PingReq(ping_id), PingRes)
         return time.perf_counter() - started
 
     # --- connecting and closing -------------------------------------------------------
@@ -447,7 +440,8 @@ class Client(aio.Resource):
             self._check_supported("cursor")
 
     def _keep_alive(self, delay_s: float, timeout_s: float) -> None:
-        self.async_group.spawn(keep_alive, self._connection, self._ids, delay_s, timeout_s)
+        ids = self._requests.ids
+        self.async_group.spawn(keep_alive, self._connection, ids, delay_s, timeout_s)
 
     async def _stop(self) -> None:
         if self._connection.is_connected:
@@ -468,9 +462,7 @@ class Client(aio.Resource):
             text = reasons.lost_before_init(reason, "init_req", self._is_tls)
             self._init_res.set_exception(ConnectError(text))
             self._init_res.exception()  # who connects may have given up
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(ConnectionLostError(reason))
+        self._requests.fail(reason)
         self._notifications.end()
         if self._replayed is not None:
             self._replayed.end()
@@ -480,19 +472,9 @@ class Client(aio.Resource):
         self._status_changed.set()
         self._stalls.end()
 
-    def _check_open(self) -> None:
-        if self.close_reason is not None or not self.is_open:
-            raise self._not_sent()
-
     def _check_supported(self, extension: str) -> None:
         if extension not in self._extensions:
             raise UnsupportedError(f"{self._address}: the server does not know {extension!r}")
-
-    def _not_sent(self) -> ConnectionLostError:
-        reason = self.close_reason
-        if reason is None:
-            reason = "connection lost" if self.is_open else reasons.CLOSED_BY_CLIENT
-        return ConnectionLostError(f"{self._address}: {reason}")
 
     def _timeout_text(self, timeout_s: float) -> str:
         what = "no answer to init_req" if self._connection.is_connected else "no connection"
@@ -500,40 +482,12 @@ class Client(aio.Resource):
 
     # --- messages ---------------------------------------------------------------------
 
-    async def _request(self, request_id: int, request: Message, response_type: type[R]) -> R:
-        sent = await self._send(request_id, request)
-        return await self._answer(request_id, sent, response_type)
-
-    async def _send(self, request_id: int, request: Message) -> asyncio.Future[Any]:
-        """Send a request; the future gets its answer."""
-        await self._connection.wait_writable()
-        self._check_open()
-        if not self._connection.send(request):
-            raise self._not_sent()
-        sent = self._pending[request_id] = self._loop.create_future()
-        return sent
-
-    async def _answer(
-        self, request_id: int, sent: asyncio.Future[Any], response_type: type[R]
-    ) -> R:
-        try:
-            response = await sent
-        finally:
-            self._pending.pop(request_id, None)
-        if not isinstance(response, response_type):
-            answer_type, expected = type(response).__name__, response_type.__name__
-            text = f"{answer_type} answers request {request_id}, expected {expected}"
-            self._connection.on_protocol_error(RemoteProtocolError(text))
-            raise RemoteProtocolError(text)
-        answer: R = response
-        return answer
-
     def _on_message(self, message: Message | RefusedRegister) -> None:
         match message:
             case RegisterRes():
-                self._on_response(message.register_id, message)
+                self._requests.on_answer(message.register_id, message)
             case QueryRes():
-                self._on_response(message.query_id, message)
+                self._requests.on_answer(message.query_id, message)
             case EventsMsg():
                 self._on_events(message)
             case Gap() | UpToDate():
@@ -541,7 +495,7 @@ class Client(aio.Resource):
             case CursorLost():
                 self._cursor_lost = message.reason
             case PingRes():
-                self._on_response(message.ping_id, message)
+                self._requests.on_answer(message.ping_id, message)
             case StatusMsg():
                 self._status = message.status
                 self._status_changed.set()
@@ -555,12 +509,6 @@ class Client(aio.Resource):
     @property
     def _queue(self) -> Notifications[Any]:
         return self._notifications if self._replayed is None else self._replayed
-
-    def _on_response(self, request_id: int, response: Message) -> None:
-        # the requester may be gone (cancelled), or it answers a ping of keep_alive
-        future = self._pending.get(request_id)
-        if future is not None and not future.done():
-            future.set_result(response)
 
     def _on_mark(self, mark: Gap | UpToDate) -> None:
         if self._replayed is not None:

@@ -1,8 +1,8 @@
-"""Servers that the client connects to: ours, and hat-mariner-server."""
+"""Servers that the client connects to: ours, hat-mariner-server, and some that misbehave."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +10,7 @@ from eventer_bridge.model import JsonPayload, RegisterEvent
 from mariner import client
 from tests.support.gateway import gateway
 from tests.support.hat_peers import CLIENTS, hat_gateway
+from tests.support.peer import RawPeer
 
 READER: Final = {
     "name": "reader",
@@ -17,6 +18,8 @@ READER: Final = {
     "subscriptions": [["*"]],
     "register_events": [],
 }
+
+INIT_RES: Final = {"msg_type": "init_res", "success": True, "status": "OPERATIONAL"}
 
 MIB: Final = 1 << 20
 
@@ -50,3 +53,31 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for a state; the test's timeout is the bound."""
     while not condition():
         await asyncio.sleep(0.005)
+
+
+class ScriptedPeer(RawPeer):
+    """The server's end of a connection, without manners."""
+
+    async def accept(self) -> None:
+        assert (await self.receive())["msg_type"] == "init_req"
+        self.send(INIT_RES)
+
+
+@contextlib.asynccontextmanager
+async def scripted(script: Callable[[ScriptedPeer], Awaitable[None]]) -> AsyncIterator[Server]:
+    """A server that does for each connection what it is told, then closes it."""
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await script(ScriptedPeer(reader, writer))
+        finally:
+            writer.close()
+
+    listener = await asyncio.start_server(on_connection, "127.0.0.1", 0)
+    async with listener:
+        yield Server("127.0.0.1", listener.sockets[0].getsockname()[1], False)
+
+
+async def closed_by_client(peer: ScriptedPeer) -> None:
+    await peer.reader.read()

@@ -1,12 +1,9 @@
 """The client against servers that are not there, or do not behave."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import pytest
 
 from eventer_bridge import tls
@@ -21,64 +18,26 @@ from mariner.errors import (
     RemoteProtocolError,
     UnavailableError,
 )
-from tests.mariner.client.servers import MIB, Server, register_event, until
+from tests.mariner.client.servers import (
+    INIT_RES,
+    MIB,
+    ScriptedPeer,
+    closed_by_client,
+    register_event,
+    scripted,
+    until,
+)
 from tests.support.certificates import make_certificates
-from tests.support.peer import frame
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-INIT_RES: Final = {"msg_type": "init_res", "success": True, "status": "OPERATIONAL"}
-
-
-class Peer:
-    """The server's end of a connection, without manners."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def receive(self) -> Any:
-        size = (await self.reader.readexactly(1))[0]
-        length = int.from_bytes(await self.reader.readexactly(size), "big")
-        return msgspec.json.decode(await self.reader.readexactly(length))
-
-    def send(self, message: Any) -> None:
-        self.writer.write(frame(msgspec.json.encode(message)))
-
-    async def accept(self) -> None:
-        assert (await self.receive())["msg_type"] == "init_req"
-        self.send(INIT_RES)
-
-
-@contextlib.asynccontextmanager
-async def scripted(script: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Server]:
-    """A server that does for each connection what it is told, then closes it."""
-
-    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                await script(Peer(reader, writer))
-        finally:
-            writer.close()
-
-    listener = await asyncio.start_server(on_connection, "127.0.0.1", 0)
-    async with listener:
-        yield Server("127.0.0.1", listener.sockets[0].getsockname()[1], False)
-
-
-async def closed_by_client(peer: Peer) -> None:
-    await peer.reader.read()
-
-
-# --- against servers that are not there, or do not behave ---------------------------------------
-
 
 async def test_a_status_right_behind_the_first_answer_is_the_last_word() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.receive()
         answer = {**INIT_RES, "status": "STANDBY"}
         news = {"msg_type": "status", "status": "OPERATIONAL"}
-        peer.writer.write(b"".join(frame(msgspec.json.encode(i)) for i in (answer, news)))
+        peer.send_together((answer, news))
         await closed_by_client(peer)
 
     async with scripted(script) as server, await server.connect() as connection:
@@ -111,7 +70,7 @@ async def test_tls_handshake_is_not_answered(tmp_path: Path) -> None:
 
 
 async def test_not_a_mariner_server() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         peer.writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with scripted(script) as server:
@@ -120,7 +79,7 @@ async def test_not_a_mariner_server() -> None:
 
 
 async def test_connection_ends_inside_a_frame() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         await peer.receive()
         peer.writer.write(b"\x02\x01\x00half")
@@ -128,32 +87,6 @@ async def test_connection_ends_inside_a_frame() -> None:
     async with scripted(script) as server, await server.connect() as conn:
         with pytest.raises(ConnectionLostError, match="in the middle of a frame of 256 bytes"):
             await conn.ping()
-
-
-async def test_what_was_sent_is_told_from_what_was_not() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await peer.receive()
-
-    async with scripted(script) as server, await server.connect() as conn:
-        event = register_event("lost")
-        with pytest.raises(OutcomeUnknownError, match=f"^outcome unknown: {conn.address}: the ser"):
-            await conn.register([event])
-        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: the server closed"):
-            await conn.register([event])
-
-
-async def test_nothing_is_sent_when_the_transport_closes_already() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        transport = conn._connection._transport
-        assert transport is not None
-        transport.close()  # of which nobody was told yet
-        with pytest.raises(ConnectionLostError, match=f"^{conn.address}: connection lost"):
-            await conn.register([register_event("never")])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +100,7 @@ async def test_nothing_is_sent_when_the_transport_closes_already() -> None:
     ],
 )
 async def test_outcomes(said: dict[str, str], error: type[Exception], text: str) -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         register_id = (await peer.receive())["register_id"]
         message = {"msg_type": "register_res", "register_id": register_id, "success": False}
@@ -181,7 +114,7 @@ async def test_outcomes(said: dict[str, str], error: type[Exception], text: str)
 
 
 async def test_invalid_message() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         peer.send({"msg_type": "status", "status": 1})
 
@@ -191,23 +124,8 @@ async def test_invalid_message() -> None:
     assert conn.close_reason.startswith("the server violated the protocol: status: /status")
 
 
-async def test_answer_of_another_kind() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        ping_id = (await peer.receive())["ping_id"]
-        peer.send({"msg_type": "register_res", "register_id": ping_id, "success": False})
-        await closed_by_client(peer)
-
-    async with scripted(script) as server, await server.connect() as conn:
-        with pytest.raises(
-            RemoteProtocolError, match="RegisterRes answers request 1, expected PingRes"
-        ):
-            await conn.ping()
-        await conn.wait_closed()
-
-
 async def test_more_follows_without_events() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         query_id = (await peer.receive())["query_id"]
         answer = {"msg_type": "query_res", "query_id": query_id, "events": []}
@@ -220,7 +138,7 @@ async def test_more_follows_without_events() -> None:
 
 
 async def test_latest_of_a_server_that_knows_no_pages_of_it() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         for _ in range(2):
             query = await peer.receive()
@@ -239,7 +157,7 @@ async def test_latest_of_a_server_that_knows_no_pages_of_it() -> None:
 
 
 async def test_status_changes() -> None:
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         for status in ("STANDBY", "OPERATIONAL"):
             await peer.receive()
@@ -258,7 +176,7 @@ async def test_status_changes() -> None:
 async def test_pings_of_the_server_are_answered() -> None:
     answered = asyncio.get_running_loop().create_future()
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         peer.send({"msg_type": "ping_req", "ping_id": 77})
         answered.set_result(await peer.receive())
@@ -270,7 +188,7 @@ async def test_pings_of_the_server_are_answered() -> None:
 async def test_silent_server_is_noticed() -> None:
     received: list[Any] = []
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         received.append(await peer.receive())
         await closed_by_client(peer)
@@ -287,7 +205,7 @@ async def test_silent_server_is_noticed() -> None:
 async def test_answered_pings_keep_the_connection() -> None:
     pings: list[int] = []
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         while True:
             pings.append((await peer.receive())["ping_id"])
@@ -301,37 +219,13 @@ async def test_answered_pings_keep_the_connection() -> None:
         assert conn.is_open
 
 
-async def test_registrations_wait_for_a_server_that_does_not_read() -> None:
-    may_read = asyncio.Event()
-
-    async def script(peer: Peer) -> None:
-        await peer.accept()
-        await may_read.wait()
-        while True:
-            register_id = (await peer.receive())["register_id"]
-            peer.send({"msg_type": "register_res", "register_id": register_id, "success": False})
-
-    async with scripted(script) as server, await server.connect() as conn:
-        event = register_event("large", value="x" * MIB)
-        requests = [asyncio.ensure_future(conn.register([event])) for _ in range(30)]
-        await until(lambda: conn._connection.is_write_blocked)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        transport = conn._connection._transport
-        assert transport is not None
-        assert transport.get_write_buffer_size() < 3 * MIB, "one request above the mark at most"
-        may_read.set()
-        outcomes = await asyncio.gather(*requests, return_exceptions=True)
-    assert [type(i) for i in outcomes] == [RegisterError] * 30
-
-
 async def test_closing_does_not_wait_for_ever_for_a_server_that_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(net_limits, "CLOSE_TIMEOUT_S", 0.1)
     may_end = asyncio.Event()
 
-    async def script(peer: Peer) -> None:
+    async def script(peer: ScriptedPeer) -> None:
         await peer.accept()
         await may_end.wait()
 
