@@ -1,6 +1,7 @@
 """Engine: the event core that stores events itself, and its life cycle (000, "Module engine").
 
-What becomes of a registration is in :class:`~eventer_bridge.core.session_core.SessionCore`.
+What becomes of a registration is in :class:`~eventer_bridge.core.session_core.SessionCore`, and of
+what other servers registered in :class:`~eventer_bridge.core.replicated.ReplicaCore`.
 
 STANDBY; :meth:`Engine.start` makes it STARTING, creates the modules, registers the event
 ``event/<server id>/engine`` STARTED (with the store's ``history`` if it is a new one) and makes it
@@ -32,8 +33,8 @@ from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.connection_events import Announcer
 from eventer_bridge.core.cursors import Cursors
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
+from eventer_bridge.core.replicated import ReplicaCore
 from eventer_bridge.core.session import Session
-from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.core.stalls import Work
 from eventer_bridge.errors import (
     EventerBridgeError,
@@ -93,7 +94,7 @@ async def create(
     return engine
 
 
-class Engine(SessionCore):
+class Engine(ReplicaCore):
     """See the module. Made by :func:`create`; what is made without it is STANDBY at first.
 
     Closing it stops it and gives back the session ids that were reserved and not used.

@@ -25,18 +25,15 @@ Everything here runs on the event loop's thread.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core import group_events
 from eventer_bridge.core.base import EventCore, tried
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
@@ -56,7 +53,6 @@ from eventer_bridge.core.type_checks import TypeChecks
 from eventer_bridge.core.validation import too_many
 from eventer_bridge.errors import (
     EventerBridgeError,
-    InvalidEventError,
     LimitError,
     NotOperationalError,
     OutcomeUnknownError,
@@ -71,7 +67,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.slices import Steps, WorkQueue, next_turn
+from eventer_bridge.slices import Steps, WorkQueue
 
 mlog = logging.getLogger(__name__)
 
@@ -278,76 +274,6 @@ class SessionCore(EventCore):
             outcomes.append(session)
         return outcomes
 
-    def replicated(self, server_id: int) -> HighWaterMark:
-        """The last session of another server that is kept; ``timestamp`` is None where none is.
-
-        Raises:
-            StorageError: that is not known: what failed to be stored may be found all the same.
-            ClosedError: the store is closed.
-        """
-        if self._backend.failure is not None:
-            raise StorageError(self._backend.failure)
-        return self._backend.last_session(server_id)
-
-    def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
-        """Keep a session of another server as it is, and notify observers, whatever the status is.
-
-        Args:
-            events: events of one session of that server, as ``Backend.register`` asks for:
-                later than everything of it that was handed over before.
-
-        Returns:
-            A future that is done when they are durable; never to be cancelled.
-        """
-        server_id = events[0].id.server
-        if server_id == self._server_id:
-            error = InvalidEventError(f"events of server {server_id}, which is this one")
-            return failed(self._loop.create_future(), error)
-        n_bytes = payload_bytes(events)
-        try:
-            key = self._take_over_told(events) if self._is_in_group else None
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        if is_large(len(events), n_bytes) or self._handing_over.is_busy:
-            future = self._loop.create_future()
-            session = Session.sized(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
-            self._add_pending(len(events), n_bytes)
-            self._handing_over.add(functools.partial(self._take_over_replicated, session))
-            return future
-        try:
-            self._backend.check_types({event.type for event in events})
-        except EventerBridgeError as e:
-            return failed(self._loop.create_future(), e)
-        commit = self._backend.register(events, request=key)
-        if commit.done() and commit.exception():
-            return commit
-        self._add_pending(len(events), n_bytes)
-        self._track_one(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
-        return commit
-
-    def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
-        """Take over what another server of the group tells; the key to keep with these events.
-
-        Rows of cursors are handed to the backend before the events: who has the events has them.
-
-        Raises:
-            StorageError: what is kept cannot be read.
-            ClosedError: the store is closed.
-        """
-        if self.cursors is not None:
-            for told in group_events.cursors_in(events):
-                self.cursors.take_over(told, events[0].id.server)
-        key = group_events.request_in(events)
-        return None if key is None else self._keyed.take_over(key, events[0])
-
-    async def give_way(self) -> None:
-        """Let what is registered here go before what is replicated, for a while at the most."""
-        await next_turn()
-        if self._n_own:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.GIVE_WAY_S):
-                    await self._own_ended.wait()
-
     def _check_ready(self, is_ready: bool) -> None:
         if not is_ready:
             raise NotOperationalError(f"server is {self._phase.name}, not OPERATIONAL")
@@ -462,27 +388,6 @@ class SessionCore(EventCore):
         else:
             session.events = created
             self._on_handed_over(session, commit)
-
-    def _take_over_replicated(self, session: Session) -> Steps[None]:
-        """As :meth:`_take_over`, of another server's session."""
-        try:
-            if session.is_stepwise:
-                commit = yield from self._backend.register_in_steps(
-                    session.events, request=session.key
-                )
-            else:
-                commit = self._backend.register(session.events, request=session.key)
-        except (GeneratorExit, asyncio.CancelledError):
-            raise
-        except BaseException as e:
-            mlog.exception("replicated session failed")
-            commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
-        if commit.done() and (error := commit.exception()):
-            self._end_pending(1, session.requested, session.payload_bytes)
-            session.resolve(error)
-            self._notify_drained()
-        else:
-            self._track_one(session, commit)
 
     def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Count what was added, too."""

@@ -1,4 +1,4 @@
-"""Engine: sessions of other servers."""
+"""Sessions of other servers."""
 
 import pytest
 

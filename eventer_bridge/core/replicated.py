@@ -1,0 +1,122 @@
+"""Sessions of other servers, kept as they are, beside those that are registered here.
+
+They have their ids and timestamps, were checked there, and modules do not look at them. Observers
+are notified as of any other session. In a group, they also bring what another server tells of its
+request keys and cursors (``group_events``).
+
+Everything here runs on the event loop's thread.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Sequence
+
+from eventer_bridge import limits
+from eventer_bridge.backends.base import HighWaterMark
+from eventer_bridge.backends.common import failed
+from eventer_bridge.backends.request_keys import RequestKey
+from eventer_bridge.core import group_events
+from eventer_bridge.core.session import REMOTE_SOURCE, Session, is_large, payload_bytes
+from eventer_bridge.core.session_core import SessionCore
+from eventer_bridge.errors import EventerBridgeError, InvalidEventError, StorageError
+from eventer_bridge.model import Event
+from eventer_bridge.slices import Steps, next_turn
+
+mlog = logging.getLogger(__name__)
+
+
+class ReplicaCore(SessionCore):
+    """A core that keeps sessions of other servers, too."""
+
+    def replicated(self, server_id: int) -> HighWaterMark:
+        """The last session of another server that is kept; ``timestamp`` is None where none is.
+
+        Raises:
+            StorageError: that is not known: what failed to be stored may be found all the same.
+            ClosedError: the store is closed.
+        """
+        if self._backend.failure is not None:
+            raise StorageError(self._backend.failure)
+        return self._backend.last_session(server_id)
+
+    def replicate(self, events: Sequence[Event]) -> asyncio.Future[None]:
+        """Keep a session of another server as it is, and notify observers, whatever the status is.
+
+        Args:
+            events: events of one session of that server, as ``Backend.register`` asks for:
+                later than everything of it that was handed over before.
+
+        Returns:
+            A future that is done when they are durable; never to be cancelled.
+        """
+        server_id = events[0].id.server
+        if server_id == self._server_id:
+            error = InvalidEventError(f"events of server {server_id}, which is this one")
+            return failed(self._loop.create_future(), error)
+        n_bytes = payload_bytes(events)
+        try:
+            key = self._take_over_told(events) if self._is_in_group else None
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        if is_large(len(events), n_bytes) or self._handing_over.is_busy:
+            future = self._loop.create_future()
+            session = Session.sized(REMOTE_SOURCE, len(events), n_bytes, future, events, key=key)
+            self._add_pending(len(events), n_bytes)
+            self._handing_over.add(functools.partial(self._take_over_replicated, session))
+            return future
+        try:
+            self._backend.check_types({event.type for event in events})
+        except EventerBridgeError as e:
+            return failed(self._loop.create_future(), e)
+        commit = self._backend.register(events, request=key)
+        if commit.done() and commit.exception():
+            return commit
+        self._add_pending(len(events), n_bytes)
+        self._track_one(Session(REMOTE_SOURCE, len(events), n_bytes, commit, events), commit)
+        return commit
+
+    def _take_over_told(self, events: Sequence[Event]) -> RequestKey | None:
+        """Take over what another server of the group tells; the key to keep with these events.
+
+        Rows of cursors are handed to the backend before the events: who has the events has them.
+
+        Raises:
+            StorageError: what is kept cannot be read.
+            ClosedError: the store is closed.
+        """
+        if self.cursors is not None:
+            for told in group_events.cursors_in(events):
+                self.cursors.take_over(told, events[0].id.server)
+        key = group_events.request_in(events)
+        return None if key is None else self._keyed.take_over(key, events[0])
+
+    async def give_way(self) -> None:
+        """Let what is registered here go before what is replicated, for a while at the most."""
+        await next_turn()
+        if self._n_own:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.GIVE_WAY_S):
+                    await self._own_ended.wait()
+
+    def _take_over_replicated(self, session: Session) -> Steps[None]:
+        """Hand a session over in its turn, a large one in steps."""
+        try:
+            if session.is_stepwise:
+                commit = yield from self._backend.register_in_steps(
+                    session.events, request=session.key
+                )
+            else:
+                commit = self._backend.register(session.events, request=session.key)
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:  # a panic of RocksDB's binding is no Exception
+            mlog.exception("replicated session failed")
+            commit = failed(self._loop.create_future(), StorageError(f"it failed: {e!r}"))
+        if commit.done() and (error := commit.exception()):
+            self._end_pending(1, session.requested, session.payload_bytes)
+            session.resolve(error)
+            self._notify_drained()
+        else:
+            self._track_one(session, commit)
