@@ -16,7 +16,7 @@ class OverviewPanel:
     def __init__(self, view: GatewayView, others: Sequence[GatewayView]) -> None:
         self._view = view
         self._others = others
-        self._shown: list[problems.Problem] | None = None
+        self._shown: tuple[bool, list[problems.Problem]] | None = None
         self._drawn: Point | None = None
         if len(others) > 1:
             with card("Gateways"):
@@ -42,19 +42,18 @@ class OverviewPanel:
             self._gateways.set([_row(i) for i in self._others])
         for title, text in _figures(self._view).items():
             self._figures[title].set(text)
-        found = problems.find(self._view, time.time())
-        if found != self._shown:
-            self._shown = found
-            self._show(found)
+        shown = self._view.status is not None, problems.find(self._view, time.time())
+        if shown != self._shown:
+            self._shown = shown
+            self._show(*shown)
         if self._view.point is not self._drawn:
             self._drawn = self._view.point
             self._draw()
 
-    def _show(self, found: Sequence[problems.Problem]) -> None:
+    def _show(self, is_known: bool, found: Sequence[problems.Problem]) -> None:
         self._problems.clear()
         with self._problems:
             if not found:
-                is_known = self._view.status is not None
                 ui.label("All is well." if is_known else "Connecting …").classes("console-well")
             for problem in found:
                 mark, style = ("✖", "bad") if problem.is_critical else ("▲", "warning")
