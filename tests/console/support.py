@@ -50,7 +50,11 @@ def watched(gateway: Gateway, **keys: Any) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def console(
-    directory: Path, gateways: Sequence[dict[str, Any]], **listen: Any
+    directory: Path,
+    gateways: Sequence[dict[str, Any]],
+    *,
+    program: str = "mariner_console",
+    **listen: Any,
 ) -> AsyncIterator[Console]:
     """Run it; on the way out SIGTERM, which has to give exit code 0."""
     conf = {
@@ -61,7 +65,7 @@ async def console(
     path = directory / "console.json"
     path.write_text(json.dumps(conf))
     output = directory / "console.log"
-    async with processes.child("mariner_console", "--conf", str(path), output=output) as process:
+    async with processes.child(program, "--conf", str(path), output=output) as process:
 
         async def probe() -> str | None:
             found = _LISTENING.search(processes.tail(output))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
@@ -55,8 +56,9 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 async def test_the_overview(running: Running, viewport: ViewportSize, is_dark: bool) -> None:
     url = running.console.url
     async with logged_in(running.browser, url, viewport=viewport, is_dark=is_dark) as seen:
-        await seen.until("All is well.")
         await seen.until("OPERATIONAL")
+        late = seen.page.get_by_text("the event loop is late")  # on a machine that is busy
+        await seen.page.get_by_text("All is well.").or_(late).first.wait_for()
         await running.app.register([RegisterEvent(("a",), None, JsonPayload.of(1))])
         await seen.page.locator(".console-chart svg path").first.wait_for(state="attached")
         background = await seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -301,18 +303,23 @@ def suspended(name: str) -> Iterator[None]:
             process.resume()
 
 
-async def test_a_browser_that_hangs_costs_the_gateway_nothing(running: Running) -> None:
+async def test_a_browser_that_hangs_costs_the_gateway_nothing(
+    running: Running, tmp_path: Path
+) -> None:
     batch = [RegisterEvent(("flood", str(i)), None, JsonPayload.of("x" * 500)) for i in range(500)]
-    async with logged_in(running.browser, running.console.url) as seen:
+    async with (
+        console(tmp_path, [watched(running.gateway)], program="tests.console.patient") as patient,
+        logged_in(running.browser, patient.url) as seen,
+    ):
         await seen.open("Tail")
         await seen.page.get_by_label("Types").last.fill("flood/*")
         await seen.page.keyboard.press("Enter")
         await seen.until("0 so far")
-        before_bytes = psutil.Process(running.console.process.pid).memory_info().rss
+        before_bytes = psutil.Process(patient.process.pid).memory_info().rss
         with suspended("chrom"):
             for _ in range(100):
                 await running.app.register(batch)
-        grown_bytes = psutil.Process(running.console.process.pid).memory_info().rss - before_bytes
+        grown_bytes = psutil.Process(patient.process.pid).memory_info().rss - before_bytes
         assert grown_bytes < 100 << 20
         await seen.until("50,000 so far")
     async with (
