@@ -110,7 +110,7 @@ async def test_a_replica_leaves_out_what_breaks_clients(
                 '{server="server 1"}': told["left_out"]
             }:
                 await asyncio.sleep(0.02)
-                told = (await told_of(first))[-1]
+                told = (await told_of(first) or [{}])[-1]
                 counted = await metrics_of(second, "mariner_remote_events_refused_total")
             assert told == {"state": "SYNCED", "count": None, "left_out": told["left_out"]}
             while len(heard) < N_GOOD:
@@ -147,8 +147,8 @@ async def test_of_a_session_that_is_too_large_the_first_events_are_kept(
                 ]
                 await asyncio.sleep(0.02)
             assert kept == [40_000, 50_000, 10_000, 0, 0]
-            [told] = [i for i in await told_of(first) if i["state"] == "SYNCED"][-1:]
-            assert told["left_out"] >= 2
+            while (await told_of(first) or [{}])[-1].get("left_out", 0) < 2:
+                await asyncio.sleep(0.02)
     [record] = [i for i in caplog.records if "are left out" in i.message][:1]
     assert vars(record)["events"] == 2
     assert vars(record)["reason"] == "the session has more than 100000 bytes"

@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from eventer_bridge.model import (
     Event,
+    EventId,
     JsonPayload,
     QueryTimeseriesParams,
     RegisterEvent,
@@ -21,6 +24,7 @@ from tests.support.gateway import Gateway
 from tests.support.pair import StartCb, pair
 
 POLL_INTERVAL_S = 0.02
+CURSOR_OF_FIRST = ("event", "1", "cursor", "?")
 
 
 @contextlib.asynccontextmanager
@@ -50,6 +54,15 @@ async def until_stored(connection: client.Client, n_events: int, *segments: str)
     while len(found := await stored(connection, *segments)) < n_events:
         await asyncio.sleep(POLL_INTERVAL_S)
     return found
+
+
+async def until_told(connection: client.Client, event_id: EventId) -> None:
+    """Wait until a cursor is known to be at an event."""
+    seen = [msgspec.to_builtins(event_id)]
+    while not any(
+        told["seen"] == seen for told in values(await stored(connection, *CURSOR_OF_FIRST))
+    ):
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 def values(events: list[Event]) -> list[Any]:
@@ -188,10 +201,10 @@ async def test_cursors_are_taken_over(tmp_path: Path) -> None:
         first, second = await start(1), await start(2)
         async with client_of(second) as at_second:
             async with client_of(first, Status.OPERATIONAL) as at_first:
-                await at_first.register([of(i) for i in range(3)])
+                last = (await at_first.register([of(i) for i in range(3)]))[-1].id
                 async with reader(first) as reading:
                     assert await reading.read(3) == [0, 1, 2]
-                    await until_stored(at_second, 1, "event", "1", "cursor", "?")
+                    await until_told(at_second, last)
                     await at_first.register([of(3)])
                     await until_stored(at_second, 4)
                     await kill(first)
