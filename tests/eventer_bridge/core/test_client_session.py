@@ -188,6 +188,12 @@ async def test_who_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
             assert await other.word() == "registered"
 
 
+DEADLINES = {
+    "FIRST_MESSAGE_TIMEOUT_S": "no first message",
+    "MESSAGE_TIMEOUT_S": "unfinished message",
+}
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -200,10 +206,9 @@ async def test_who_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_deadlines_and_mistakes(
     data: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if reason != "protocol error":
-        monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
-        monkeypatch.setattr(net_limits, "FIRST_MESSAGE_TIMEOUT_S", 0.1)
-        monkeypatch.setattr(net_limits, "MESSAGE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(limits, "SWEEP_PERIOD_S", 0.01)
+    for name, ends in DEADLINES.items():
+        monkeypatch.setattr(net_limits, name, 0.1 if reason == ends else 3600.0)
     async with serving() as it:
         peer = await it.connect()
         peer.writer.write(data)

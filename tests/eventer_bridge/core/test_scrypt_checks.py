@@ -34,7 +34,7 @@ class Gate:
 
     def ext_scrypt(self, token: str, salt: bytes) -> bytes:
         self.tokens.append(token)
-        self.open.wait(5)
+        self.open.wait(60)
         return bytes(32)
 
 
@@ -45,16 +45,26 @@ async def test_what_is_found(checks: ScryptChecks) -> None:
     assert len(checks) == 0
 
 
-async def test_the_loop_goes_on_meanwhile(checks: ScryptChecks) -> None:
-    check = asyncio.create_task(checks.find("a", "bad", [GOOD] * 3))
-    longest_s, before_s = 0.0, time.perf_counter()
-    while not check.done():
-        await asyncio.sleep(0.001)
-        now_s = time.perf_counter()
-        longest_s, before_s = max(longest_s, now_s - before_s), now_s
-    began_s = time.perf_counter()
-    tokens.ext_scrypt("bad", SALT)
-    assert longest_s < (time.perf_counter() - began_s) * 3 / 2  # of three in a row
+async def test_the_loop_goes_on_meanwhile(
+    checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ext_scrypt = tokens.ext_scrypt
+    n_turns = 0
+    most_turns = 0  # while one hash is made
+
+    def ext_counted(token: str, salt: bytes) -> bytes:
+        nonlocal most_turns
+        before = n_turns
+        found = ext_scrypt(token, salt)
+        most_turns = max(most_turns, n_turns - before)
+        return found
+
+    monkeypatch.setattr(tokens, "ext_scrypt", ext_counted)
+    while most_turns < 3:  # this process may have to wait for a processor meanwhile
+        check = asyncio.create_task(checks.find("a", "bad", [GOOD] * 3))
+        while not check.done():
+            await asyncio.sleep(0.001)
+            n_turns += 1
 
 
 async def test_addresses_take_turns(checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,14 +101,16 @@ async def test_a_check_that_does_not_begin_in_time(
     checks: ScryptChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
+    first = asyncio.create_task(checks.find("a", "first", [GOOD]))
+    while not gate.tokens:
+        await asyncio.sleep(0.001)
     monkeypatch.setattr(limits, "SCRYPT_TIMEOUT_S", 0.05)
-    with pytest.raises(TimeoutError):
-        await checks.find("a", "first", [GOOD])
     with pytest.raises(TimeoutError):
         await checks.find("a", "second", [GOOD])
     assert len(checks) == 0
     assert gate.tokens == ["first"]
     gate.open.set()
+    assert await first is None
 
 
 async def test_guessers_get_half_of_the_thread(

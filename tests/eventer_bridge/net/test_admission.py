@@ -192,22 +192,28 @@ async def test_who_guesses_has_its_place_until_the_answer_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "FREE_LOGIN_FAILURES", 1)
-    monkeypatch.setattr(limits, "LOGIN_FAILURE_PERIOD_S", 0.2)
+    for name in ("LOGIN_FAILURE_PERIOD_S", "MAX_LOGIN_DELAY_S"):
+        monkeypatch.setattr(limits, name, FOREVER_S)
     peers = Peers(Bounds(9, 1, 9, 9))
     slot = await peers.enter("192.0.2.1")
     assert slot.login_failed() == 0.0
     slot.release()
     slot = await peers.enter("192.0.2.1")
-    assert 0 < slot.login_failed() <= 0.2
+    assert 0 < slot.login_failed() <= FOREVER_S
     slot.release()
     assert peers.stats.connections == 0
     # to leave and come back is no quicker
     with pytest.raises(RefusedError):
         await peers.enter("192.0.2.1")
-    async with asyncio.timeout(10):
+    monkeypatch.setattr(limits, "MAX_LOGIN_DELAY_S", 0.2)
+    slot = await peers.enter("192.0.2.2")
+    assert slot.login_failed() == 0.0
+    assert 0 < slot.login_failed() <= 0.2
+    slot.release()
+    async with asyncio.timeout(60):
         while True:
             try:
-                await peers.enter("192.0.2.1")
+                await peers.enter("192.0.2.2")
                 break
             except RefusedError:
                 await asyncio.sleep(0.01)

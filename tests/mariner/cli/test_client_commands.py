@@ -106,17 +106,17 @@ async def test_ping_without_connection(tmp_path: Path) -> None:
         shell = shell_for("app", "secret", running.port)
         os.kill(running.pid, signal.SIGSTOP)
         try:
-            result = await shell.run("ping", "--timeout", "0.2")
+            result = await shell.run("ping", "--timeout", "2")
         finally:
             os.kill(running.pid, signal.SIGCONT)
-    text = f"mariner: error: 127.0.0.1:{running.port}: no answer to init_req within 0.2 s\n"
+    text = f"mariner: error: 127.0.0.1:{running.port}: no answer to init_req within 2 s\n"
     assert result == (1, "", text)
 
 
 async def test_ping_of_a_server_that_stops(tmp_path: Path) -> None:
     async with gateway(tmp_path, backend="memory") as running:
         shell = shell_for("app", "secret", running.port)
-        options = ("--count", "0", "--interval", "0.01", "--timeout", "0.1")
+        options = ("--count", "0", "--interval", "0.01", "--timeout", "3")
         async with started(shell, "ping", *options) as process:
             await read_line(process.stdout)
             await read_line(process.stdout)
@@ -125,9 +125,7 @@ async def test_ping_of_a_server_that_stops(tmp_path: Path) -> None:
                 line = await read_line(process.stderr)
             finally:
                 os.kill(running.pid, signal.SIGCONT)
-            pattern = (
-                rf"mariner: no answer from 127\.0\.0\.1:{running.port}: seq=\d+ within 0\.1 s\n"
-            )
+            pattern = rf"mariner: no answer from 127\.0\.0\.1:{running.port}: seq=\d+ within 3 s\n"
             assert re.fullmatch(pattern, line)
             os.kill(running.pid, signal.SIGKILL)
             stdout, stderr = await process.communicate()

@@ -13,7 +13,7 @@ from mariner.gateway.reloading import Reloader
 from tests.support.inprocess import APP
 from tests.support.peer import INIT, RawPeer, event, register_req
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 
 QUERY: Final = {"msg_type": "query_req", "query_id": 1, "query_type": "latest"}
 

@@ -31,7 +31,7 @@ from tests.support.gateway import gateway
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import INIT, RawPeer, event, register_req
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 
 
 class Trail:

@@ -113,6 +113,7 @@ async def test_what_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(StoreReader, "ext_timeseries", ext_hang)
     async with serving(tmp_path) as gateway:
+        await until_ready(gateway)
         query = asyncio.ensure_future(gateway.core.query(QueryTimeseriesParams()))
         reason = await until_not_ready(gateway)
         goes_on.set()
