@@ -4,12 +4,12 @@ Runs on the retention thread. A :class:`Deletion` is an ordinary commit: all fam
 consistent, even after a crash. Sessions that are registered meanwhile may join it.
 
 ``event``: by range if many events of a type are deleted, else by key. ``source``: by key (a new
-event may have any position in it). ``session``: rewritten without the events, or deleted with its
-row in ``server`` if none is left; many successive ones by range. ``default``: the last id and
-timestamp of a server, if one of its sessions is deleted.
+event may have any position in it). ``session``: a block is rewritten without the events, or deleted
+with its row in ``server`` if none is left; many successive ones by range. ``default``: the last id
+and timestamp of a server, if one of its sessions is deleted.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rocksdict import ColumnFamily, RdictIter
@@ -18,7 +18,8 @@ from eventer_bridge import limits
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.keys import TypeId
-from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_sessions
+from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_blocks, scan_blocks
+from eventer_bridge.backends.rocksdb.session_block import LOCAL_ID_BYTES, SessionBlock
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.trimmed import ext_note
@@ -43,15 +44,10 @@ def ext_oldest(
 ) -> list[StoredEvent]:
     """The first events of some types, in natural order.
 
-    Sessions are walked as long as that is cheaper than seeking every type.
+    Blocks of sessions are walked as long as that is cheaper than seeking every type.
     """
-    sessions = scan_sessions(
-        snapshot,
-        KeyRange(
-            span.start[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES] + keys.KEY_MAX
-        ),
-    )
-    found = find_in_sessions(snapshot, sessions, frozenset(type_ids), span, limit=max_events)
+    blocks = scan_blocks(snapshot, span)
+    found = find_in_blocks(snapshot, blocks, frozenset(type_ids), span, limit=max_events)
     yield_gil()
     rows: list[StoredEvent] = []
     iterator = snapshot.iterator("event")
@@ -100,7 +96,7 @@ class Deletion:
         if with_ranges and events:
             self.newest = events[-1].key[keys.TYPE_BYTES : -keys.INT_BYTES]
         self._delete_events(store, events)
-        self._delete_sessions(store, snapshot, events)
+        self._delete_blocks(store, snapshot, events)
 
     def _delete_events(self, store: Store, events: Sequence[StoredEvent]) -> None:
         by_type: dict[TypeId, list[bytes]] = {}
@@ -113,43 +109,40 @@ class Deletion:
             self._delete_rows(of_type, store.handle("event"))
         ext_note(store, self._batch, [of_type[-1] for of_type in by_type.values()])
 
-    def _delete_sessions(
+    def _delete_blocks(
         self, store: Store, snapshot: Snapshot, events: Sequence[StoredEvent]
     ) -> None:
-        gone: dict[bytes, set[bytes]] = {}
-        for key, _, _ in events:
-            session_key = key[keys.TYPE_BYTES : -keys.INT_BYTES]
-            gone.setdefault(session_key, set()).add(key[-keys.INT_BYTES :])
-        runs: list[list[bytes]] = [[]]  # successive sessions to be deleted
-        iterator = snapshot.iterator("session")
-        for session_key, instances in gone.items():  # in the order of the keys
-            if not (iterator.valid() and iterator.key() == session_key):
-                runs.append([])
-            entries = snapshot.next_value(iterator, session_key)
-            left = keys.without_entries(entries, instances)
-            if left:
-                self._batch.put(session_key, left, store.handle("session"))
+        runs: list[list[SessionBlock]] = []  # successive blocks to be deleted
+        positions: dict[bytes, bytes] = {}  # the last session of each server that is gone
+        for block, local_ids, is_next in _blocks_of(snapshot, events):
+            left = block.without(local_ids)
+            if left.entries:
+                self._batch.put(left.key, left.entries, store.handle("session"))
                 runs.append([])
             else:
-                runs[-1].append(session_key)
+                if not (is_next and runs):
+                    runs.append([])
+                runs[-1].append(block)
+            gone = {i[: keys.INT_BYTES] for i in local_ids}
+            gone = {session for session in gone if not left.has_session(session)}
+            if gone:  # blocks come in the order of time
+                server = block.server_key[: keys.INT_BYTES]
+                positions[server] = max(gone) + block.key[: keys.TIMESTAMP_BYTES]
         for run in runs:
-            self._delete_rows(run, store.handle("session"))
+            self._delete_rows([block.key for block in run], store.handle("session"))
             self._delete_servers(store, run)
-
-    def _delete_servers(self, store: Store, session_keys: Iterable[bytes]) -> None:
-        """Delete rows of ``server``; successive sessions of a server are successive there, too."""
-        by_server: dict[bytes, list[bytes]] = {}
-        timestamps: dict[bytes, bytes] = {}
-        for session_key in session_keys:
-            server_key = session_key[keys.TIMESTAMP_BYTES :]
-            server = server_key[: keys.INT_BYTES]
-            by_server.setdefault(server, []).append(server_key)
-            timestamps[server] = session_key[: keys.TIMESTAMP_BYTES]
-        for server, server_keys in by_server.items():
-            self._delete_rows(server_keys, store.handle("server"))
-            position = server_keys[-1][keys.INT_BYTES :] + timestamps[server]
+        for server, position in positions.items():
             if position > store.deleted_position(server):
                 self._batch.put(keys.DELETED_KEY + server, position)
+
+    def _delete_servers(self, store: Store, blocks: Iterable[SessionBlock]) -> None:
+        """Delete rows of ``server``; successive blocks of a server are successive there, too."""
+        by_server: dict[bytes, list[bytes]] = {}
+        for block in blocks:
+            server = block.server_key[: keys.INT_BYTES]
+            by_server.setdefault(server, []).append(block.server_key)
+        for server_keys in by_server.values():
+            self._delete_rows(server_keys, store.handle("server"))
 
     def _delete_rows(self, row_keys: Sequence[bytes], family: ColumnFamily) -> None:
         """Delete successive rows."""
@@ -158,3 +151,45 @@ class Deletion:
         else:
             for key in row_keys:
                 self._batch.delete(key, family)
+
+
+def _blocks_of(
+    snapshot: Snapshot, events: Iterable[StoredEvent]
+) -> Iterator[tuple[SessionBlock, set[bytes], bool]]:
+    """Blocks that have events, which come in order.
+
+    Returns:
+        Each, with sessions and instances of its events, and whether it follows the one before.
+    """
+    iterator = snapshot.iterator("session")
+    block, is_next = SessionBlock(b"", b""), False
+    local_ids: set[bytes] = set()
+    for key, _, _ in events:
+        session_key = keys.session_of(key)
+        if not block.spans(session_key):
+            if local_ids:
+                yield block, local_ids, is_next
+            block, is_next = _block_of(snapshot, iterator, session_key)
+            local_ids = set()
+        local_ids.add(key[-LOCAL_ID_BYTES:])
+    if local_ids:
+        yield block, local_ids, is_next
+
+
+def _block_of(
+    snapshot: Snapshot, iterator: RdictIter, session_key: bytes
+) -> tuple[SessionBlock, bool]:
+    """The block that has a session, and whether the iterator, which moves behind it, was there."""
+    if iterator.valid() and iterator.key() <= session_key:
+        block = SessionBlock(iterator.key(), iterator.value())
+        if block.spans(session_key):
+            iterator.next()
+            return block, True
+    iterator.seek_for_prev(session_key)
+    block = SessionBlock(iterator.key() or b"", iterator.value() or b"")
+    if not block.spans(session_key):
+        with snapshot.errors():
+            iterator.status()
+        raise snapshot.damaged(session_key)
+    iterator.next()
+    return block, False

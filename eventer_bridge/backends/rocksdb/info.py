@@ -99,14 +99,15 @@ def ext_servers(store: Store) -> Iterator[ServerInfo]:
     while iterator.valid():
         first: bytes = iterator.key()
         server = first[: keys.INT_BYTES]
-        last = snapshot.seek_last(iterator, server) or first
+        first_block = snapshot.known_block(first)
+        last_block = snapshot.last_block(server) or first_block
         server_id = keys.decode_int(server)
         yield ServerInfo(
             server_id=server_id,
-            first_session=keys.decode_int(first[keys.INT_BYTES :]),
-            last_session=keys.decode_int(last[keys.INT_BYTES :]),
-            first_timestamp=keys.decode_timestamp(snapshot.timestamp(first)),
-            last_timestamp=keys.decode_timestamp(snapshot.timestamp(last)),
+            first_session=keys.decode_int(first_block.first_session),
+            last_session=keys.decode_int(last_block.last_session),
+            first_timestamp=keys.decode_timestamp(first_block.key),
+            last_timestamp=keys.decode_timestamp(last_block.key),
             mark=store.mark(server_id).session,
         )
         iterator.seek(server + keys.KEY_MAX)

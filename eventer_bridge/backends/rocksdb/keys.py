@@ -9,8 +9,9 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
 
     event     type (4) · position                                  → value of the event
     source    type (4) · source timestamp (12) · position          → nothing
-    session   position without instance (28)       → (instance (8) · type (4)) per event
-    server    server (8) · session (8)                             → timestamp
+    session   timestamp · server (8) · first session (8)
+                                       → (session (8) · instance (8) · type (4)) per event
+    server    server (8) · first session (8)                       → timestamp
     type      type (4)                                             → JSON array of segments
     default   "format"                                             → see ``contents``
               "reserved" · server (8)                              → session (8)
@@ -25,12 +26,14 @@ The order of positions is the natural order of events (001, "Event ordering"), t
 servers broken by id, as in ``model.natural_key``. Only events that have a source timestamp are in
 ``source``: most have none, and are found in ``event``.
 
+Sessions that were registered together are one *block* (``session_block``): they have a row in
+``session`` and one in ``server``, whose keys name the first of them, even after it was deleted.
+
 The value of an event is one byte of flags, the source timestamp if there is one, and the
 payload: raw JSON, or the size of ``data_type`` (4), ``data_type`` in UTF-8, the data.
 """
 
-import bisect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from struct import Struct
 from typing import Final, TypeAlias
@@ -81,7 +84,6 @@ ID_BYTES: Final = 3 * INT_BYTES
 SERVER_KEY_BYTES: Final = 2 * INT_BYTES
 SESSION_KEY_BYTES: Final = _SESSION.size
 POSITION_BYTES: Final = TIMESTAMP_BYTES + ID_BYTES
-ENTRY_BYTES: Final = INT_BYTES + TYPE_BYTES
 EVENT_KEY_BYTES: Final = _EVENT.size
 SOURCE_KEY_BYTES: Final = TYPE_BYTES + TIMESTAMP_BYTES + POSITION_BYTES
 
@@ -208,12 +210,16 @@ def session_key(timestamp: Timestamp, server: int, session: int) -> bytes:
     )
 
 
-def session_keys(sessions: Sequence[Sequence[Event]]) -> list[bytes]:
-    """Keys of sessions of one server and one timestamp, from their events."""
+def encode_sessions(sessions: Sequence[Sequence[Event]]) -> tuple[bytes, list[bytes]]:
+    """Sessions of one server and one timestamp, from their events.
+
+    Returns:
+        What their keys begin with (timestamp and server), and the rest of each (session).
+    """
     first, pack = sessions[0][0], _INT.pack
     time, server = first.timestamp, first.id.server
-    head = _TIMESTAMP.pack(time.s + SIGN_BIT, time.us) + pack(server + SIGN_BIT)
-    return [head + pack(events[0].id.session + SIGN_BIT) for events in sessions]
+    origin = _TIMESTAMP.pack(time.s + SIGN_BIT, time.us) + pack(server + SIGN_BIT)
+    return origin, [pack(events[0].id.session + SIGN_BIT) for events in sessions]
 
 
 def source_of(value: bytes) -> bytes:
@@ -233,7 +239,7 @@ def event_key(key: bytes) -> bytes:
 
 
 def session_of(key: bytes) -> bytes:
-    """Key in ``session``, from a key in ``event`` or ``source``."""
+    """Key of the session, from a key in ``event`` or ``source``."""
     return key[-POSITION_BYTES:-INT_BYTES]
 
 
@@ -246,32 +252,6 @@ def payload_of(value: bytes) -> Payload | None:
 def encode_id(event_id: EventId) -> bytes:
     """Server, session and instance: the end of a position."""
     return b"".join(map(encode_int, (event_id.server, event_id.session, event_id.instance)))
-
-
-def find_entry(entries: bytes, instance: bytes) -> TypeId | None:
-    """Type of one of a session's events.
-
-    Args:
-        entries: value of the session.
-        instance: instance, encoded.
-    """
-    starts = range(0, len(entries), ENTRY_BYTES)
-    index = bisect.bisect_left(starts, instance, key=lambda i: entries[i : i + INT_BYTES])
-    entry = entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
-    return entry[INT_BYTES:] if entry.startswith(instance) else None
-
-
-def without_entries(entries: bytes, instances: Collection[bytes]) -> bytes:
-    """Remove entries of a session.
-
-    Args:
-        entries: value of the session.
-        instances: instances to remove, encoded.
-    """
-    if len(entries) == ENTRY_BYTES * len(instances):
-        return b""
-    every = (entries[i : i + ENTRY_BYTES] for i in range(0, len(entries), ENTRY_BYTES))
-    return b"".join(entry for entry in every if entry[:INT_BYTES] not in instances)
 
 
 def source_keys(

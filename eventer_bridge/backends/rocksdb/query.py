@@ -14,12 +14,12 @@ What a query costs, besides what it returns:
 - latest: a seek for each type that is returned, and finding the types that are asked for.
 - timeseries of one type by timestamp: one seek; keys and values are read in one pass.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
-- timeseries of many types by timestamp: sessions are walked (``scan.walk``).
+- timeseries of many types by timestamp: blocks of sessions are walked (``scan.walk``).
 - timeseries by source timestamp without bounds of it: events that have none, behind the others,
   are found as by timestamp; the others are passed over, as by a filter.
 - timeseries with ``unique_type``: the same; events of a type that was found are skipped.
   Every page starts from the beginning, to know which types the pages before it found.
-- timeseries with ``ids``: a look-up for each id, nothing else.
+- timeseries with ``ids``: a look-up for each id, and each block of sessions once, nothing else.
 - ``payload``: a filter, which reads the value of every event that satisfies the other conditions
   until the answer is full. Values are read one by one and not kept.
 - bounds of the property that is ordered by, and ``last_event_id``: nothing, they are
@@ -43,7 +43,7 @@ from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import LatestCache, Row
-from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_sessions, scan_server
+from eventer_bridge.backends.rocksdb.scan import KeyRange, find_in_blocks, scan_server
 from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.timeseries import Timeseries
@@ -430,13 +430,13 @@ def _server_keys(
     server = keys.encode_int(params.server_id)
     last_id = keys.encode_id(params.last_event_id) if params.last_event_id else b""
     start, stop = max(server, last_id), server + keys.KEY_MAX
-    sessions = scan_server(snapshot, server, start[: keys.SERVER_KEY_BYTES])
-    first = next(sessions, None)
+    blocks = scan_server(snapshot, server, start[: keys.SERVER_KEY_BYTES])
+    first = next(blocks, None)
     if first is None:
         return []
-    return find_in_sessions(
+    return find_in_blocks(
         snapshot,
-        chain((first,), sessions),
+        chain((first,), blocks),
         wanted,
         KeyRange(first, keys.KEY_MAX),
         limit=limit,

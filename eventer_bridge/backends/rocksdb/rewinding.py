@@ -20,6 +20,7 @@ from eventer_bridge.backends.reader_rows import (
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.request_rows import ext_forget_later
+from eventer_bridge.backends.rocksdb.session_block import SessionBlock
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.model import INT64_MAX, EventId, Timestamp
@@ -55,7 +56,8 @@ def _rewind(store: Store, until: Timestamp) -> int:
     sessions = snapshot.iterator("session")
     sessions.seek(keys.encode_timestamp(until) + keys.KEY_MAX)
     while sessions.valid():
-        n_events = _delete_session(store, snapshot, commit, sessions.key(), sessions.value())
+        block = SessionBlock(sessions.key(), sessions.value())
+        n_events = _delete_block(store, snapshot, commit, block)
         n_deleted += n_events
         n_staged += n_events
         if n_staged >= limits.RETENTION_BATCH_EVENTS:
@@ -96,30 +98,22 @@ def _not_later(store: Store, event_id: EventId) -> EventId | None:
         return event_id
     if last.timestamp is None:
         return None
-    session_key = keys.session_key(last.timestamp, event_id.server, last.session)
-    [entries] = store.values("session", [session_key])
-    if not entries:  # retention deleted it
-        return EventId(event_id.server, last.session, INT64_MAX)
-    instance = entries[-keys.ENTRY_BYTES : -keys.TYPE_BYTES]
-    return EventId(event_id.server, last.session, keys.decode_int(instance))
+    block = store.snapshot().last_block(keys.encode_int(event_id.server))
+    if block is None or block.last_session != keys.encode_int(last.session):
+        return EventId(event_id.server, last.session, INT64_MAX)  # retention deleted it
+    return EventId(event_id.server, last.session, keys.decode_int(block.last_instance))
 
 
-def _delete_session(
-    store: Store, snapshot: Snapshot, commit: Commit, session_key: bytes, entries: bytes
-) -> int:
+def _delete_block(store: Store, snapshot: Snapshot, commit: Commit, block: SessionBlock) -> int:
     delete = commit.batch.delete
     event_cf, source_cf = store.handle("event"), store.handle("source")
-    starts = range(0, len(entries), keys.ENTRY_BYTES)
-    for start in starts:
-        entry = entries[start : start + keys.ENTRY_BYTES]
-        type_id, position = entry[keys.INT_BYTES :], session_key + entry[: keys.INT_BYTES]
-        event_key = type_id + position
-        if source_key := keys.source_key(event_key, snapshot.value(event_key)):
+    for key in block.event_keys():
+        if source_key := keys.source_key(key, snapshot.value(key)):
             delete(source_key, source_cf)
-        delete(event_key, event_cf)
-    delete(session_key, store.handle("session"))
-    delete(session_key[keys.TIMESTAMP_BYTES :], store.handle("server"))
-    return len(starts)
+        delete(key, event_cf)
+    delete(block.key, store.handle("session"))
+    delete(block.server_key, store.handle("server"))
+    return block.n_events
 
 
 def _rewind_marks(store: Store, commit: Commit, until: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Finding keys in order: scanning a range, merging ranges of types, walking sessions.
+"""Finding keys in order: scanning a range, merging ranges of types, walking blocks of sessions.
 
 Runs on a reader thread. Nothing here reads a value of an event, except for a filter that
 asks for it: keys first, then the values of what is returned.
@@ -14,14 +14,19 @@ from rocksdict import RdictIter
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.session_block import (
+    ENTRY_BYTES,
+    LOCAL_ID_BYTES,
+    ORIGIN_BYTES,
+)
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.wanted import EveryType, patience
 
 MAX_BLOCK_KEYS: Final = 256
 """Keys that one range of a merge reads ahead, so that all share one iterator."""
 
-PAUSE_BYTES: Final = 64 * keys.ENTRY_BYTES
-"""Of a session's entries are walked before it pauses."""
+PAUSE_EVENTS: Final = 64
+"""Entries of a block that are walked before it pauses."""
 
 FEW_TYPES: Final = 16
 """Up to so many types are always merged."""
@@ -104,30 +109,52 @@ def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[by
         n_keys = min(2 * n_keys, MAX_BLOCK_KEYS)
 
 
-def scan_sessions(snapshot: Snapshot, span: KeyRange) -> Iterator[bytes]:
-    """Keys in ``session`` of a span, in order: of the sessions that may be seen.
+def scan_blocks(snapshot: Snapshot, span: KeyRange) -> Iterator[bytes]:
+    """Keys of the blocks of sessions that may have positions in a span, in order.
+
+    Those that may be seen: a block is hidden as a whole, as it was committed.
 
     Raises:
         StorageError, ClosedError: as :func:`scan`.
     """
-    return _seen(snapshot, scan(snapshot, snapshot.iterator("session"), span))
+    iterator = snapshot.iterator("session")
+    start, stop = span.start[: keys.SESSION_KEY_BYTES], span.stop[: keys.SESSION_KEY_BYTES]
+    if len(start) == keys.SESSION_KEY_BYTES:  # the block of this session may begin before it
+        start = _first_block(snapshot, iterator, start)
+    span = KeyRange(start, stop + keys.KEY_MAX, span.descending)
+    yield from _seen(snapshot, scan(snapshot, iterator, span))
+
+
+def _first_block(snapshot: Snapshot, iterator: RdictIter, session_key: bytes) -> bytes:
+    """Key of the block that may have a session; the session's where there is none."""
+    origin = session_key[:ORIGIN_BYTES]
+    iterator.seek(origin)
+    if iterator.valid() and origin <= iterator.key() <= session_key:
+        # only then, as going back over what was deleted takes long
+        iterator.seek_for_prev(session_key)
+        session_key = iterator.key()
+    with snapshot.errors():
+        iterator.status()
+    return session_key
 
 
 def scan_server(snapshot: Snapshot, server: bytes, start: bytes) -> Iterator[bytes]:
-    """As :func:`scan_sessions`, of a server, by id.
+    """As :func:`scan_blocks`, of a server, by id.
 
     Args:
         snapshot: what is read from.
         server: its id, encoded.
-        start: key in ``server``, or beginning of one, from which on.
+        start: server and session from which on, encoded; or the server.
     """
+    if len(start) == keys.SERVER_KEY_BYTES and (block := snapshot.find_block(start)) is not None:
+        start = block[keys.TIMESTAMP_BYTES :]
     found = scan(snapshot, snapshot.iterator("server"), KeyRange(start, server + keys.KEY_MAX))
     return _seen(snapshot, (snapshot.timestamp(key) + key for key in found))
 
 
-def _seen(snapshot: Snapshot, session_keys: Iterator[bytes]) -> Iterator[bytes]:
+def _seen(snapshot: Snapshot, block_keys: Iterator[bytes]) -> Iterator[bytes]:
     hidden = snapshot.hidden
-    return filterfalse(hidden.__contains__, session_keys) if hidden else session_keys
+    return filterfalse(hidden.__contains__, block_keys) if hidden else block_keys
 
 
 def merge(
@@ -186,7 +213,7 @@ def _range(
 
 def walk(
     snapshot: Snapshot,
-    session_keys: Iterable[bytes],
+    block_keys: Iterable[bytes],
     wanted: Collection[TypeId],
     span: KeyRange,
     *,
@@ -194,7 +221,7 @@ def walk(
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
 ) -> tuple[list[bytes], KeyRange]:
-    """First keys in ``event`` of given sessions, as long as that is cheaper than a merge.
+    """First keys in ``event`` of given blocks, as long as that is cheaper than a merge.
 
     It is given up when as many events were passed over as there are wanted types: a merge
     costs about that. So however the types are spread, the two together cost at most about
@@ -202,7 +229,7 @@ def walk(
 
     Args:
         snapshot: what is read from.
-        session_keys: keys in ``session``, in the direction of the span.
+        block_keys: keys in ``session``, in the direction of the span.
         wanted: types of interest, to look up in quickly.
         span: positions (see ``keys``) of interest.
         limit: keys at most.
@@ -217,18 +244,16 @@ def walk(
     n_passed = 0
     n_allowed = patience(wanted)
     is_any_wanted = isinstance(wanted, EveryType)
-    for session_key in session_keys:
-        entries = snapshot.entries(session_key)
-        begins: Iterable[int] = range(0, len(entries), keys.ENTRY_BYTES)
-        if descending:
-            begins = reversed(range(0, len(entries), keys.ENTRY_BYTES))
-        for begin in begins:
-            if not begin % PAUSE_BYTES:
+    for block_key in block_keys:
+        block = snapshot.block(block_key)
+        origin, entries = block.origin, block.entries
+        begins = block.between(start, stop)
+        for n_walked, begin in enumerate(reversed(begins) if descending else begins):
+            if not n_walked % PAUSE_EVENTS:
                 snapshot.pause()
-            position = session_key + entries[begin : begin + keys.INT_BYTES]
-            if not start <= position < stop:
-                continue
-            type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
+            end = begin + LOCAL_ID_BYTES
+            position = origin + entries[begin:end]
+            type_id = entries[end : begin + ENTRY_BYTES]
             if type_id in done or not (is_any_wanted or type_id in wanted):
                 n_passed += 1
                 if n_passed > n_allowed:
@@ -249,9 +274,9 @@ def walk(
     return found, NOWHERE
 
 
-def find_in_sessions(
+def find_in_blocks(
     snapshot: Snapshot,
-    session_keys: Iterable[bytes],
+    block_keys: Iterable[bytes],
     type_ids: Collection[TypeId],
     span: KeyRange,
     *,
@@ -259,11 +284,11 @@ def find_in_sessions(
     accept: Filter | None = None,
     done: Set[TypeId] = frozenset(),
 ) -> list[bytes]:
-    """First keys in ``event`` of given sessions: walked as long as that is cheap, then merged.
+    """First keys in ``event`` of given blocks: walked as long as that is cheap, then merged.
 
     Args:
         snapshot: what is read from.
-        session_keys: keys in ``session``, in the direction of the span.
+        block_keys: keys in ``session``, in the direction of the span.
         type_ids: types of interest, to look up in quickly.
         span: positions (see ``keys``) of interest.
         limit: keys at most.
@@ -273,7 +298,7 @@ def find_in_sessions(
     found: list[bytes] = []
     if isinstance(type_ids, EveryType) or patience(type_ids) > FEW_TYPES:
         found, rest = walk(
-            snapshot, session_keys, type_ids, span, limit=limit, accept=accept, done=done
+            snapshot, block_keys, type_ids, span, limit=limit, accept=accept, done=done
         )
         if rest is NOWHERE:
             return found

@@ -23,6 +23,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
+from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES, SessionBlock
 from eventer_bridge.backends.turns import Pacer
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import EventId
@@ -258,43 +259,94 @@ class Snapshot:
             raise self._explain(e, key) from None
         return value
 
-    def entries(self, session_key: bytes) -> bytes:
-        """Instances and types of a session that exists; raises as :meth:`value`."""
+    def block(self, key: bytes) -> SessionBlock:
+        """A block of sessions that exists, by its key; raises as :meth:`value`."""
         try:
-            entries: bytes = self._families["session"][session_key]
+            return SessionBlock(key, self._families["session"][key])
         except Exception as e:
-            raise self._explain(e, session_key) from None
-        return entries
+            raise self._explain(e, key) from None
+
+    def known_block(self, server_key: bytes) -> SessionBlock:
+        """A block that ``server`` has; without entries where a damaged store lacks the rest."""
+        key = self.timestamp(server_key) + server_key
+        try:
+            return self.block(key)
+        except StoreDamagedError:
+            return SessionBlock(key, b"")
+
+    def last_block(self, server: bytes) -> SessionBlock | None:
+        """As :meth:`known_block`, the last one of a server; None: nothing of it is stored."""
+        last = self.seek_last(self.iterator("server"), server)
+        return None if last is None else self.known_block(last)
 
     def timestamp(self, server_key: bytes) -> bytes:
-        """Timestamp of a session that exists; raises as :meth:`value`."""
-        timestamp = self._find_timestamp(server_key)
-        if timestamp is None:
-            raise self._damaged(server_key)
+        """Timestamp of a block that exists; raises as :meth:`value`."""
+        try:
+            timestamp: bytes = self._families["server"][server_key]
+        except Exception as e:
+            raise self._explain(e, server_key) from None
         return timestamp
 
     def find(self, event_id: EventId) -> bytes | None:
         """Key in ``event`` of the event with this id; None where there is none."""
-        found = self.find_in_session(event_id.server, event_id.session, (event_id.instance,))
-        return next(found, None)
+        return next(self.find_all((event_id,)), None)
 
-    def find_in_session(
-        self, server: int, session: int, instances: Iterable[int]
-    ) -> Iterator[bytes]:
-        """Keys in ``event`` of the events of a session with these instances, if there are any."""
-        server_key = keys.encode_int(server) + keys.encode_int(session)
-        timestamp = self._find_timestamp(server_key)
-        if timestamp is None:
-            return
-        session_key = timestamp + server_key
-        if session_key in self.hidden:
-            return
-        entries = self.entries(session_key)
-        for instance in map(keys.encode_int, instances):
+    def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
+        """Keys in ``event`` of the events with these ids, if there are any; in no order.
+
+        Looks up and reads each block once, whatever the order of the ids, and passes over what was
+        deleted once.
+        """
+        encoded: set[bytes] = set()
+        for event_id in event_ids:
             self.pause()
-            type_id = keys.find_entry(entries, instance)
-            if type_id is not None:
-                yield type_id + session_key + instance
+            encoded.add(keys.encode_id(event_id))
+        begin, block = keys.KEY_MAX, SessionBlock(b"", b"")
+        for server_and_local_id in sorted(encoded, reverse=True):  # 1 ms for as many as are allowed
+            self.pause()
+            server_key = server_and_local_id[: keys.SERVER_KEY_BYTES]
+            local_id = server_and_local_id[keys.INT_BYTES :]
+            if server_key < begin:
+                begin, block = self._look_up(server_key)
+            if (type_id := block.find(local_id)) is not None:
+                yield type_id + block.origin + local_id
+
+    def _look_up(self, server_key: bytes) -> tuple[bytes, SessionBlock]:
+        """Where the block begins that may have a session, and the block; without hidden entries."""
+        key = self.find_block(server_key)
+        if key is None:
+            return server_key[: keys.INT_BYTES], SessionBlock(b"", b"")
+        block = SessionBlock(key, b"") if key in self.hidden else self.block(key)
+        return block.server_key, block
+
+    def find_session(self, server: int, session: int) -> bytes | None:
+        """Key of a session; None: nothing of it is stored."""
+        encoded = keys.encode_int(session)
+        block_key = self.find_block(keys.encode_int(server) + encoded)
+        if block_key is None or not self.block(block_key).has_session(encoded):
+            return None
+        return block_key[:ORIGIN_BYTES] + encoded
+
+    def find_block(self, server_key: bytes) -> bytes | None:
+        """Key of the block that has a session, if it is stored.
+
+        Args:
+            server_key: server and session, encoded.
+
+        Returns:
+            Key of the last block of the server that does not begin behind the session.
+        """
+        iterator = self._iterators["server"]
+        iterator.seek_for_prev(server_key)
+        key: bytes | None = iterator.key()
+        if key is None:
+            with self.errors():
+                iterator.status()
+            return None
+        if key[: keys.INT_BYTES] != server_key[: keys.INT_BYTES]:
+            return None
+        timestamp: bytes = iterator.value()
+        return timestamp + key
 
     def seek_last(self, iterator: RdictIter, prefix: bytes) -> bytes | None:
         """Move to the last key that begins with ``prefix``, and return it if there is one."""
@@ -324,7 +376,7 @@ class Snapshot:
             if not (iterator.valid() and iterator.key() == key):
                 with self.errors():
                     iterator.status()
-                raise self._damaged(key)
+                raise self.damaged(key)
         value: bytes = iterator.value()
         iterator.next()
         return value
@@ -340,21 +392,13 @@ class Snapshot:
         with self.errors():
             iterator.status()
 
-    def _find_timestamp(self, server_key: bytes) -> bytes | None:
-        try:
-            timestamp: bytes = self._families["server"][server_key]
-        except Exception as e:
-            if str(e) == _NOT_FOUND:
-                return None
-            raise self._explain(e, server_key) from None
-        return timestamp
-
     def _explain(self, error: Exception, key: bytes) -> StorageError:
         if str(error) == _NOT_FOUND:
-            return self._damaged(key)
+            return self.damaged(key)
         return explain(self.path, "read failed", error)
 
-    def _damaged(self, key: bytes) -> StorageError:
+    def damaged(self, key: bytes) -> StorageError:
+        """What to raise where a row is missing."""
         return StoreDamagedError(
             f"{self.path}: the event store is damaged: no row {key.hex()}, but an index has it"
         )

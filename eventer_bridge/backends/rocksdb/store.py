@@ -13,7 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from operator import add
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,7 @@ from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
+from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
@@ -98,7 +99,7 @@ class Store(Database):
         """A position (see ``keys``) behind every stored one; empty if the store is empty."""
         snapshot = self.snapshot()
         last = snapshot.seek_last(snapshot.iterator("session"), b"")
-        return b"" if last is None else last + keys.KEY_MAX
+        return b"" if last is None else last[:ORIGIN_BYTES] + keys.KEY_MAX
 
     def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
         """The latest row of each of these types, also of what is undecided."""
@@ -114,25 +115,22 @@ class Store(Database):
         type_ids: Sequence[TypeId],
         new_types: Iterable[tuple[TypeId, bytes]],
     ) -> None:
-        """Add sessions to a commit.
+        """Add sessions to a commit, as a block (``session_block``).
 
         Args:
             commit: which was not written yet.
-            sessions: their events; they are of one server, and have one timestamp.
+            sessions: their events, by ascending id; they are of one server, and have one timestamp.
             type_ids: ids of the types of all these events, one each.
             new_types: those of them that are not stored yet, encoded.
         """
         if new_types:
             self.stage_types(commit, new_types)
         events = [*chain.from_iterable(sessions)]
-        session_keys = keys.session_keys(sessions)
-        n_events = [*map(len, sessions)]
-        keys_of_events = chain.from_iterable(map(repeat, session_keys, n_events))
-        entries = self._stage_events(commit, keys_of_events, events, type_ids)
-        if len(entries) > len(sessions):
-            of_event = iter(entries)
-            entries = [b"".join(islice(of_event, n)) for n in n_events]
-        self._stage_sessions(commit, session_keys, entries)
+        origin, ids = keys.encode_sessions(sessions)
+        of_events = chain.from_iterable(map(repeat, ids, map(len, sessions)))
+        entries = self._stage_events(commit, origin, of_events, events, type_ids)
+        commit.sessions.update(map(add, repeat(origin), ids))
+        self._stage_block(commit, origin + ids[0], entries)
         commit.n_events += len(events)
 
     def stage_in_steps(
@@ -143,7 +141,8 @@ class Store(Database):
         new_types: Sequence[tuple[TypeId, bytes]],
     ) -> Steps[None]:
         """As :meth:`stage`, of one session, in steps; the commit knows how many events it gets."""
-        [session_key] = keys.session_keys([events])
+        origin, [session] = keys.encode_sessions([events])
+        session_key = origin + session
         commit.sessions.add(session_key)
         for part in parts(len(new_types)):
             commit.cut()
@@ -154,13 +153,13 @@ class Store(Database):
         for some in event_parts(events):
             commit.cut()
             end = begin + len(some)
-            staged = self._stage_events(commit, repeat(session_key), some, type_ids[begin:end])
+            of_events = repeat(session, len(some))
+            entries.append(self._stage_events(commit, origin, of_events, some, type_ids[begin:end]))
             yield
             self._put_events(commit)
-            entries.append(b"".join(staged))
             begin = end
             yield
-        self._stage_sessions(commit, [session_key], [b"".join(entries)])
+        self._stage_block(commit, session_key, b"".join(entries))
         if commit.before:
             first_new = new_types[0][0] if new_types else keys.KEY_MAX[: keys.TYPE_BYTES]
             noted = note(session_key, first_new, commit.latest)
@@ -173,29 +172,37 @@ class Store(Database):
         for type_id, data in new_types:
             commit.batch.put(type_id, data, self._handles[-1])
 
-    def _stage_sessions(
-        self, commit: Commit, session_keys: Sequence[bytes], entries: Sequence[bytes]
-    ) -> None:
+    def _stage_block(self, commit: Commit, key: bytes, entries: bytes) -> None:
         _, _, session_cf, server_cf, _ = self._handles
         n_bytes = keys.TIMESTAMP_BYTES
-        timestamp = session_keys[0][:n_bytes]
-        commit.sessions.update(session_keys)
-        _put(commit.batch, session_cf, session_keys, entries)
-        server_keys = [i[n_bytes:] for i in session_keys]
-        _put(commit.batch, server_cf, server_keys, repeat(timestamp))
+        commit.batch.put(key, entries, session_cf)
+        commit.batch.put(key[n_bytes:], key[:n_bytes], server_cf)
 
     def _stage_events(
         self,
         commit: Commit,
-        session_keys: Iterable[bytes],
+        origin: bytes,
+        sessions: Iterable[bytes],
         events: Sequence[Event],
         type_ids: Sequence[TypeId],
-    ) -> list[bytes]:
-        """Returns for each its instance and type, as ``session`` has them."""
+    ) -> bytes:
+        """Add rows of events.
+
+        Args:
+            commit: as for :meth:`stage`.
+            origin: timestamp and server of the events, encoded.
+            sessions: the session of each, encoded.
+            events: the events.
+            type_ids: as for :meth:`stage`.
+
+        Returns:
+            Their entries in their block.
+        """
         encoded = keys.INSTANCES
         instances = [encoded[event.id.instance] for event in events]
         values = keys.encode_values(events)
-        positions = [*map(add, session_keys, instances)]
+        local_ids = [*map(add, sessions, instances)]
+        positions = [*map(add, repeat(origin), local_ids)]
         event_keys = [*map(add, type_ids, positions)]
         commit.events.update(zip(event_keys, values, strict=True))
         source_keys = keys.source_keys(events, type_ids, positions)
@@ -203,15 +210,14 @@ class Store(Database):
         commit.n_bytes += sum(map(len, values))
         commit.n_bytes += len(events) * keys.EVENT_KEY_BYTES
         commit.n_bytes += len(source_keys) * keys.SOURCE_KEY_BYTES
-        rows = zip(event_keys, values, strict=True)
-        latest = commit.latest
-        for type_id, row in dict(zip(type_ids, rows, strict=True)).items():  # the last of each
+        latest, rows = commit.latest, commit.events
+        for type_id, key in dict(zip(type_ids, event_keys, strict=True)).items():  # the last of it
             known = latest.get(type_id)
-            if known is None or known[0] < row[0]:
-                latest[type_id] = row
+            if known is None or known[0] < key:
+                latest[type_id] = key, rows[key]
         if self.counted:
             self._tally(commit, type_ids, values)
-        return [*map(add, instances, type_ids)]
+        return b"".join(map(add, local_ids, type_ids))
 
     def _tally(self, commit: Commit, type_ids: Sequence[TypeId], values: Sequence[bytes]) -> None:
         """Count events for retention."""
@@ -321,13 +327,14 @@ class Store(Database):
     def decide(self) -> bool:
         """Whether what is undecided is stored, after the store was opened again; it is seen then.
 
-        A commit is in the log whole or not at all: one session tells of all.
+        A commit is in the log whole or not at all: one block tells of all. The least session key
+        is that of a block, as any other of its block would be less.
 
         Raises:
             StorageError: it cannot be read; nothing is decided.
         """
-        session_key = next(iter(self.undecided), None)
-        is_stored = session_key is not None and self.values("session", [session_key]) != [None]
+        block_key = min(self.undecided, default=None)
+        is_stored = block_key is not None and self.values("session", [block_key]) != [None]
         self.undecided = frozenset()
         return is_stored
 
@@ -450,9 +457,8 @@ class Store(Database):
     def last_session(self, server_id: int) -> HighWaterMark:
         """See ``Backend.last_session``."""
         server = keys.encode_int(server_id)
-        snapshot = self.snapshot()
-        last = snapshot.seek_last(snapshot.iterator("server"), server)
-        stored = b"" if last is None else last[len(server) :] + snapshot.timestamp(last)
+        last = self.snapshot().last_block(server)
+        stored = b"" if last is None else last.last_session + last.key[: keys.TIMESTAMP_BYTES]
         position = max(stored, self.deleted_position(server))  # the later session
         if not position:
             return HighWaterMark(0, None)

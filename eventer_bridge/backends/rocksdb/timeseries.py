@@ -10,7 +10,6 @@ An index key is the key of an event in the family in which its part is sought.
 """
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
@@ -24,9 +23,9 @@ from eventer_bridge.backends.rocksdb.scan import (
     NOWHERE,
     Filter,
     KeyRange,
-    find_in_sessions,
+    find_in_blocks,
     merge,
-    scan_sessions,
+    scan_blocks,
     without_type,
 )
 from eventer_bridge.backends.rocksdb.snapshot import RowsRead, Snapshot
@@ -191,14 +190,9 @@ class Timeseries:
                 accept=accept,
                 done=done,
             )
-        session_span = KeyRange(
-            span.start[: keys.SESSION_KEY_BYTES],
-            span.stop[: keys.SESSION_KEY_BYTES] + keys.KEY_MAX,
-            span.descending,
-        )
-        return find_in_sessions(
+        return find_in_blocks(
             self._snapshot,
-            scan_sessions(self._snapshot, session_span),
+            scan_blocks(self._snapshot, span),
             self._type_ids,
             span,
             limit=limit,
@@ -208,19 +202,11 @@ class Timeseries:
 
     def _look_up(self, event_ids: Sequence[EventId]) -> dict[Family, list[bytes]]:
         """Index keys of the events with these ids, in order, by family."""
-        snapshot, wanted = self._snapshot, self._type_ids
-        # not sorted: comparing as many as are allowed is one step of some milliseconds
-        sessions: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-        for i in event_ids:
-            snapshot.pause()
-            sessions[i.server, i.session].add(i.instance)
         found: dict[Family, list[bytes]] = {"event": [], "source": []}
-        for (server, session), instances in sessions.items():
-            snapshot.pause()
-            for key in snapshot.find_in_session(server, session, instances):
-                if key[: keys.TYPE_BYTES] in wanted:
-                    family, index_key = self._index_key(key)
-                    found[family].append(index_key)
+        for key in self._snapshot.find_all(event_ids):
+            if key[: keys.TYPE_BYTES] in self._type_ids:
+                family, index_key = self._index_key(key)
+                found[family].append(index_key)
         for index_keys in found.values():
             index_keys.sort(key=without_type, reverse=self._params.order is Order.DESCENDING)
         return found

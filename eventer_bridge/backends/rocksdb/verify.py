@@ -3,13 +3,13 @@
 Runs on a thread that may block. RocksDB verifies the checksum of every block that it reads. Memory
 does not depend on the size of the store, except for the event types.
 
-Every event must be in the entries of its session, which must be in ``server``, and in ``source`` if
+Every event must be in the block of its session, which must be in ``server``, and in ``source`` if
 it has a source timestamp. The numbers of rows show that nothing else is in ``source`` and
 ``session``; only if they do not match, each row's event is looked up. What is kept for clients:
 ``verify_clients``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -17,6 +17,12 @@ import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.session_block import (
+    ENTRY_BYTES,
+    LOCAL_ID_BYTES,
+    ORIGIN_BYTES,
+    SessionBlock,
+)
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import (
     Finding,
@@ -107,12 +113,12 @@ class _Verification:
     def _check_sessions(self) -> tuple[int, int]:
         n_sessions = n_entries = 0
         for rows in batches(self._rows.all("session")):
-            good = [row for row in rows if self._is_session(*row)]
-            n_sessions += len(good)
-            n_entries += sum(len(entries) // keys.ENTRY_BYTES for _, entries in good)
-            server_keys = [key[keys.TIMESTAMP_BYTES :] for key, _ in good]
+            blocks = [block for row in rows if self._is_block(block := SessionBlock(*row))]
+            n_sessions += sum(map(self._check_block, blocks))
+            n_entries += sum(block.n_events for block in blocks)
+            server_keys = [block.server_key for block in blocks]
             for (key, _), timestamp in zip(
-                good, self._rows.values("server", server_keys), strict=False
+                blocks, self._rows.values("server", server_keys), strict=False
             ):
                 if timestamp is None:
                     self._report("server", _session(key), "no row, but session has one")
@@ -120,23 +126,32 @@ class _Verification:
                     self._report("server", _session(key), "another timestamp than in session")
         return n_sessions, n_entries
 
-    def _is_session(self, key: bytes, entries: bytes) -> bool:
+    def _is_block(self, block: SessionBlock) -> bool:
+        key, entries = block
         if len(key) != keys.SESSION_KEY_BYTES or not keys.is_timestamp(key):
             self._report("session", key_text(key), "not a key of this index")
             return False
-        if not entries or len(entries) % keys.ENTRY_BYTES:
+        if not _is_list(entries):
             self._report("session", _session(key), f"{len(entries)} bytes are no list of events")
             return False
-        for entry, following in pairwise(_entries(entries)):
-            if entry[: keys.INT_BYTES] >= following[: keys.INT_BYTES]:
-                self._report("session", _session(key), "its events are not in order")
-                break
         return True
+
+    def _check_block(self, block: SessionBlock) -> int:
+        """Returns how many sessions it has."""
+        key, entries = block
+        ids = [entries[i : i + LOCAL_ID_BYTES] for i in range(0, len(entries), ENTRY_BYTES)]
+        if any(local_id >= following for local_id, following in pairwise(ids)):
+            self._report("session", _session(key), "its events are not in order")
+        sessions = {local_id[: keys.INT_BYTES] for local_id in ids}
+        if (first := min(sessions)) < key[ORIGIN_BYTES:]:
+            self._report("session", _session(key), f"has events of session {id_text(first)}")
+        return len(sessions)
 
     def _check_servers(self) -> None:
         last_key = last_timestamp = b""
+        before = SessionBlock(b"", b"")
         for rows in batches(self._rows.all("server")):
-            good: list[tuple[bytes, bytes]] = []
+            good: list[bytes] = []
             for key, timestamp in rows:
                 if len(key) != keys.SERVER_KEY_BYTES or len(timestamp) != keys.TIMESTAMP_BYTES:
                     self._report("server", key_text(key), "not a row of this index")
@@ -146,11 +161,22 @@ class _Verification:
                     self._report("server", id_text(key), f"earlier than {id_text(last_key)}")
                 last_key, last_timestamp = key, timestamp
                 self._last_sessions[server] = key[keys.INT_BYTES :]
-                good.append((timestamp + key, key))
-            found = self._rows.values("session", [session_key for session_key, _ in good])
-            for (_, key), entries in zip(good, found, strict=False):
+                good.append(timestamp + key)
+            for key, entries in zip(good, self._rows.values("session", good), strict=False):
                 if entries is None:
-                    self._report("session", id_text(key), "no row, but server has one")
+                    self._report("session", _session(key), "no row, but server has one")
+                block = SessionBlock(key, entries if entries and _is_list(entries) else b"")
+                self._check_follows(before, block)
+                before = block
+
+    def _check_follows(self, before: SessionBlock, block: SessionBlock) -> None:
+        """Check that a block begins behind the one before it in ``server``."""
+        server = block.server_key[: keys.INT_BYTES]
+        last = before.last_session
+        if before.server_key.startswith(server) and block.key[ORIGIN_BYTES:] <= last:
+            text = f"overlaps {_session(before.key)}, which goes up to session {id_text(last)}"
+            self._report("session", _session(block.key), text)
+        self._last_sessions[server] = max(self._last_sessions[server], block.last_session)
 
     def _check_marks(self) -> None:
         for key, session in self._rows.all("default"):
@@ -212,20 +238,15 @@ class _Verification:
             yield key, source_key
 
     def _check_entries(self, event_keys: list[bytes]) -> None:
-        rows = [(key[: keys.TYPE_BYTES], key[keys.TYPE_BYTES :]) for key in event_keys]
-        session_keys = list(dict.fromkeys(pos[: keys.SESSION_KEY_BYTES] for _, pos in rows))
-        found = self._rows.values("session", session_keys)
-        sessions = dict(zip(session_keys, found, strict=False))
-        for type_id, position in rows:
-            session_key = position[: keys.SESSION_KEY_BYTES]
-            if session_key not in sessions:  # it could not be read
+        for key in event_keys:
+            block = self._rows.block_of(keys.session_of(key))
+            if block is None:  # it could not be read
                 continue
-            entries = sessions[session_key] or b""
-            known = keys.find_entry(entries, position[keys.SESSION_KEY_BYTES :])
+            known = block.find(key[-LOCAL_ID_BYTES:])
             if known is None:
-                self._report("session", _event(position), "no entry, but event has a row")
-            elif known != type_id:
-                self._report("session", _event(position), "another event type than in event")
+                self._report("session", _event(key), "no entry, but event has a row")
+            elif known != key[: keys.TYPE_BYTES]:
+                self._report("session", _event(key), "another event type than in event")
 
     def _check_sources(self) -> int:
         n_sources = 0
@@ -237,12 +258,8 @@ class _Verification:
 
     def _find_extra_entries(self) -> None:
         for rows in batches(self._rows.all("session", is_again=True)):
-            wanted = [
-                entry[keys.INT_BYTES :] + key + entry[: keys.INT_BYTES]
-                for key, entries in rows
-                if len(key) == keys.SESSION_KEY_BYTES
-                for entry in _entries(entries)
-            ]
+            blocks = [SessionBlock(*row) for row in rows if len(row[0]) == keys.SESSION_KEY_BYTES]
+            wanted = [key for block in blocks for key in block.event_keys()]
             for some in batches(iter(wanted), EVENTS_AT_A_TIME):
                 for key, value in zip(some, self._rows.values("event", some), strict=False):
                     if value is None:
@@ -259,9 +276,8 @@ class _Verification:
                     self._report("source", _event(key), "another source timestamp than in event")
 
 
-def _entries(entries: bytes) -> Iterable[bytes]:
-    size = keys.ENTRY_BYTES
-    return (entries[i : i + size] for i in range(0, len(entries) - size + 1, size))
+def _is_list(entries: bytes) -> bool:
+    return bool(entries) and len(entries) % ENTRY_BYTES == 0
 
 
 def _is_other_source(source_key: bytes, value: bytes) -> bool:
@@ -272,8 +288,8 @@ def _is_other_source(source_key: bytes, value: bytes) -> bool:
     return source_key[keys.TYPE_BYTES : -keys.POSITION_BYTES] != keys.source_of(value)
 
 
-def _session(session_key: bytes) -> str:
-    return id_text(session_key[keys.TIMESTAMP_BYTES :])
+def _session(block_key: bytes) -> str:
+    return id_text(block_key[keys.TIMESTAMP_BYTES :])
 
 
 def _event(key: bytes) -> str:

@@ -16,8 +16,9 @@ from eventer_bridge.backends.reader_rows import (
 )
 from eventer_bridge.backends.rocksdb import keys, request_rows, trimmed
 from eventer_bridge.backends.rocksdb.keys import TypeId
+from eventer_bridge.backends.rocksdb.session_block import SessionBlock
 from eventer_bridge.backends.rocksdb.store import Store
-from eventer_bridge.backends.rocksdb.verified_rows import VerifiedRows, batches, id_text, key_text
+from eventer_bridge.backends.rocksdb.verified_rows import VerifiedRows, id_text, key_text
 from eventer_bridge.model import EventId
 
 
@@ -43,13 +44,11 @@ class _Requests:
 
     def check(self) -> None:
         self._read_owners()
-        for requests in batches(self._requests()):
-            sessions = [session_key for _, session_key in requests]
-            found = self._rows.values("session", sessions)
-            for (key, session_key), entries in zip(requests, found, strict=False):
-                if entries is None and not _is_deleted(self._store, session_key):
-                    session = id_text(session_key[keys.TIMESTAMP_BYTES :])
-                    self._report(key, f"session {session} is not stored")
+        for key, session_key in self._requests():
+            block = self._rows.block_of(session_key)
+            server_key = session_key[keys.TIMESTAMP_BYTES :]
+            if block is not None and not _is_kept(self._store, block, server_key):
+                self._report(key, f"session {id_text(server_key)} is not stored")
 
     def _read_owners(self) -> None:
         """The generations of clients; their rows are behind their keys."""
@@ -144,23 +143,20 @@ class _Readers:
             self._report(key_text(key), f"unknown event type {key_text(type_id)}")
 
     def _is_stored(self, event_id: EventId) -> bool:
-        """Whether it is, or was until retention came."""
-        encoded = keys.encode_id(event_id)
-        server = encoded[: keys.SERVER_KEY_BYTES]
-        [timestamp] = self._rows.values("server", [server]) or [None]
-        if timestamp is None:
-            return _is_deleted(self._store, bytes(keys.TIMESTAMP_BYTES) + server)
-        # some of its session may be deleted
-        return True
+        """Whether its session is, or was until retention came."""
+        server_key = keys.encode_id(event_id)[: keys.SERVER_KEY_BYTES]
+        block = self._rows.block_of_id(server_key)
+        return block is None or _is_kept(self._store, block, server_key)
 
     def _report(self, row: str, text: str) -> None:
         self._rows.report(trimmed.FAMILY, row, text)
 
 
-def _is_deleted(store: Store, session_key: bytes) -> bool:
-    """Whether a session that is not stored may have been deleted by retention."""
-    server_key = session_key[keys.TIMESTAMP_BYTES :]
+def _is_kept(store: Store, block: SessionBlock, server_key: bytes) -> bool:
+    """Whether a session is stored in its block, or may have been deleted by retention."""
     server, session = server_key[: keys.INT_BYTES], server_key[keys.INT_BYTES :]
+    if block.has_session(session):  # some of it may be deleted
+        return True
     return store.deleted_position(server)[: keys.INT_BYTES] >= session
 
 

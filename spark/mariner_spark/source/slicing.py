@@ -79,12 +79,6 @@ def _bisect(snapshot: Snapshot, server: bytes, first: int, last: int, timestamp:
 
 
 def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
-    """Timestamp of a server's first session with this id or a greater one."""
-    iterator = snapshot.iterator("server")
-    iterator.seek(server + keys.encode_int(session))
-    if iterator.valid() and iterator.key().startswith(server):
-        timestamp: bytes = iterator.value()
-        return timestamp
-    with snapshot.errors():
-        iterator.status()
-    return None
+    """Timestamp of a server's session with this id, or of those before it."""
+    block_key = snapshot.find_block(server + keys.encode_int(session))
+    return None if block_key is None else block_key[: keys.TIMESTAMP_BYTES]

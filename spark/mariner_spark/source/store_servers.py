@@ -70,15 +70,20 @@ def find(path: Path, driver: DriverProcess, sessions: Mapping[int, int]) -> Stor
         try:
             type_ids = {i: name for i, name in store.ext_types() if history.is_history(name)}
             events = [keys.decode_event(*row, type_ids) for _, row in store.ext_latest(type_ids)]
-            servers = [keys.encode_int(i) + keys.encode_int(j) for i, j in sessions.items()]
-            stored = zip(sessions, store.values("server", servers), strict=True)
             return StoreServers(
                 store.n_events(),
                 {i.server_id: i for i in ext_servers(store)},
                 history.read_all(events),
-                {i: keys.decode_timestamp(data) for i, data in stored if data is not None},
+                _timestamps(store, sessions),
             )
         finally:
             store.ext_close()
     except StorageError as e:
         raise OptionError("path", str(e)) from e
+
+
+def _timestamps(store: Store, sessions: Mapping[int, int]) -> dict[int, Timestamp]:
+    """Timestamps of those sessions that are stored, by server."""
+    snapshot = store.snapshot()
+    stored = {i: snapshot.find_session(i, session) for i, session in sessions.items()}
+    return {i: keys.decode_timestamp(key) for i, key in stored.items() if key is not None}

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import Finding
 from eventer_bridge.backends.rocksdb.verify import ext_verify
@@ -42,14 +43,18 @@ def check_open_store(store: Store) -> set[bytes]:
 
     servers: dict[bytes, bytes] = {}
     from_sessions: set[bytes] = set()
-    for session_key, entries in snapshot.rows("session"):
+    ends: dict[bytes, bytes] = {}  # the last session of each server so far
+    for key, entries in snapshot.rows("session"):
         assert entries
-        assert len(entries) % keys.ENTRY_BYTES == 0
-        for begin in range(0, len(entries), keys.ENTRY_BYTES):
-            instance = entries[begin : begin + keys.INT_BYTES]
-            type_id = entries[begin + keys.INT_BYTES : begin + keys.ENTRY_BYTES]
-            from_sessions.add(type_id + session_key + instance)
-        servers[session_key[keys.TIMESTAMP_BYTES :]] = session_key[: keys.TIMESTAMP_BYTES]
+        assert len(entries) % ENTRY_BYTES == 0
+        timestamp, server, first = key[:12], key[12:20], key[20:]
+        assert ends.get(server, b"") < first <= entries[:8]
+        ids = [entries[i : i + 16] for i in range(0, len(entries), ENTRY_BYTES)]
+        assert ids == sorted(set(ids))
+        for begin, local_id in zip(range(16, len(entries), ENTRY_BYTES), ids, strict=True):
+            from_sessions.add(entries[begin : begin + 4] + timestamp + server + local_id)
+        ends[server] = ids[-1][:8]
+        servers[server + first] = timestamp
     assert from_sessions == set(events)
     assert dict(snapshot.rows("server")) == servers
     return set(events)

@@ -3,6 +3,7 @@
 A new property of a query is added to its strategy here, and to ``oracle.answer``.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -68,6 +69,12 @@ class EventMaker:
         self._clocks = dict(SERVERS)
         self._last_sessions = dict.fromkeys(SERVERS, 0)
 
+    def make_all(self, together: Sequence[Session]) -> list[list[Event]]:
+        """The events of sessions of one server and one moment: those of the first."""
+        first, *others = together
+        same = [i._replace(server=first.server, n_ticks=0) for i in others]
+        return [self.make(session) for session in (first, *same)]
+
     def make(self, session: Session) -> list[Event]:
         """The events of a session."""
         server = session.server
@@ -115,6 +122,9 @@ sessions = st.builds(
 
 query_types = st.none() | st.lists(_patterns, max_size=3)
 """Query types of a query, or rights; None is everything."""
+
+blocks = st.lists(sessions, min_size=1, max_size=4)
+"""Sessions to be registered together (:meth:`EventMaker.make_all`)."""
 
 _event_ids = st.builds(EventId, _servers, st.integers(1, 20), st.integers(1, 6))
 _max_results = st.none() | st.integers(0, 7)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -46,7 +47,7 @@ from tests.eventer_bridge.backends.contract_retention import (
 )
 from tests.eventer_bridge.backends.faults import full_disk, recovered
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
-from tests.eventer_bridge.backends.strategies import EventMaker, Session, sessions
+from tests.eventer_bridge.backends.strategies import EventMaker, Session, blocks
 from tests.support.examples import examples
 
 
@@ -84,20 +85,20 @@ _rules = st.builds(
 )
 
 
-async def fill(writer: Writer, backend: Backend, cases: list[Session]) -> None:
+async def fill(writer: Writer, backend: Backend, cases: list[list[Session]]) -> None:
     maker = EventMaker()
-    for session in cases:
-        events = maker.make(session)
-        writer.events += events
-        backend.register(events)
+    for together in cases:
+        made = maker.make_all(together)
+        writer.events += chain.from_iterable(made)
+        backend.register_all(made)
 
 
 @pytest.mark.usefixtures("hurry")
 class TestRandom:
     @settings(max_examples=examples(15))
-    @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
+    @given(st.lists(blocks, max_size=8), st.lists(_rules, min_size=1, max_size=3))
     def test_memory_keeps_what_the_rules_say(
-        self, cases: list[Session], rules: list[RetentionRule]
+        self, cases: list[list[Session]], rules: list[RetentionRule]
     ) -> None:
         async def run() -> None:
             clock = TestClock(2)
@@ -111,9 +112,9 @@ class TestRandom:
         asyncio.run(run())
 
     @settings(max_examples=examples(6))
-    @given(st.lists(sessions, max_size=12), st.lists(_rules, min_size=1, max_size=3))
+    @given(st.lists(blocks, max_size=8), st.lists(_rules, min_size=1, max_size=3))
     def test_rocksdb_keeps_what_the_rules_say(
-        self, cases: list[Session], rules: list[RetentionRule]
+        self, cases: list[list[Session]], rules: list[RetentionRule]
     ) -> None:
         async def run(path: Path) -> None:
             async with await rocksdb.create(path) as backend:

@@ -43,6 +43,7 @@ from tests.eventer_bridge.backends.strategies import (
     SERVERS,
     EventMaker,
     Session,
+    blocks,
     paged_params,
     params,
     query_types,
@@ -125,6 +126,19 @@ class BackendMachine(RuleBasedStateMachine):
             future = self.hand_over(self.maker.make(session))
             if is_patient:
                 await future
+
+        self.run(register())
+
+    @rule(together=blocks, is_patient=st.booleans())
+    def register_together(self, together: list[Session], is_patient: bool) -> None:
+        async def register() -> None:
+            made = self.maker.make_all(together)
+            self.backend.check_types([i.type for events in made for i in events])
+            futures = self.backend.register_all(made)
+            self.log += made
+            self.futures += futures
+            if is_patient:
+                await asyncio.wait(futures)
 
         self.run(register())
 

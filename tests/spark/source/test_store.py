@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from eventer_bridge.model import Event, EventId, EventType, Timestamp
 from eventer_bridge.subscription import Subscription
 from mariner_spark import limits, schema, times, type_path
 from mariner_spark.errors import OptionError, SnapshotError
-from mariner_spark.source import driver_process, store
+from mariner_spark.source import driver_process, store, store_servers
 from mariner_spark.source.selection import Selection
 from mariner_spark.times import Interval
 from tests.spark.support import (
@@ -92,6 +93,28 @@ def test_a_session_that_was_not_written_whole_is_not_read(
 def made(server: int, session: int, instance: int) -> Event:
     event_id = EventId(server, session, instance)
     return Event(event_id, ("a", str(instance % 3)), Timestamp(session, 0), None, None)
+
+
+def test_timestamps_of_sessions_that_came_together(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    fill(path, [made(1, 9, 1)])
+    events_store = Store(path)
+    types = TypeRegistry(events_store.ext_types())
+    for server, sessions in ((2, (3, 5)), (3, (4, 7))):
+        commit = Commit()
+        block = [[made(server, i, 1)] for i in sessions]
+        block = [[msgspec.structs.replace(i, timestamp=Timestamp(20, 0))] for [i] in block]
+        new: list[tuple[bytes, bytes]] = []
+        type_ids = types.intern([i for [i] in block], new)
+        events_store.stage(commit, block, type_ids, new)
+        events_store.ext_write_synced(commit)
+    events_store.ext_close()
+    me = driver_process.of_this_process()
+    for asked, found in (
+        ({1: 9, 2: 5, 3: 4}, {1: Timestamp(9, 0), 2: Timestamp(20, 0), 3: Timestamp(20, 0)}),
+        ({1: 10, 2: 4, 3: 8, 4: 1}, {}),
+    ):
+        assert store_servers.find(path, me, asked).timestamps == found
 
 
 _ends = st.lists(st.none() | timestamps.map(moment), min_size=2, max_size=2)

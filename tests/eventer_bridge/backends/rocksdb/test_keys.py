@@ -61,7 +61,8 @@ def test_a_session_key_is_timestamp_server_and_session(timestamp: Timestamp, id_
 @given(events, st.integers(0, 2**32 - 1))
 def test_an_event_comes_back(event: Event, number: int) -> None:
     type_id = keys.encode_type_id(number)
-    [key] = keys.session_keys([[event]])
+    origin, [session] = keys.encode_sessions([[event]])
+    key = origin + session
     assert key == keys.session_key(event.timestamp, event.id.server, event.id.session)
     instance = keys.INSTANCES[event.id.instance]
     key = type_id + key + instance
@@ -104,29 +105,6 @@ def test_a_type_comes_back(event_type: tuple[str, ...]) -> None:
 def test_a_type_that_is_no_text_is_refused() -> None:
     with pytest.raises(InvalidEventError, match=r"\\ud800.* is not Unicode text"):
         keys.encode_type(("a", "\ud800"))
-
-
-@given(st.dictionaries(ints, st.integers(0, 2**32 - 1), max_size=20), ints)
-def test_an_entry_is_found(numbers: dict[int, int], other: int) -> None:
-    entries = b"".join(
-        keys.encode_int(instance) + keys.encode_type_id(numbers[instance])
-        for instance in sorted(numbers)
-    )
-    assert len(entries) == keys.ENTRY_BYTES * len(numbers)
-    for instance, number in numbers.items():
-        type_id = keys.find_entry(entries, keys.encode_int(instance))
-        assert type_id == keys.encode_type_id(number)
-    if other not in numbers:
-        assert keys.find_entry(entries, keys.encode_int(other)) is None
-
-
-def test_entries_go() -> None:
-    instances = [keys.encode_int(i) for i in (1, 2, 3)]
-    entries = b"".join(i + keys.encode_type_id(7) for i in instances)
-    size = keys.ENTRY_BYTES
-    assert keys.without_entries(entries, {instances[1]}) == entries[:size] + entries[2 * size :]
-    assert keys.without_entries(entries, set(instances[:2])) == entries[2 * size :]
-    assert keys.without_entries(entries, set(instances)) == b""
 
 
 def test_the_layout_stays_as_it_is() -> None:

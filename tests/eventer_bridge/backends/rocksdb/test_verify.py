@@ -21,6 +21,7 @@ from eventer_bridge.backends.rocksdb import control, keys, verified_rows
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, LATER_FAMILIES
 from eventer_bridge.backends.rocksdb.info import ServerInfo, ext_info
+from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
 from eventer_bridge.backends.rocksdb.verified_rows import Finding
 from eventer_bridge.backends.rocksdb.verify import Counts, ext_verify
 from eventer_bridge.model import BinaryPayload, EventId, JsonPayload, Timestamp
@@ -39,7 +40,7 @@ A, B, C = (keys.encode_type_id(i) for i in range(3))
 SESSION: Final = keys.session_key(Timestamp(2, 0), 1, 2)
 """Session 2 of server 1: a with a source timestamp, b, c with a binary payload."""
 
-FIRST: Final = keys.encode_int(1)
+FIRST, SECOND = map(keys.encode_int, (1, 2))
 EVENT: Final = A + SESSION + FIRST
 SOURCE: Final = A + keys.encode_timestamp(Timestamp(7, 0)) + SESSION + FIRST
 SERVER: Final = SESSION[keys.TIMESTAMP_BYTES :]
@@ -140,26 +141,26 @@ def other_timestamp(rows: Rows) -> None:
 
 
 def entry_missing(rows: Rows) -> None:
-    rows["session"][SESSION] = rows["session"][SESSION][keys.ENTRY_BYTES :]
+    rows["session"][SESSION] = rows["session"][SESSION][ENTRY_BYTES:]
 
 
 def entry_of_nothing(rows: Rows) -> None:
-    rows["session"][SESSION] = rows["session"][SESSION] + keys.encode_int(9) + B
+    rows["session"][SESSION] = rows["session"][SESSION] + SECOND + keys.encode_int(9) + B
 
 
 def entry_for_entry(rows: Rows) -> None:
     """As many entries as events, but of another."""
     entries = rows["session"][SESSION]
-    rows["session"][SESSION] = entries[: -keys.ENTRY_BYTES] + keys.encode_int(9) + C
+    rows["session"][SESSION] = entries[:-ENTRY_BYTES] + SECOND + keys.encode_int(9) + C
 
 
 def entry_of_another_type(rows: Rows) -> None:
-    rows["session"][SESSION] = FIRST + B + rows["session"][SESSION][keys.ENTRY_BYTES :]
+    rows["session"][SESSION] = SECOND + FIRST + B + rows["session"][SESSION][ENTRY_BYTES:]
 
 
 def entries_out_of_order(rows: Rows) -> None:
     entries = rows["session"][SESSION]
-    rows["session"][SESSION] = entries[-keys.ENTRY_BYTES :] + entries[: -keys.ENTRY_BYTES]
+    rows["session"][SESSION] = entries[-ENTRY_BYTES:] + entries[:-ENTRY_BYTES]
 
 
 def entries_cut_off(rows: Rows) -> None:
@@ -216,7 +217,7 @@ def type_that_is_none(rows: Rows) -> None:
 
 def clock_that_went_back(rows: Rows) -> None:
     key = keys.session_key(Timestamp(1, 0), 1, 4)
-    rows["session"][key] = FIRST + A
+    rows["session"][key] = keys.encode_int(4) + FIRST + A
     rows["server"][key[keys.TIMESTAMP_BYTES :]] = key[: keys.TIMESTAMP_BYTES]
     rows["event"][A + key + FIRST] = b"\x00"
 
@@ -332,6 +333,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         "session: 1/2/1: no entry, but event has a row",
         "session: 1/2/2: no entry, but event has a row",
         "session: 1/2/3: no entry, but event has a row",
+        "reader: 1/2/1: parked by cursor 'c' of 'app', but not stored",
     ],
     no_server: [
         "server: 1/2: no row, but session has one",
@@ -344,6 +346,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     other_timestamp: [
         "server: 1/2: another timestamp than in session",
         "session: 1/2: no row, but server has one",
+        "reader: 1/2/1: parked by cursor 'c' of 'app', but not stored",
     ],
     entry_missing: ["session: 1/2/1: no entry, but event has a row"],
     entry_of_nothing: ["event: 1/2/9: no row, but session has an entry"],
@@ -356,7 +359,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         "event: 1/2/1: no row, but session has an entry",
     ],
     entries_cut_off: [
-        "session: 1/2: 35 bytes are no list of events",
+        "session: 1/2: 59 bytes are no list of events",
         "session: 1/2/3: another event type than in event",
     ],
     unknown_flags: ["event: 1/2/1: cannot be decoded: unknown flags 08"],
