@@ -234,7 +234,7 @@ async def test_a_resumed_session_skips_no_check(made: Certificates) -> None:
         client.maximum_version = version
         async with server(context) as port:
             with socket.create_connection(("127.0.0.1", port)) as tcp:
-                tcp.settimeout(5)
+                tcp.settimeout(60)
                 wrapped = await asyncio.to_thread(
                     client.wrap_socket, tcp, server_hostname="127.0.0.1"
                 )

@@ -114,7 +114,7 @@ async def test_why_there_is_no_connection(tmp_path: Path) -> None:
     async with listening() as plain:
         with pytest.raises(ConnectError, match="TLS: "):
             await chatter.connect(
-                plain.address._replace(is_tls=True), Recorder, tls=client, connect_timeout_s=5
+                plain.address._replace(is_tls=True), Recorder, tls=client, connect_timeout_s=60
             )
 
 

@@ -58,8 +58,8 @@ async def test_unknown_host() -> None:
 
 async def test_server_does_not_answer() -> None:
     async with scripted(closed_by_client) as server:
-        with pytest.raises(ConnectError, match=r": no answer to init_req within 0\.1 s$"):
-            await server.connect(connect_timeout_s=0.1)
+        with pytest.raises(ConnectError, match=r": no answer to init_req within 1 s$"):
+            await server.connect(connect_timeout_s=1)
 
 
 async def test_tls_handshake_is_not_answered(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_answered_pings_keep_the_connection() -> None:
 
     async with (
         scripted(script) as server,
-        await server.connect(ping_delay_s=0.02, ping_timeout_s=0.5) as conn,
+        await server.connect(ping_delay_s=0.02, ping_timeout_s=2) as conn,
     ):
         await until(lambda: len(pings) == 2)
         assert conn.is_open
