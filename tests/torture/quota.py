@@ -65,7 +65,7 @@ async def run(directory: Path, rounds: int, chance: random.Random, progress: Pro
         for n in range(rounds):
             for times in chance.sample([1, TIMES], 2):
                 async with _greedy(directory, running.port, times) as greedy:
-                    await asyncio.sleep(SETTLING_S)
+                    await greedy.settled()
                     seen[times].append(turn := Observation())
                     await asyncio.gather(
                         _observe(turn, "ping", pinging.ping),
@@ -114,6 +114,11 @@ class _Greedy:
         self._process = process
         self._errors = errors
 
+    async def settled(self) -> None:
+        """Wait until what it sends counts."""
+        assert self._process.stdout is not None
+        await self._process.stdout.readline()
+
     async def events_per_s(self) -> float:
         """End it; events that were acknowledged a second, after the first ones."""
         self._process.send_signal(signal.SIGINT)
@@ -143,8 +148,10 @@ async def _greedy(directory: Path, port: int, times: int) -> AsyncIterator[_Gree
 def send(port: int, times: int) -> float:
     """What the greedy client does until SIGINT: register single events at ``times`` its quota.
 
+    It prints a line when it has settled.
+
     Returns:
-        Events that were acknowledged a second, without those of the first second.
+        Events that were acknowledged a second since then.
     """
     is_stopped = False
 
@@ -174,6 +181,7 @@ def send(port: int, times: int) -> float:
                 n_answered += peer.socket.recv(1 << 20).count(b'"register_res"')
             if counted_at is None and now - began > SETTLING_S:
                 counted_at, n_counted = now, n_answered
+                print("settled", flush=True)
             time.sleep(TICK_S)
         assert counted_at is not None
         return (n_answered - n_counted) / (time.monotonic() - counted_at)
