@@ -110,15 +110,26 @@ def encode_alone(msg_id: int, msg_type: str, data: bytes, dialect: Dialect) -> b
     return b"".join((encoded_id, encoded_id, rest))
 
 
-def encode_answer(msg_id: int, first: int, msg_type: str, data: bytes, dialect: Dialect) -> bytes:
-    """SBS of a message that ends a conversation of its receiver.
+def encode_answers(
+    msg_id: int, firsts: Sequence[int], msg_type: str, data: Sequence[bytes], dialect: Dialect
+) -> list[bytes]:
+    """SBS of messages that end conversations of their receiver.
+
+    Args:
+        msg_id: identifier of the first of them; the others follow.
+        firsts: identifiers of their conversations.
+        msg_type: full name of the type of their data.
+        data: of each.
+        dialect: the connection's.
 
     Raises:
         ValueError: as :func:`encode`.
     """
     head = _encode_answer_after_ids(msg_type, dialect is _CURRENT)
-    ids = encode_integer(msg_id), encode_integer(first)
-    return b"".join((*ids, head, encode_length(len(data)), data))
+    return [
+        encode_integer(i) + encode_integer(first) + head + encode_length(len(each)) + each
+        for i, (first, each) in enumerate(zip(firsts, data, strict=True), msg_id)
+    ]
 
 
 def decode(message: bytes, dialect: Dialect) -> Msg:
@@ -135,31 +146,35 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
         else:
             part = "first"
             first, position = read_integer(message, position)
-        part = "owner, token, last"
-        flags = _FLAGS_DECODED.get(message[position : position + 3])
-        if flags is None:
-            raise InvalidMessageError(_flags_problem(message[position : position + 3]))
-        position += 3
-        if dialect is _CURRENT:
-            part = "type"
-            if message[position] in (FIRST, SECOND):
-                size = message[position] - FIRST
-                raise InvalidMessageError(f"expected a name with its module, got {size} bytes")
-            msg_type, position = _read_type(message, position)
-        else:
-            part = "module and type"
-            msg_type, position = _read_module_and_type(message, position)
+        head, n_bytes = None, len(message)
+        if dialect is _CURRENT and position + 3 < n_bytes:
+            # no such bytes are the beginning of others: they mean the same everywhere
+            end = position + 4 + (message[position + 3] & 0x3F)
+            head = _heads.get(message[position:end])
+        if head is None:
+            part = "owner, token, last"
+            flags = _FLAGS_DECODED.get(message[position : position + 3])
+            if flags is None:
+                raise InvalidMessageError(_flags_problem(message[position : position + 3]))
+            part = "type" if dialect is _CURRENT else "module and type"
+            read_type = _read_type if dialect is _CURRENT else _read_module_and_type
+            msg_type, end = read_type(message, position + 3)
+            head = *flags, msg_type
+            if dialect is _CURRENT and end - position < 4 + 0x40:
+                if len(_heads) >= _MAX_HEADS:
+                    _heads.clear()
+                _heads[message[position:end]] = head
         part = "data"
-        size, position = read_integer(message, position)
-        if size != len(message) - position:
+        size, position = read_integer(message, end)
+        if size != n_bytes - position:
             raise InvalidMessageError(
-                f"of {size} bytes, but {len(message) - position} bytes are left in the message"
+                f"of {size} bytes, but {n_bytes - position} bytes are left in the message"
             )
     except IndexError:
         raise InvalidMessageError(f"{part}: the message ends in the middle of it") from None
     except InvalidMessageError as e:
         raise InvalidMessageError(f"{part}: {e}") from None
-    return Msg(msg_id, first, *flags, msg_type, message[position:])
+    return Msg(msg_id, first, *head, message[position:])
 
 
 def recognise(message: bytes) -> Dialect:
@@ -210,19 +225,10 @@ def _encode_classic_type(msg_type: str) -> bytes:
 
 
 def _read_type(message: bytes, position: int) -> tuple[str, int]:
-    first = message[position]
-    if 0x80 <= first < 0xC0:  # its length has one byte
-        end = position + first - 0x7F
-        try:
-            return _short_type(message[position:end]), end
-        except (IndexError, InvalidMessageError):
-            pass  # to be said of its position in the message
+    if message[position] in (FIRST, SECOND):
+        size = message[position] - FIRST
+        raise InvalidMessageError(f"expected a name with its module, got {size} bytes")
     return read_string(message, position)
-
-
-@functools.lru_cache(maxsize=64)
-def _short_type(encoded: bytes) -> str:
-    return read_string(encoded, 0)[0]
 
 
 def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:
@@ -240,6 +246,12 @@ def _read_module_and_type(message: bytes, position: int) -> tuple[str, int]:
         raise InvalidMessageError("expected the name of a type, got ''")
     return full_name, position
 
+
+_MAX_HEADS: Final = 64
+"""Types of messages that both peers send, with their flags, are a dozen."""
+
+_heads: Final[dict[bytes, tuple[bool, bool, bool, str]]] = {}
+"""Flags and type, of :data:`_CURRENT`, by their bytes, if the type's length has one byte."""
 
 _FLAG_VALUES: Final = [
     (i, j, k) for i in (False, True) for j in (False, True) for k in (False, True)

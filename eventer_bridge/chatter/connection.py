@@ -119,16 +119,23 @@ class Connection(Stream[Message | Handled], aio.Resource):
             self._has_sent()
         return conversation
 
-    def answer(self, conversation: Conversation, msg_type: str, data: bytes) -> None:
-        """As :meth:`send` of the last message of a peer's conversation, but faster.
+    def answer(
+        self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
+    ) -> None:
+        """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
+
+        Args:
+            conversations: to end.
+            msg_type: full name of the data's type.
+            data: SBS of that type, for each.
 
         Raises:
             ClosedError: the connection is closed.
-            LocalProtocolError: it may not be sent now.
+            LocalProtocolError: one of them may not be sent now; nothing is sent.
         """
         if self.close_reason is not None:
             self.check_open()
-        self._protocol.answer(conversation, msg_type, data)
+        self._protocol.answer(conversations, msg_type, data)
         self._write_pending()
         if self.pauses or self.has_ended:
             self._has_sent()

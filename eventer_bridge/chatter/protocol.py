@@ -23,7 +23,7 @@ from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.chatter.conversation import ENDED, OURS, PEERS, Conversation
 from eventer_bridge.errors import LimitError, LocalProtocolError, RemoteProtocolError
 from eventer_bridge.net import limits as net_limits
-from eventer_bridge.net.framing import FrameDecoder, encode_frame, frame_parts
+from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames, frame_parts
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is 0 to 255; with 0, there is no message
 
@@ -210,8 +210,12 @@ class ChatterProtocol:
                 dialect = codec.recognise(frame)
                 self._set_dialect(dialect)
             msg = codec.decode(frame, dialect)
-            conversation = self._conversation_of(msg)
-            self._advance_by_peer(conversation, msg)
+            is_first = msg.owner and msg.id == msg.first
+            if is_first:
+                conversation = self._begin_by_peer(msg)
+            else:
+                conversation = self._conversation_of(msg)
+                self._advance_by_peer(conversation, msg)
             if msg.type == self._ping_type:
                 self._on_ping(conversation, msg)
                 return Handled.PING
@@ -228,18 +232,24 @@ class ChatterProtocol:
             if conversation.turn is OURS:  # nobody will continue it
                 self._end(conversation)
             return Handled.LATE
-        is_first = msg.owner and msg.id == msg.first
         return Message(conversation, msg.type, msg.data, is_first, msg.last)
+
+    def _begin_by_peer(self, msg: Msg) -> Conversation:
+        first = msg.first
+        if first in self._theirs:
+            raise RemoteProtocolError(f"{_text(msg)} begins a conversation that is open already")
+        conversation = Conversation(first, is_ours=False, timeout_s=self._conversation_timeout_s)
+        if msg.token and not msg.last:  # most of them: a request
+            conversation.turn = OURS
+            self._awaiting_reply += 1
+            self._theirs[first] = conversation
+        else:
+            self._advance_by_peer(conversation, msg)
+        return conversation
 
     def _conversation_of(self, msg: Msg) -> Conversation:
         table = self._theirs if msg.owner else self._ours
         conversation = table.get(msg.first)
-        if msg.owner and msg.id == msg.first:
-            if conversation is not None:
-                raise RemoteProtocolError(
-                    f"{_text(msg)} begins a conversation that is open already"
-                )
-            return Conversation(msg.first, is_ours=False, timeout_s=self._conversation_timeout_s)
         if conversation is None:
             raise RemoteProtocolError(
                 f"{_text(msg)} belongs to conversation {msg.first} of its"
@@ -306,11 +316,7 @@ class ChatterProtocol:
                 self._last_id + 1, is_ours=True, timeout_s=self._conversation_timeout_s
             )
         else:
-            table = self._ours if conversation.is_ours else self._theirs
-            if table.get(conversation.first_id) is not conversation:
-                raise LocalProtocolError(f"{msg_type}: {conversation!r} has ended")
-            if conversation.turn is not OURS:
-                raise LocalProtocolError(f"{msg_type}: the peer has the token of {conversation!r}")
+            self._check_turn(conversation, msg_type)
         dialect = self._check_dialect()
         first, is_ours = conversation.first_id, conversation.is_ours
         head = self._last_id + 1, first, is_ours, token, last, msg_type
@@ -341,26 +347,39 @@ class ChatterProtocol:
         """
         self._end(conversation)
 
-    def answer(self, conversation: Conversation, msg_type: str, data: bytes) -> None:
-        """As :meth:`send` of the last message of a peer's conversation, but faster.
+    def answer(
+        self, conversations: Sequence[Conversation], msg_type: str, data: Sequence[bytes]
+    ) -> None:
+        """As :meth:`send` of the last messages of some of the peer's conversations, but faster.
+
+        Args:
+            conversations: to end.
+            msg_type: full name of the data's type.
+            data: SBS of that type, for each.
 
         Raises:
-            LocalProtocolError: as :meth:`send`.
+            LocalProtocolError: as :meth:`send`; nothing is sent.
         """
-        first = conversation.first_id
-        is_open = self._theirs.get(first) is conversation
-        if not is_open or conversation.turn is not OURS or self._dialect is None:
-            self.send(msg_type, data, conversation=conversation)
-            return
+        theirs = self._theirs
+        for i in conversations:
+            if theirs.get(i.first_id) is not i or i.turn is not OURS:
+                self._check_turn(i, msg_type)
+                raise LocalProtocolError(f"{msg_type}: {i!r} does not wait for an answer")
+        firsts = [i.first_id for i in conversations]
         try:
-            self._write(
-                codec.encode_answer(self._last_id + 1, first, msg_type, data, self._dialect)
+            messages = codec.encode_answers(
+                self._last_id + 1, firsts, msg_type, data, self._check_dialect()
             )
         except ValueError as e:
             raise LocalProtocolError(str(e)) from e
-        del self._theirs[first]
-        self._awaiting_reply -= 1
-        conversation.turn = ENDED
+        frames = encode_frames(messages)
+        self._last_id += len(messages)
+        self._unsent.append(frames)
+        self.unsent_bytes += len(frames)
+        for i in conversations:
+            del theirs[i.first_id]
+            i.turn = ENDED
+        self._awaiting_reply -= len(conversations)
 
     def send_alone(self, msg_type: str, data: bytes) -> None:
         """As :meth:`send` of a message that begins and ends its conversation, but faster.
@@ -404,6 +423,13 @@ class ChatterProtocol:
             conversation.is_expired = True
             conversation.deadline = math.inf
         return expired
+
+    def _check_turn(self, conversation: Conversation, msg_type: str) -> None:
+        table = self._ours if conversation.is_ours else self._theirs
+        if table.get(conversation.first_id) is not conversation:
+            raise LocalProtocolError(f"{msg_type}: {conversation!r} has ended")
+        if conversation.turn is not OURS:
+            raise LocalProtocolError(f"{msg_type}: the peer has the token of {conversation!r}")
 
     def _check_dialect(self) -> Dialect:
         if self._dialect is None:

@@ -48,13 +48,23 @@ TRUE: Final = b"\x01"
 
 def encode_integer(value: int) -> bytes:
     """An Integer of any size."""
-    if 0 <= value < 0x10_0000:  # most of them
-        if value < len(SMALL_INTEGERS):
-            return SMALL_INTEGERS[value]
-        if value < 0x2000:
-            return bytes((value >> 7, value & 0x7F | 0x80))
-        return bytes((value >> 14, value >> 7 & 0x7F, value & 0x7F | 0x80))
-    return _encode_any_integer(value)
+    if value < 0:
+        return _encode_any_integer(value)
+    if value < len(SMALL_INTEGERS):
+        return SMALL_INTEGERS[value]
+    # ids come one after the other: all groups but the last one are mostly those of the one before
+    groups = _groups.get(value >> 7) or _encode_groups(value >> 7)
+    return groups + _LAST_GROUPS[value & 0x7F]
+
+
+def _encode_groups(value: int) -> bytes:
+    """An Integer to which one more group is to be added."""
+    *groups, last = _encode_any_integer(value)
+    encoded = bytes((*groups, last & 0x7F))
+    if len(_groups) >= _MAX_GROUPS:
+        _groups.clear()
+    _groups[value] = encoded
+    return encoded
 
 
 def _encode_any_integer(value: int) -> bytes:
@@ -68,6 +78,14 @@ def _encode_any_integer(value: int) -> bytes:
 
 SMALL_INTEGERS: Final = tuple(_encode_any_integer(i) for i in range(2_048))
 """Encoded Integers from 0 on: most counts, lengths and instance ids."""
+
+_LAST_GROUPS: Final = tuple(bytes((i | 0x80,)) for i in range(0x80))
+
+_groups: Final[dict[int, bytes]] = {}
+"""Integers by :func:`_encode_groups`."""
+
+_MAX_GROUPS: Final = 256
+"""Connections and sessions count on side by side; 30 kB."""
 
 
 def encode_length(value: int) -> bytes:
@@ -126,6 +144,13 @@ def read_integer(data: bytes, pos: int) -> tuple[int, int]:
     value = (byte & 0x3F) - (byte & 0x40)
     if byte >= 0x80:  # most of them
         return value, pos + 1
+    # inlined for speed: of two and three bytes
+    second = data[pos + 1]
+    if second >= 0x80:
+        return value << 7 | second & 0x7F, pos + 2
+    third = data[pos + 2]
+    if third >= 0x80:
+        return value << 14 | second << 7 | third & 0x7F, pos + 3
     while byte < 0x80:
         pos += 1
         if pos - begin == _MAX_INTEGER_BYTES:

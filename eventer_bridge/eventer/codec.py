@@ -25,6 +25,7 @@ Sans I/O; any thread.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import Any, Final
 
 from eventer_bridge.chatter import sbs
@@ -57,7 +58,7 @@ from eventer_bridge.eventer.queries import (
     read_query_params,
     read_query_types,
 )
-from eventer_bridge.model import QueryResult, Status
+from eventer_bridge.model import Event, QueryResult, Status
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
@@ -262,6 +263,7 @@ def encode_events_notify(events: Sequence[bytes]) -> bytes:
 
 
 _SUCCESS: Final = bytes((sbs.FIRST,))
+_SUCCESS_OF_ONE: Final = _SUCCESS + sbs.encode_length(1)
 _ERROR: Final = bytes((sbs.SECOND,))
 REGISTER_FAILURE: Final = bytes((sbs.SECOND,))
 """A ``MsgRegisterRes`` that reports a failure."""
@@ -270,6 +272,15 @@ REGISTER_FAILURE: Final = bytes((sbs.SECOND,))
 def encode_register_success(events: Sequence[bytes]) -> bytes:
     """A ``MsgRegisterRes`` of encoded events."""
     return b"".join((_SUCCESS, sbs.encode_length(len(events)), *events))
+
+
+def encode_register_successes(sessions: Sequence[Sequence[Event]]) -> list[bytes]:
+    """As :func:`encode_register_success`, of the events of several sessions."""
+    encoded = encode_events([*chain.from_iterable(sessions)])
+    if len(encoded) == len(sessions) and all(sessions):  # most have one event
+        return [_SUCCESS_OF_ONE + i for i in encoded]
+    waiting = iter(encoded)
+    return [encode_register_success([*islice(waiting, len(i))]) for i in sessions]
 
 
 def _encode_init_req(message: MsgInitReq) -> bytes:

@@ -34,6 +34,14 @@ def is_answerable(session: Session) -> bool:
     return "eventer" in session.encodings or session.committed.exception() is not None
 
 
+def register_successes(sessions: Sequence[Session]) -> list[bytes]:
+    """A ``MsgRegisterRes`` for each session."""
+    own = [i.events for i in sessions if not i.encodings and i.requested == len(i.events)]
+    if len(own) == len(sessions):  # nobody else gets them
+        return codec.encode_register_successes(own)
+    return [codec.encode_register_success(encoded_requested(i)) for i in sessions]
+
+
 def encoded_requested(session: Session) -> Sequence[bytes]:
     """The encoded events of the request, without those added by modules."""
     encoded = encoded_events(session)

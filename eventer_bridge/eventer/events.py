@@ -47,6 +47,7 @@ _NONE: Final = bytes((sbs.FIRST,))
 _VALUE: Final = bytes((sbs.SECOND,))
 _BINARY: Final = bytes((sbs.SECOND, sbs.FIRST))
 _JSON: Final = bytes((sbs.SECOND, sbs.SECOND))
+_ONLY_JSON: Final = _NONE + _JSON
 _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -64,26 +65,29 @@ _last_type_bytes = 0  # of the type that was read last: the next is guessed to b
 
 
 def encode_events(events: Sequence[Event]) -> list[bytes]:
-    """Events of one session or answer, each on its own, for joining to messages.
+    """Events, of one session, answer or server mostly, each on its own, for joining to messages.
 
     Raises:
         UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
     """
     encoded: list[bytes] = []
-    types = _encoded_types
+    types, encode_integer = _encoded_types, sbs.encode_integer
     server = session = timestamp = None
-    session_id = time = b""
+    server_id = session_id = time = b""
     for event in events:
         event_id = event.id
         if event_id.session != session or event_id.server != server:
-            server, session = event_id.server, event_id.session
-            session_id = sbs.encode_integer(server) + sbs.encode_integer(session)
+            if event_id.server != server:
+                server = event_id.server
+                server_id = encode_integer(server)
+            session = event_id.session
+            session_id = server_id + encode_integer(session)
         if event.timestamp is not timestamp:
             timestamp = event.timestamp
             time = _encode_timestamp(timestamp)
         head = (
             session_id,
-            sbs.encode_integer(event_id.instance),
+            encode_integer(event_id.instance),
             types.get(event.type) or _encode_type(event.type),
             time,
         )
@@ -163,6 +167,8 @@ def read_register_events_in_steps(data: bytes, pos: int) -> Steps[tuple[list[Reg
 
 
 def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
+    if data[pos] == sbs.SECOND and len(data) - pos > _MIN_REGISTER_EVENT_BYTES:  # most have one
+        return 1, pos + 1
     count, pos = sbs.read_count(data, pos, _MIN_REGISTER_EVENT_BYTES)
     if count > limits.MAX_SESSION_EVENTS:
         raise InvalidEventError(f"{count} events, at most {limits.MAX_SESSION_EVENTS} are allowed")
@@ -357,16 +363,16 @@ def _read_content(
         Source timestamp, payload, position after them.
     """
     source_timestamp: Timestamp | None = None
-    if data[pos] == sbs.SECOND:
+    if data.startswith(_ONLY_JSON, pos):  # most of them
+        pos += 1
+    elif data[pos] == sbs.SECOND:
         source_timestamp, pos = read_timestamp(data, pos + 1)
     elif data[pos] == sbs.FIRST:
         pos += 1
     else:
         source_timestamp, pos = sbs.read_optional(read_timestamp, data, pos)
 
-    if data[pos] == sbs.FIRST:
-        return source_timestamp, None, pos + 1
-    if data[pos] != sbs.SECOND or data[pos + 1] != sbs.SECOND:
+    if not data.startswith(_JSON, pos):
         return source_timestamp, *_read_payload(data, pos, is_registered)
     # inlined for speed: JSON text with a length of one or two bytes
     first = data[pos + 2]
@@ -401,16 +407,13 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     """The payload of a String that ends at a position of a message."""
     if not text.isascii():
         sbs.decode_utf8(text, end)  # msgspec does not look at what it leaves raw
-    if len(text) > payloads.HARMLESS_BYTES and payloads.is_too_deep(text):
+    is_harmless = len(text) <= payloads.HARMLESS_BYTES
+    if not is_harmless and payloads.is_too_deep(text):
         raise InvalidEventError("payload is nested too deeply")
     try:
         payload = JsonPayload(_decode_json(text))
     except msgspec.DecodeError as e:
         raise InvalidEventError(f"payload is not JSON: {e}") from None
-    if (
-        is_registered
-        and len(text) > payloads.HARMLESS_BYTES
-        and (reason := payloads.exceeded(text))
-    ):
+    if is_registered and not is_harmless and (reason := payloads.exceeded(text)):
         raise InvalidEventError(f"payload: {reason}")
     return payload

@@ -28,7 +28,6 @@ from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.eventer import codec, encoding
-from eventer_bridge.eventer.encoding import encoded_requested
 from eventer_bridge.eventer.messages import (
     MsgEventsAck,
     MsgInitReq,
@@ -206,10 +205,15 @@ class _Client(chatter.Handler):
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:
         """See ``ClientWire``."""
-        for request, session in zip(requests, sessions, strict=True):
-            if request is not None:
-                response = codec.encode_register_success(encoded_requested(session))
-                self._send(_REGISTER_RES, response, conversation=request)
+        waiting = [
+            (request, session)
+            for request, session in zip(requests, sessions, strict=True)
+            if request is not None and request.may_send
+        ]
+        if waiting and self._connection.close_reason is None:
+            conversations, answered = zip(*waiting, strict=True)
+            answers = encoding.register_successes(answered)
+            self._connection.answer(conversations, _REGISTER_RES, answers)
 
     def send_repeated(self, request: chatter.Conversation | None, session: Session) -> None:
         """See ``ClientWire``; the protocol has no request keys."""
@@ -271,15 +275,10 @@ class _Client(chatter.Handler):
         conversation: chatter.Conversation | None,
     ) -> None:
         """Answer, if the client is still there and waits for it."""
-        connection = self._connection
-        if connection.close_reason is not None or conversation is None:
+        if self._connection.close_reason is not None or conversation is None:
             return
-        if not conversation.may_send:
-            return
-        if isinstance(data, bytes):
-            connection.answer(conversation, msg_type, data)
-        else:
-            connection.send(msg_type, data, conversation=conversation)
+        if conversation.may_send:
+            self._connection.send(msg_type, data, conversation=conversation)
 
 
 def _request(message: chatter.Message) -> chatter.Conversation | None:

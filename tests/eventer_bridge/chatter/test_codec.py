@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventer_bridge.chatter import codec
 from eventer_bridge.chatter.codec import Dialect, Msg, decode, encode, recognise
 from eventer_bridge.errors import InvalidMessageError
 from eventer_bridge.model import INT64_MAX, INT64_MIN
@@ -72,6 +73,15 @@ def check_as_hat_sbs(message: bytes, dialect: Dialect) -> None:
         return
     assert msg == hat_decode(message, dialect)
     assert recognise(message) is dialect
+
+
+def test_more_types_than_are_remembered() -> None:
+    for _ in range(2):
+        for i in range(200):
+            msg = Msg(i, i, i % 2 == 0, i % 3 == 0, i % 5 == 0, "T." + "x" * i, b"")
+            assert decode(encode(msg, Dialect.CURRENT), Dialect.CURRENT) == msg
+        assert len(codec._heads) <= 64
+        assert max(map(len, codec._heads)) <= 3 + 1 + 0x3F
 
 
 def is_in_order(message: bytes, dialect: Dialect) -> bool:

@@ -175,15 +175,19 @@ def test_an_answer_is_what_is_sent_last_in_a_conversation(dialect: Dialect) -> N
         return [i.conversation for i in messages_of(protocol)]
 
     answering, sending = make(dialect), make(dialect)
-    n = 200  # identifiers of one and two bytes
-    for i, (conversation, same) in enumerate(
-        zip(asked(answering, n), asked(sending, n), strict=True)
-    ):
-        answering.answer(conversation, "Mod.Answer", bytes(i))
-        sending.send("Mod.Answer", bytes(i), conversation=same)
-        assert conversation.turn is same.turn is Turn.ENDED
-        assert answering.awaiting_reply == sending.awaiting_reply == n - i - 1
-    assert (answering.open_conversations, answering.n_sent) == (0, n)
+    n, n_left = 200, 200  # identifiers of one and two bytes
+    waiting, same = asked(answering, n), asked(sending, n)
+    for size in (1, 0, 2, 150, 47):
+        some, waiting = waiting[:size], waiting[size:]
+        data = [bytes(i) for i in range(n - n_left, n - n_left + size)]
+        answering.answer(some, "Mod.Answer", data)
+        for i, conversation in zip(data, same[n - n_left :], strict=False):
+            sending.send("Mod.Answer", i, conversation=conversation)
+        n_left -= size
+        assert {i.turn for i in some} <= {Turn.ENDED}
+        assert answering.awaiting_reply == answering.open_conversations == n_left
+        assert (answering.n_sent, answering.unsent_bytes) == (sending.n_sent, sending.unsent_bytes)
+    assert n_left == 0
     assert answering.data_to_send() == sending.data_to_send()
 
 
@@ -193,19 +197,21 @@ def test_what_may_not_be_answered() -> None:
         receive(protocol, msg(i, i, token=i != 3))[0].conversation for i in (1, 2, 3)
     )
     ours = protocol.send("T.A", b"", last=False)
-    protocol.answer(ended, "T.A", b"")
+    protocol.answer([ended], "T.A", [b""])
+    token = protocol.send("T.A", b"", last=False, token=False)
     for conversation, text in (
         (ended, "T.B: <conversation 1, the peer's> has ended"),
         (waiting, "T.B: the peer has the token of <conversation 3, the peer's>"),
         (ours, "T.B: the peer has the token of <conversation 1, ours>"),
+        (token, "T.B: <conversation 3, ours> does not wait for an answer"),
     ):
         with pytest.raises(LocalProtocolError, match=f"^{text}$"):
-            protocol.answer(conversation, "T.B", b"")
+            protocol.answer([theirs, conversation], "T.B", [b"", b""])
     with pytest.raises(LocalProtocolError, match="expected a name with its module"):
-        protocol.answer(theirs, "", b"")
-    assert (protocol.awaiting_reply, protocol.open_conversations) == (1, 3)
-    protocol.answer(theirs, "T.B", b"")
-    assert (protocol.awaiting_reply, protocol.open_conversations) == (0, 2)
+        protocol.answer([theirs], "", [b""])
+    assert (protocol.awaiting_reply, protocol.open_conversations, protocol.n_sent) == (1, 4, 3)
+    protocol.answer([theirs], "T.B", [b""])
+    assert (protocol.awaiting_reply, protocol.open_conversations, protocol.n_sent) == (0, 3, 4)
 
 
 def test_nothing_can_be_sent_before_the_dialect_is_known() -> None:

@@ -49,6 +49,13 @@ def test_where_integers_get_longer_is_where_those_of_hat_sbs_do(n_bits: int) -> 
             assert sbs.read_integer(encoded, 0) == (value, len(encoded))
 
 
+def test_integers_one_after_the_other_and_more_of_them_than_are_remembered() -> None:
+    for begin in range(0, 1 << 22, 1 << 14):
+        for value in (*range(begin, begin + 260), begin << 20, (begin << 20) + 1):
+            assert sbs.encode_integer(value) == bytes(HAT.encode("M.I", value))
+    assert len(sbs._groups) <= 256
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=100))
 def test_strings_are_those_of_hat_sbs(value: str) -> None:
     encoded = bytes(HAT.encode("M.S", value))

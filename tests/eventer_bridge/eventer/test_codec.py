@@ -1,5 +1,6 @@
 import json
 import tracemalloc
+from itertools import islice
 
 import pytest
 from hat.event import common as hat_common
@@ -230,6 +231,16 @@ def test_messages_are_joined_of_events_that_are_encoded_once() -> None:
         success = codec.encode_register_success(encoded[:n])
         assert success == hat_messages.encode(MsgRegisterRes(found[:n]))[1]
     assert hat_messages.encode(MsgRegisterRes(None))[1] == codec.REGISTER_FAILURE
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 0, 1), (0, 1, 2), (3,), (0, 0)])
+def test_answers_of_several_sessions(sizes: tuple[int, ...]) -> None:
+    sample = SAMPLES["query_res"]
+    assert isinstance(sample, MsgQueryRes)
+    found = iter(sample.result.events)
+    sessions = [[*islice(found, n)] for n in sizes]
+    expected = [hat_messages.encode(MsgRegisterRes(i))[1] for i in sessions]
+    assert codec.encode_register_successes(sessions) == expected
 
 
 # --- what is remembered -------------------------------------------------------------------
