@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from eventer_bridge import chatter, limits
+from eventer_bridge.backends import memory
 from eventer_bridge.backends.rocksdb import RocksDbBackend
 from eventer_bridge.chatter import sbs
+from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import Authenticator, OneForAll
 from eventer_bridge.core.paging import query_all
 from eventer_bridge.core.payload_schemas import PayloadSchemas
@@ -33,6 +35,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.model import (
     BinaryPayload,
     EventId,
+    JsonPayload,
     Order,
     OrderBy,
     QueryLatestParams,
@@ -186,6 +189,38 @@ async def test_a_full_core_takes_one_registration_of_each_client(
         for peer in peers:
             answers = [(await peer.receive(MsgRegisterRes))[0].events for _ in range(30)]
             assert all(answers)
+
+
+async def test_what_came_together_is_answered_each_by_itself() -> None:
+    """Notified before or not, with events of a module or without, and who kept the token."""
+    threshold = {"subscriptions": [["t", "?"]], "path": [], "limit": 5}
+    modules = [{"module": "eventer_bridge.modules.threshold", "thresholds": [threshold]}]
+    address = chatter.Address("127.0.0.1", 0)
+    async with (
+        memory.create() as backend,
+        await engine.create(backend, 1, modules=modules) as core,
+        await eventer_server.listen(core, address, OneForAll(None)) as server,
+        initialised(server, [("told", "?")]) as peer,
+    ):
+        asked = [("t", 9), ("told", 0), ("a", 1), ("told", 2), ("t", 1), ("kept", 3), ("a", 4)]
+        expected: dict[int, tuple[str, int]] = {}
+        for name, value in asked:
+            request = codec.encode(MsgRegisterReq([register_event(name, "x", value=value)]))
+            has_token = name != "kept"
+            sent = peer.connection.send(*request, last=False, token=has_token)
+            if has_token:
+                expected[sent.first_id] = name, value
+        answered: dict[int, tuple[str, int]] = {}
+        while len(answered) < len(expected):
+            message = await asyncio.wait_for(peer.messages.get(), 60)
+            if isinstance(answer := codec.decode(message.type, message.data), MsgRegisterRes):
+                assert answer.events is not None
+                [event] = answer.events
+                assert isinstance(event.payload, JsonPayload)
+                answered[message.conversation.first_id] = event.type[0], event.payload.value()
+        assert answered == expected
+        assert len((await query(peer, QueryLatestParams([("kept", "x")]))).events) == 1
+        assert len((await query(peer, QueryLatestParams([("alarm", "*")]))).events) == 1
 
 
 async def test_a_refusal_is_logged_though_its_client_has_left(
