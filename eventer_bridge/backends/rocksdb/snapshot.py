@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rocksdict import Rdict, RdictIter
+from rocksdict import Rdict, RdictIter, ReadOptions
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
@@ -49,8 +49,19 @@ READ_FAMILIES: Final = ("event", "source", "session", "server")
 RowsRead: TypeAlias = tuple[list[Row], int]
 """Rows of ``event`` that were read in a step, and the bytes of their values."""
 
+MAX_PASSED_ROWS: Final = 16
+"""Deleted rows that a look-up of a block passes over. Where blocks are deleted one by one, there
+may be a hundred thousand, for as long as RocksDB keeps them: 0.1 s, in which no other thread runs.
+Between a session and the beginning of its block there are none, as blocks do not overlap."""
+
+_PASS_FEW: Final = ReadOptions()
+_PASS_FEW.set_max_skippable_internal_keys(MAX_PASSED_ROWS)
+
 _NOT_FOUND: Final = "key not found"
 """All that rocksdict says where there is no such key."""
+
+_TOO_MUCH_DELETED: Final = "Result incomplete"
+"""What RocksDB says where it would pass over more than it may."""
 
 
 class Snapshot:
@@ -70,7 +81,7 @@ class Snapshot:
         hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_database", "_event", "_families", "_iterators", "hidden", "pause")
+    __slots__ = ("_database", "_event", "_families", "_finder", "_iterators", "hidden", "pause")
 
     def __init__(
         self,
@@ -90,6 +101,8 @@ class Snapshot:
                 self._families = {name: families[name].snapshot() for name in read}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
                 self._iterators = {name: family.iter() for name, family in self._families.items()}
+                if "server" in read:
+                    self._finder = self._families["server"].iter(_PASS_FEW)
                 unfinished: bytes | None = db.get(keys.UNFINISHED_KEY)
                 if db.latest_sequence_number() == moment:
                     break
@@ -294,8 +307,7 @@ class Snapshot:
     def find_all(self, event_ids: Iterable[EventId]) -> Iterator[bytes]:
         """Keys in ``event`` of the events with these ids, if there are any; in no order.
 
-        Looks up and reads each block once, whatever the order of the ids, and passes over what was
-        deleted once.
+        Looks up and reads each block once, whatever the order of the ids.
         """
         encoded: set[bytes] = set()
         for event_id in event_ids:
@@ -315,7 +327,7 @@ class Snapshot:
         """Where the block begins that may have a session, and the block; without hidden entries."""
         key = self.find_block(server_key)
         if key is None:
-            return server_key[: keys.INT_BYTES], SessionBlock(b"", b"")
+            return server_key, SessionBlock(b"", b"")
         block = SessionBlock(key, b"") if key in self.hidden else self.block(key)
         return block.server_key, block
 
@@ -334,14 +346,18 @@ class Snapshot:
             server_key: server and session, encoded.
 
         Returns:
-            Key of the last block of the server that does not begin behind the session.
+            Key of the last block of the server that does not begin behind the session; None where
+            so much lies in between that was deleted that it cannot have the session.
         """
-        iterator = self._iterators["server"]
+        iterator = self._finder
         iterator.seek_for_prev(server_key)
         key: bytes | None = iterator.key()
         if key is None:
-            with self.errors():
+            try:
                 iterator.status()
+            except Exception as e:
+                if not str(e).startswith(_TOO_MUCH_DELETED):
+                    raise self._explain(e, server_key) from None
             return None
         if key[: keys.INT_BYTES] != server_key[: keys.INT_BYTES]:
             return None

@@ -22,7 +22,7 @@ from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys, scan
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.info import ext_info
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
-from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.wanted import EveryType
 from eventer_bridge.errors import OutcomeUnknownError
@@ -338,3 +338,38 @@ async def test_ids_that_are_far_apart(tmp_path: Path) -> None:
         assert backend.last_session(1) == (INT64_MAX, Timestamp(1, 0))
     assert n_rows(tmp_path) == (1, 1)
     check_store(tmp_path)
+
+
+async def test_looking_up_what_was_deleted_does_not_pass_over_all_of_it(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        [first] = await writer.session(draft("a"))
+        others = [(await writer.session(draft("a")))[0] for _ in range(5 * MAX_PASSED_ROWS)]
+    *deleted, last = others
+    store = Store(tmp_path)
+    try:
+        commit = Commit()
+        for event in deleted:  # one by one, as retention does
+            commit.batch.delete(key_of(event), store.handle("session"))
+            commit.batch.delete(key_of(event)[keys.TIMESTAMP_BYTES :], store.handle("server"))
+        store.write(commit)
+        store.ext_sync()
+        snapshot = store.snapshot()
+        for event, found in (
+            (first, first),
+            (deleted[3], first),
+            (deleted[-1], None),
+            (last, last),
+        ):
+            server_key = key_of(event)[keys.TIMESTAMP_BYTES :]
+            expected = None if found is None else key_of(found)
+            assert snapshot.find_block(server_key) == expected
+        assert [*snapshot.find_all([i.id for i in (deleted[3], deleted[-1])])] == []
+        assert len([*snapshot.find_all([first.id, deleted[-1].id, last.id])]) == 2
+        del snapshot
+    finally:
+        store.ext_close()
+
+
+def key_of(event: Event) -> bytes:
+    return keys.session_key(event.timestamp, event.id.server, event.id.session)
