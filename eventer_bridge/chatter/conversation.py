@@ -15,6 +15,8 @@ import enum
 import math
 from typing import Any, Final
 
+import msgspec
+
 
 class Turn(enum.Enum):
     """Holder of the token."""
@@ -30,29 +32,26 @@ PEERS: Final = Turn.PEERS
 ENDED: Final = Turn.ENDED
 
 
-class Conversation:
+class Conversation(msgspec.Struct, eq=False):
     """One conversation of a connection; only its protocol creates and changes it.
 
     Attributes:
         first_id: identifier of its first message.
         is_ours: whether we began it (003: we are the owner).
-        turn: sender of the next message.
+        turn: sender of the next message; of a new one, who began it.
         timeout_s: time limit for the peer's next message; infinite: none.
         deadline: monotonic time of that limit; infinite if no message is awaited.
         is_expired: whether the peer was too late; its further messages are dropped.
         tag: belongs to the user of the connection.
     """
 
-    __slots__ = ("deadline", "first_id", "is_expired", "is_ours", "tag", "timeout_s", "turn")
-
-    def __init__(self, first_id: int, *, is_ours: bool, timeout_s: float) -> None:
-        self.first_id = first_id
-        self.is_ours = is_ours
-        self.turn = OURS if is_ours else PEERS
-        self.timeout_s = timeout_s
-        self.deadline = math.inf
-        self.is_expired = False
-        self.tag: Any = None
+    first_id: int
+    is_ours: bool
+    turn: Turn
+    timeout_s: float
+    deadline: float = math.inf
+    is_expired: bool = False
+    tag: Any = None
 
     def __repr__(self) -> str:
         owner = "ours" if self.is_ours else "the peer's"

@@ -238,7 +238,7 @@ class ChatterProtocol:
         first = msg.first
         if first in self._theirs:
             raise RemoteProtocolError(f"{_text(msg)} begins a conversation that is open already")
-        conversation = Conversation(first, is_ours=False, timeout_s=self._conversation_timeout_s)
+        conversation = Conversation(first, False, PEERS, self._conversation_timeout_s)
         if msg.token and not msg.last:  # most of them: a request
             conversation.turn = OURS
             self._awaiting_reply += 1
@@ -312,9 +312,7 @@ class ChatterProtocol:
         if conversation is None:
             if len(self._ours) >= net_limits.MAX_OWN_CONVERSATIONS:
                 raise LimitError(f"{len(self._ours)} conversations already wait for the peer")
-            conversation = Conversation(
-                self._last_id + 1, is_ours=True, timeout_s=self._conversation_timeout_s
-            )
+            conversation = Conversation(self._last_id + 1, True, OURS, self._conversation_timeout_s)
         else:
             self._check_turn(conversation, msg_type)
         dialect = self._check_dialect()
