@@ -79,6 +79,17 @@ def _bisect(snapshot: Snapshot, server: bytes, first: int, last: int, timestamp:
 
 
 def _timestamp(snapshot: Snapshot, server: bytes, session: int) -> bytes | None:
-    """Timestamp of a server's session with this id, or of those before it."""
-    block_key = snapshot.find_block(server + keys.encode_int(session))
-    return None if block_key is None else block_key[: keys.TIMESTAMP_BYTES]
+    """Timestamp of a server's session with this id, or of those before it.
+
+    Passes over all that was deleted in between: unlike a query's look-up (``Snapshot.find_block``),
+    it needs the session before it, and holds up nobody else.
+    """
+    iterator = snapshot.iterator("server")
+    iterator.seek_for_prev(server + keys.encode_int(session))
+    key: bytes | None = iterator.key()
+    if key is not None and key.startswith(server):
+        timestamp: bytes = iterator.value()
+        return timestamp
+    with snapshot.errors():
+        iterator.status()
+    return None
