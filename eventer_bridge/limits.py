@@ -450,6 +450,10 @@ RETENTION_MIN_PERIOD_S: Final = 1.0
 RETENTION_BATCH_EVENTS: Final = 1_000
 """Events deleted in one write: about 2 ms, in which no other thread can run."""
 
+RETENTION_BATCH_BYTES: Final = 4 << 20
+"""Size of the blocks of sessions, from which on no more of them are part of one commit: they are
+rewritten, and those of large sessions have 1.3 MB each."""
+
 RETENTION_RANGE_ROWS: Final = 16
 """Minimum number of contiguous rows deleted as one range. Fewer are deleted one by one: until it is
 written out, a range costs the first read after each deletion some 0.2 us."""

@@ -39,6 +39,20 @@ class StoredEvent(NamedTuple):
         return len(self.key) + len(self.value)
 
 
+class _ReducedBlock(NamedTuple):
+    """A block of which events are deleted.
+
+    Attributes:
+        block: with them.
+        local_ids: sessions and instances of these events.
+        is_next: whether it follows the one before.
+    """
+
+    block: SessionBlock
+    local_ids: set[bytes]
+    is_next: bool
+
+
 def ext_oldest(
     snapshot: Snapshot, type_ids: Sequence[TypeId], span: KeyRange, max_events: int
 ) -> list[StoredEvent]:
@@ -78,6 +92,7 @@ class Deletion:
 
     Attributes:
         commit: the deletion.
+        events: those that it deletes: the first ones, as ``limits.RETENTION_BATCH_BYTES`` says.
         newest: session key up to which ranges are deleted; empty: no ranges. No event up to there
             may be written between the snapshot and the deletion.
     """
@@ -93,10 +108,12 @@ class Deletion:
         self._batch = self.commit.batch
         self.newest = b""
         self._with_ranges = with_ranges
+        blocks = [*_blocks_of(snapshot, events)]
+        self.events = events[: sum(len(local_ids) for _, local_ids, _ in blocks)]
         if with_ranges and events:
-            self.newest = events[-1].key[keys.TYPE_BYTES : -keys.INT_BYTES]
-        self._delete_events(store, events)
-        self._delete_blocks(store, snapshot, events)
+            self.newest = keys.session_of(self.events[-1].key)
+        self._delete_events(store, self.events)
+        self._delete_blocks(store, blocks)
 
     def _delete_events(self, store: Store, events: Sequence[StoredEvent]) -> None:
         by_type: dict[TypeId, list[bytes]] = {}
@@ -109,12 +126,10 @@ class Deletion:
             self._delete_rows(of_type, store.handle("event"))
         ext_note(store, self._batch, [of_type[-1] for of_type in by_type.values()])
 
-    def _delete_blocks(
-        self, store: Store, snapshot: Snapshot, events: Sequence[StoredEvent]
-    ) -> None:
+    def _delete_blocks(self, store: Store, blocks: Iterable[_ReducedBlock]) -> None:
         runs: list[list[SessionBlock]] = []  # successive blocks to be deleted
         positions: dict[bytes, bytes] = {}  # the last session of each server that is gone
-        for block, local_ids, is_next in _blocks_of(snapshot, events):
+        for block, local_ids, is_next in blocks:
             left = block.without(local_ids)
             if left.entries:
                 self._batch.put(left.key, left.entries, store.handle("session"))
@@ -153,27 +168,25 @@ class Deletion:
                 self._batch.delete(key, family)
 
 
-def _blocks_of(
-    snapshot: Snapshot, events: Iterable[StoredEvent]
-) -> Iterator[tuple[SessionBlock, set[bytes], bool]]:
-    """Blocks that have events, which come in order.
-
-    Returns:
-        Each, with sessions and instances of its events, and whether it follows the one before.
-    """
+def _blocks_of(snapshot: Snapshot, events: Iterable[StoredEvent]) -> Iterator[_ReducedBlock]:
+    """Blocks that have events, which come in order: as many as one commit may rewrite."""
     iterator = snapshot.iterator("session")
     block, is_next = SessionBlock(b"", b""), False
     local_ids: set[bytes] = set()
+    n_bytes = 0
     for key, _, _ in events:
         session_key = keys.session_of(key)
         if not block.spans(session_key):
             if local_ids:
-                yield block, local_ids, is_next
+                yield _ReducedBlock(block, local_ids, is_next)
+            if n_bytes > limits.RETENTION_BATCH_BYTES:
+                return
             block, is_next = _block_of(snapshot, iterator, session_key)
+            n_bytes += len(block.entries)
             local_ids = set()
         local_ids.add(key[-LOCAL_ID_BYTES:])
     if local_ids:
-        yield block, local_ids, is_next
+        yield _ReducedBlock(block, local_ids, is_next)
 
 
 def _block_of(

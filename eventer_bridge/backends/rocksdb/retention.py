@@ -253,7 +253,9 @@ class Retention:
             deletion = Deletion(self._store, snapshot, chosen, with_ranges)
             if not self._ext_commit(deletion):
                 return _Step(share, start, with_ranges=False)
-            self._record(share, chosen)
+            self._record(share, deletion.events)
+            if len(deletion.events) < len(chosen):
+                return _Step(share, deletion.events[-1].key[keys.TYPE_BYTES :] + b"\x00")
         if not events or is_last:
             return None
         return _Step(share, events[-1].key[keys.TYPE_BYTES :] + b"\x00")

@@ -106,9 +106,14 @@ class SessionBlock(NamedTuple):
         entries = self.entries
         if self.n_events == len(local_ids):
             return SessionBlock(self.key, b"")
-        every = (entries[i : i + ENTRY_BYTES] for i in range(0, len(entries), ENTRY_BYTES))
-        left = b"".join(entry for entry in every if entry[:LOCAL_ID_BYTES] not in local_ids)
-        return SessionBlock(self.key, left)
+        left: list[bytes] = []
+        end = 0
+        for local_id in sorted(local_ids):
+            begin = self._begin(local_id)
+            left.append(entries[end:begin])
+            end = begin + ENTRY_BYTES * entries.startswith(local_id, begin)
+        left.append(entries[end:])
+        return SessionBlock(self.key, b"".join(left))
 
     @property
     def _last_entry(self) -> bytes:
@@ -116,7 +121,12 @@ class SessionBlock(NamedTuple):
 
     def _entry(self, start: bytes) -> bytes:
         """The first entry that is not before ``start``; empty where there is none."""
+        begin = self._begin(start)
+        return self.entries[begin : begin + ENTRY_BYTES]
+
+    def _begin(self, start: bytes) -> int:
+        """Where that entry begins; the end where there is none."""
         entries = self.entries
         begins = range(0, len(entries), ENTRY_BYTES)
         index = bisect.bisect_left(begins, start, key=lambda i: entries[i : i + len(start)])
-        return entries[index * ENTRY_BYTES : (index + 1) * ENTRY_BYTES]
+        return index * ENTRY_BYTES

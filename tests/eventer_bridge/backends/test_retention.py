@@ -40,6 +40,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     RetentionContract,
     TestClock,
     check_all_queries,
+    everything,
     hurry,  # noqa: F401
     kept,
     rule,
@@ -225,6 +226,31 @@ async def test_events_that_come_late_are_not_deleted_with_a_range(tmp_path: Path
         found = (await backend.query(QueryServerParams(2))).events
         assert [event.timestamp.s for event in found] == [305]  # the others were chosen later on
     check_store(tmp_path)
+
+
+@pytest.mark.usefixtures("hurry")
+async def test_large_sessions_are_rewritten_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_BATCH_BYTES", 1_000)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for _ in range(10):
+            await writer.session(draft("a"), *(draft("b") for _ in range(29)))  # 600 bytes
+        snapshot = backend._store.ext_begin_deleting()
+        events = ext_oldest(snapshot, [keys.encode_type_id(0)], KeyRange(b"", keys.KEY_MAX), 9)
+        deletion = Deletion(backend._store, snapshot, events)
+        assert deletion.events == events[:2]
+        assert deletion.newest == keys.session_of(events[1].key)
+        del snapshot, deletion
+    monkeypatch.setattr(limits, "RETENTION_PERIOD_S", 3_600)  # all of it in one pass
+    rules = [rule("a", max_entries=4)]
+    async with await rocksdb.create(tmp_path, retention=rules) as backend:
+        expected = kept(writer.events, rules, Timestamp(0, 0))
+        while len(await everything(backend)) > len(expected):
+            await asyncio.sleep(0.001)
+        await check_all_queries(backend, expected)
+    assert len(check_store(tmp_path)) == len(expected) == 294
 
 
 @pytest.mark.usefixtures("hurry")
