@@ -73,11 +73,9 @@ def _is_behind(deleted: bytes, last: EventId, time: bytes) -> bool:
 
 
 def _time_of(snapshot: Snapshot, last: EventId) -> bytes:
-    """Timestamp of an event's session or, if that is gone, of what is left before it."""
-    server = keys.encode_int(last.server)
-    rows = snapshot.iterator("server")
-    rows.seek_for_prev(server + keys.encode_int(last.session))
-    if rows.valid() and rows.key().startswith(server):
-        timestamp: bytes = rows.value()
-        return timestamp
-    return bytes(keys.TIMESTAMP_BYTES)
+    """Timestamp of an event's session or, if that is gone, of what is left before it.
+
+    Zero if nothing is, or if so much was deleted in between that it is not looked for.
+    """
+    block_key = snapshot.find_block(keys.encode_int(last.server) + keys.encode_int(last.session))
+    return bytes(keys.TIMESTAMP_BYTES) if block_key is None else block_key[: keys.TIMESTAMP_BYTES]
