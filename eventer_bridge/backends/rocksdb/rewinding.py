@@ -47,6 +47,14 @@ def ext_rewind(path: Path, until: Timestamp) -> int:
 
 
 def _rewind(store: Store, until: Timestamp) -> int:
+    n_deleted = _delete_later(store, until)
+    # these ids may be registered again, in other blocks (``snapshot.MAX_PASSED_ROWS``)
+    store.ext_compact("server")
+    _rewind_readers(store)
+    return n_deleted
+
+
+def _delete_later(store: Store, until: Timestamp) -> int:
     snapshot = store.snapshot()
     commit = Commit()
     _rewind_marks(store, commit, keys.encode_timestamp(until))
@@ -67,7 +75,6 @@ def _rewind(store: Store, until: Timestamp) -> int:
     with store.errors():
         sessions.status()  # raises if it is not the end, but a failure
     _write(store, commit)
-    _rewind_readers(store)
     return n_deleted
 
 

@@ -1,8 +1,10 @@
 """A store that is taken back to an earlier moment: as if nothing later had been registered."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from eventer_bridge import limits
@@ -18,6 +20,7 @@ from eventer_bridge.backends.reader_rows import (
     parked_prefix,
 )
 from eventer_bridge.backends.rocksdb.rewinding import ext_rewind
+from eventer_bridge.backends.rocksdb.snapshot import MAX_PASSED_ROWS
 from eventer_bridge.model import (
     Event,
     JsonPayload,
@@ -87,6 +90,21 @@ async def test_later_events_are_gone_from_every_index(
             again = Writer(backend)
             again.events = kept
             await again.session(draft("a"), server=2, time=20)
+
+
+async def test_what_is_registered_again_together_is_found(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for time in range(1, 3 * MAX_PASSED_ROWS):
+            await writer.session(draft("a"), time=time)
+    ext_rewind(tmp_path, Timestamp(1, 0))
+    async with await rocksdb.create(tmp_path) as backend:
+        first, *others = writer.events
+        again = [[msgspec.structs.replace(i, timestamp=Timestamp(2, 0))] for i in others]
+        await asyncio.wait(backend.register_all(again))
+        for [event] in again:
+            query = QueryTimeseriesParams(ids=[first.id, event.id])
+            assert (await backend.query(query)).events == [event, first]
 
 
 @pytest.mark.usefixtures("hurry")
