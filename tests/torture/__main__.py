@@ -144,6 +144,8 @@ def _run(name: str, rounds: int | None, seed: int, console: Console) -> tuple[st
 
         def on_progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
+            if not console.is_terminal and done * 10 // total > (done - 1) * 10 // total:
+                console.print(f"{name}: {done} of {total}")
 
         chance = random.Random(f"{seed}:{name}")
         try:

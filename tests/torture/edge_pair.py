@@ -59,6 +59,7 @@ class Pair:
         self._start = start
         self._ports = {FIRST: 0, SECOND: 0}
         self._missed: list[tuple[int, int, int]] = []
+        self._last: dict[tuple[int, int], EventId] = {}  # by who was asked, and of which server
 
     def was_missed(self, event_id: EventId) -> bool:
         """Whether the other server did not have a session when its own was killed."""
@@ -91,13 +92,14 @@ class Pair:
         ):
             await connection.wait_status(Status.OPERATIONAL)
             self.n_take_overs += 1
-            return await last_session(connection, dead)
+            return await self._last_session(connection, server, dead)
 
     async def come_back(self, server: int, other_had: int) -> None:
         """Start one that was killed; ``other_had``: what the other one had of it."""
         await self.start(server)
         async with connected(self.running[server]) as connection:
-            self._missed.append((server, other_had, await last_session(connection, server)))
+            had = await self._last_session(connection, server, server)
+            self._missed.append((server, other_had, had))
 
     async def hand_back(self, other_had: int) -> None:
         """Start the first one, and wait until it is active."""
@@ -105,6 +107,14 @@ class Pair:
         await self.come_back(FIRST, other_had)
         await self.took_over(SECOND, FIRST)
         self.ends.append(End(since_s, time.monotonic(), is_kill=False))
+
+    async def _last_session(self, connection: Client, asked: int, server: int) -> int:
+        """The last session of a server that a gateway has; what it had before is not read again."""
+        last = self._last.get((asked, server))
+        params = QueryServerParams(server, persisted=True, last_event_id=last)
+        async for event in connection.query_all(params):
+            last = self._last[asked, server] = event.id
+        return 0 if last is None else last.session
 
     async def catch_up(self) -> None:
         """Wait until the second one has what the first one has by now."""
@@ -117,15 +127,6 @@ class Pair:
             (mark,) = await first.register([RegisterEvent(MARK, None, None)])
             while mark not in (await second.query(QueryLatestParams([MARK]))).events:
                 await asyncio.sleep(POLL_INTERVAL_S)
-
-
-async def last_session(connection: Client, server: int) -> int:
-    """The last session of a server that a gateway has."""
-    params = QueryServerParams(server, persisted=True)
-    session = 0
-    async for event in connection.query_all(params):
-        session = event.id.session
-    return session
 
 
 async def run(directory: Path, rounds: int, chance: random.Random, progress: Progress) -> str:
