@@ -164,7 +164,7 @@ class FrameDecoder:
         return frame
 
     def take(self, n_frames: int) -> int:
-        """Take the first of :attr:`frames`, which the caller knows; returns their bytes."""
+        """Take the first of :attr:`frames`, which the caller has read; returns their bytes."""
         frames = self.frames
         n_bytes = sum(map(len, frames[:n_frames]))
         del frames[:n_frames]

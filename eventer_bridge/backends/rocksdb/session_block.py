@@ -49,7 +49,7 @@ class SessionBlock(NamedTuple):
 
     @property
     def last_session(self) -> bytes:
-        """As :attr:`first_session`, the last."""
+        """Its last session that is left; that of its key, where the row is missing."""
         return self._last_entry[: keys.INT_BYTES] or self.key[ORIGIN_BYTES:]
 
     @property

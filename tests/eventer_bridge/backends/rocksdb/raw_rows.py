@@ -1,7 +1,7 @@
 """Rows of a store that nobody has open: changed by hand, and verified."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,3 +34,10 @@ def findings(path: Path) -> list[str]:
     with control.open_read_only(path) as store:
         ext_verify(store, lambda finding: found.append(str(finding)))
     return found
+
+
+def findings_after(path: Path, damage: Callable[[Rows], None]) -> list[str]:
+    """As :func:`findings`, after a damage."""
+    with raw_rows(path) as rows:
+        damage(rows)
+    return findings(path)

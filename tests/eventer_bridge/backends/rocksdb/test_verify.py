@@ -32,7 +32,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     settled,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, numbered, request_key
-from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, raw_rows
+from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, findings_after, raw_rows
 
 A, B, C = (keys.encode_type_id(i) for i in range(3))
 """Ids of the types a, b and c."""
@@ -449,9 +449,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 async def test_damaged_rows(tmp_path: Path, damage: Callable[[Rows], None]) -> None:
     await make_store(tmp_path)
-    with raw_rows(tmp_path) as rows:
-        damage(rows)
-    assert findings(tmp_path) == DAMAGES[damage]
+    assert findings_after(tmp_path, damage) == DAMAGES[damage]
 
 
 async def test_a_store_of_an_earlier_version(tmp_path: Path) -> None:

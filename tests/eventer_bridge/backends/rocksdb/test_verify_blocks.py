@@ -23,7 +23,7 @@ from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES
 from eventer_bridge.backends.rocksdb.verify import Counts, ext_verify
 from eventer_bridge.model import EventId, Timestamp
 from tests.eventer_bridge.backends.oracle import Writer, draft
-from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, raw_rows
+from tests.eventer_bridge.backends.rocksdb.raw_rows import Rows, findings, findings_after, raw_rows
 
 A: Final = keys.encode_type_id(0)
 FIRST: Final = keys.encode_int(1)
@@ -152,9 +152,7 @@ async def test_blocks_that_are_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 async def test_damaged_blocks(tmp_path: Path, damage: Callable[[Rows], None]) -> None:
     await make_blocks(tmp_path)
-    with raw_rows(tmp_path) as rows:
-        damage(rows)
-    assert findings(tmp_path) == DAMAGES[damage]
+    assert findings_after(tmp_path, damage) == DAMAGES[damage]
 
 
 async def test_sessions_out_of_order(tmp_path: Path) -> None:
