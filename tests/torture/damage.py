@@ -223,7 +223,7 @@ async def _crashed(directory: Path) -> _Original:
 
 async def _grown(directory: Path) -> _Original:
     live, path = directory / "live", directory / "grown"
-    with mock.patch.object(database, "WRITE_BUFFER_BYTES", 32 << 10):
+    with mock.patch.multiple(database, WRITE_BUFFER_BYTES=32 << 10, MERGED_BUFFERS=1):
         async with await rocksdb.create(live) as backend:
             events = await _register(backend, 1, SESSIONS)
             directories.copy(live, path)

@@ -523,7 +523,8 @@ class Store(Database):
         return size
 
     def _n_unflushed(self, family: Rdict) -> int:
-        return family.property_int_value("rocksdb.num-entries-active-mem-table") or 0
+        names = "rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables"
+        return sum(family.property_int_value(name) or 0 for name in names)
 
 
 def _put(

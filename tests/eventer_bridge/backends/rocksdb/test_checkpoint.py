@@ -17,7 +17,7 @@ import pytest
 from eventer_bridge import limits
 from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.reader_rows import CursorRow, cursor_key, encode_row
-from eventer_bridge.backends.rocksdb import control, directories
+from eventer_bridge.backends.rocksdb import control, database, directories
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.rocksdb.verified_rows import Finding
 from eventer_bridge.backends.rocksdb.verify import ext_verify
@@ -92,6 +92,22 @@ async def test_a_checkpoint_holds_all_that_was_acknowledged(tmp_path: Path) -> N
         assert names(other) == ["three"]
     assert names(tmp_path) == ["one", "store", "two"]
     assert names(store, "checkpoint-*") == []
+
+
+async def test_rows_of_every_buffer_in_memory_count_as_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "WRITE_BUFFER_BYTES", 64 << 10)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        rows = backend._store._family("event")
+        while not rows.property_int_value("rocksdb.num-immutable-mem-table"):
+            await writer.session(*numbered(*("a" * 100)))
+        assert rows.property_int_value("rocksdb.num-files-at-level0") == 0  # they wait for others
+        assert backend._store._n_unflushed(rows) == len(writer.events)
+        await asyncio.to_thread(rows.flush, True)
+        assert backend._store._n_unflushed(rows) == 0
+        assert rows.property_int_value("rocksdb.num-files-at-level0") == 1
 
 
 async def test_it_has_request_keys_and_cursors(tmp_path: Path) -> None:
