@@ -14,6 +14,7 @@ because every message passes through it: hat-sbs takes three times as long to en
 decoder is lenient (it wraps integers and ignores trailing bytes).
 """
 
+import contextlib
 import enum
 import functools
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from eventer_bridge.chatter.sbs import (
     FIRST,
     SECOND,
     encode_integer,
+    encode_integers,
     encode_length,
     encode_string,
     read_integer,
@@ -126,9 +128,11 @@ def encode_answers(
         ValueError: as :func:`encode`.
     """
     head = _encode_answer_after_ids(msg_type, dialect is _CURRENT)
+    ids = encode_integers(range(msg_id, msg_id + len(data)))
+    sizes = encode_integers(map(len, data))
     return [
-        encode_integer(i) + encode_integer(first) + head + encode_length(len(each)) + each
-        for i, (first, each) in enumerate(zip(firsts, data, strict=True), msg_id)
+        i + first + head + size + each
+        for i, first, size, each in zip(ids, encode_integers(firsts), sizes, data, strict=True)
     ]
 
 
@@ -177,6 +181,31 @@ def decode(message: bytes, dialect: Dialect) -> Msg:
     return Msg(msg_id, first, *head, message[position:])
 
 
+def decode_requests(
+    messages: Sequence[bytes], msg_type: str, dialect: Dialect
+) -> tuple[list[int], list[bytes]]:
+    """As :func:`decode` of messages of one type that begin conversations and pass the token on.
+
+    Returns:
+        Identifiers and data, up to the first message that is anything else, or is malformed.
+    """
+    head = _encode_request_after_ids(msg_type, dialect is _CURRENT)
+    ids: list[int] = []
+    data: list[bytes] = []
+    with contextlib.suppress(IndexError, InvalidMessageError):
+        for message in messages:
+            msg_id, position = read_integer(message, 0)
+            if not message.startswith(message[:position] + head, position):
+                break
+            position += position + len(head)
+            size, position = read_integer(message, position)
+            if size != len(message) - position:
+                break
+            ids.append(msg_id)
+            data.append(message[position:])
+    return ids, data
+
+
 def recognise(message: bytes) -> Dialect:
     """Dialect of a peer's first message.
 
@@ -199,6 +228,12 @@ def _encode_alone_after_ids(msg_type: str, data: bytes, is_current: bool) -> byt
     encode_type = _encode_current_type if is_current else _encode_classic_type
     flags = _FLAGS_ENCODED[True, True, True]
     return b"".join((flags, encode_type(msg_type), encode_length(len(data)), data))
+
+
+@functools.lru_cache(maxsize=256)
+def _encode_request_after_ids(msg_type: str, is_current: bool) -> bytes:
+    encode_type = _encode_current_type if is_current else _encode_classic_type
+    return _FLAGS_ENCODED[True, True, False] + encode_type(msg_type)
 
 
 @functools.lru_cache(maxsize=256)

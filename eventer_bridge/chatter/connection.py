@@ -152,6 +152,18 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self._protocol.send_alone(msg_type, data)
         self._write_pending()
 
+    def peek_requests(self, msg_type: str, most: int) -> tuple[list[int], list[bytes]]:
+        """See ``ChatterProtocol.peek_requests``; for ``Handler.take_requests``."""
+        return self._protocol.peek_requests(msg_type, most)
+
+    def take_requests(self, ids: Sequence[int]) -> list[Conversation]:
+        """See ``ChatterProtocol.take_requests``; they count as handled."""
+        self.n_messages += len(ids)
+        conversations = self._protocol.take_requests(ids)
+        if self._protocol.is_full:
+            self.pause_reading(Pause.CONVERSATIONS_FULL)
+        return conversations
+
     def end(self, conversation: Conversation) -> None:
         """End an answered conversation of ours, whatever its flags.
 
@@ -198,6 +210,12 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self._check_pongs()
         if not self._protocol.is_pinging:
             self._wake_pong()
+
+    def take_some(self) -> bool:
+        """See :class:`Stream`; the handler may take requests that came together."""
+        if self._handler is not None and self._handler.take_requests():
+            return True
+        return super().take_some()
 
     def on_message(self, message: Message | Handled) -> None:
         """See :class:`Stream`."""

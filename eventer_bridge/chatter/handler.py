@@ -22,6 +22,13 @@ class Handler(abc.ABC):
     def on_message(self, message: Message) -> None:
         """A message arrived; pings are handled by the protocol."""
 
+    def take_requests(self) -> bool:
+        """Take requests that came together (``Connection.peek_requests``); returns if there were.
+
+        What is not taken comes to :meth:`on_message`, which is faster for a single message.
+        """
+        return False
+
     def on_timeout(self, conversation: Conversation) -> None:
         """The peer did not continue a conversation in time.
 

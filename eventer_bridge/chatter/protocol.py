@@ -78,6 +78,7 @@ class ChatterProtocol:
         "_is_closed",
         "_last_id",
         "_max_frame_bytes",
+        "_n_peeked",
         "_ours",
         "_ping",
         "_ping_type",
@@ -114,6 +115,7 @@ class ChatterProtocol:
         self._ours: dict[int, Conversation] = {}
         self._theirs: dict[int, Conversation] = {}
         self._awaiting_reply = 0
+        self._n_peeked = 0  # messages at the beginning that were peeked at, but not taken
         self._ping: Conversation | None = None
         self._unsent: list[bytes] = []
         self.unsent_bytes = 0
@@ -205,6 +207,8 @@ class ChatterProtocol:
             frame = self._decoder.next_frame()
             if frame is None:
                 return None
+            if self._n_peeked:
+                self._n_peeked -= 1
             dialect = self._dialect
             if dialect is None:
                 dialect = codec.recognise(frame)
@@ -233,6 +237,34 @@ class ChatterProtocol:
                 self._end(conversation)
             return Handled.LATE
         return Message(conversation, msg.type, msg.data, is_first, msg.last)
+
+    def peek_requests(self, msg_type: str, most: int) -> tuple[list[int], list[bytes]]:
+        """The next messages of the peer, at most so many, if they are requests that came together.
+
+        A request begins a conversation and awaits an answer. The first of them may be taken
+        (:meth:`take_requests`); the others come by :meth:`next_message`, and not here again.
+
+        Returns:
+            Identifiers and data.
+        """
+        if not self._has_begun or self._is_closed or self._n_peeked:
+            return [], []
+        frames = self._decoder.cut()
+        ids, data = codec.decode_requests(frames[:most], msg_type, self._check_dialect())
+        self._n_peeked = len(ids)  # once: else each message could cost as much as all behind it
+        if len({*ids}) < len(ids) or not self._theirs.keys().isdisjoint(ids):
+            return [], []
+        return ids, data
+
+    def take_requests(self, ids: Sequence[int]) -> list[Conversation]:
+        """Take the first of :meth:`peek_requests`; returns their conversations."""
+        timeout_s = self._conversation_timeout_s
+        conversations = [Conversation(i, False, OURS, timeout_s) for i in ids]
+        self._theirs.update(zip(ids, conversations, strict=True))
+        self._awaiting_reply += len(ids)
+        self._n_peeked -= len(ids)
+        self._decoder.take(len(ids))
+        return conversations
 
     def _begin_by_peer(self, msg: Msg) -> Conversation:
         first = msg.first

@@ -173,7 +173,7 @@ class ClientRegistrations(Generic[RequestT]):
     def room(self) -> int:
         """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
         core = self._service.core
-        if not self._rights.may_register_everything or (
+        if self._rights.has_schemas or (
             not self._gathered and (core.is_full or core.registers_one_by_one)
         ):
             return 0
@@ -186,9 +186,13 @@ class ClientRegistrations(Generic[RequestT]):
             requests: those that come while there is :attr:`room`, at least one.
             n_events: their events, at least 1 a request.
         """
+        _, asked, names, _ = zip(*requests, strict=True)
+        if not self._rights.may_register(asked):
+            for request in requests:
+                self.register(*request)
+            return
         gathered = self._gathered
         gathered += requests
-        _, _, names, _ = zip(*requests, strict=True)
         self._has_keys |= any(names)
         self.n_gathered += n_events
         if self.n_gathered >= self._account.max_gathered:

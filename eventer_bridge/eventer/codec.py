@@ -24,6 +24,7 @@ Wildcards in registered types, and ``*`` in the middle of query types, are left 
 Sans I/O; any thread.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import Any, Final
@@ -58,7 +59,7 @@ from eventer_bridge.eventer.queries import (
     read_query_params,
     read_query_types,
 )
-from eventer_bridge.model import Event, QueryResult, Status
+from eventer_bridge.model import Event, QueryResult, RegisterEvent, Status
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
@@ -101,6 +102,29 @@ def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
         return _refused(MsgRegisterReq, len(data), e)
     _check_end(MsgRegisterReq, end, len(data))
     return MsgRegisterReq(register_events)
+
+
+def decode_register_reqs(messages: Sequence[bytes], room: int) -> list[list[RegisterEvent]]:
+    """Events of each ``MsgRegisterReq``, as by :func:`decode`, but faster.
+
+    Args:
+        messages: the requests.
+        room: the one that exceeds so many events is the last one.
+
+    Returns:
+        Those up to there, or to the first that :func:`decode` refuses.
+    """
+    decoded: list[list[RegisterEvent]] = []
+    with contextlib.suppress(InvalidEventError, InvalidMessageError, IndexError):
+        for data in messages:
+            register_events, end = read_register_events(data, 0)
+            if end != len(data):
+                break
+            decoded.append(register_events)
+            room -= len(register_events) or 1
+            if room <= 0:
+                break
+    return decoded
 
 
 def decode_with_events(name: str, data: bytes) -> Steps[Message]:

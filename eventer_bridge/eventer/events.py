@@ -13,6 +13,7 @@ data that is no event: a timestamp out of range, a payload that is not JSON.
 Sans I/O; any thread.
 """
 
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -50,6 +51,8 @@ _JSON: Final = bytes((sbs.SECOND, sbs.SECOND))
 _ONLY_JSON: Final = _NONE + _JSON
 _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
+_three_bytes: Final = struct.Struct("BBB").pack
+
 _decode_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 _type_cache: Final[BoundedCache[bytes, EventType]] = BoundedCache()
@@ -71,7 +74,8 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
         UnicodeEncodeError: a text has no UTF-8 form (a lone surrogate).
     """
     encoded: list[bytes] = []
-    types, encode_integer = _encoded_types, sbs.encode_integer
+    types, encode_integer, join = _encoded_types, sbs.encode_integer, b"".join
+    small, n_small, json_lengths = sbs.SMALL_INTEGERS, len(sbs.SMALL_INTEGERS), _JSON_WITH_LENGTH
     server = session = timestamp = None
     server_id = session_id = time = b""
     for event in events:
@@ -85,13 +89,23 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
         if event.timestamp is not timestamp:
             timestamp = event.timestamp
             time = _encode_timestamp(timestamp)
+        instance = event_id.instance
         head = (
             session_id,
-            encode_integer(event_id.instance),
+            small[instance] if 0 <= instance < n_small else encode_integer(instance),
             types.get(event.type) or _encode_type(event.type),
             time,
         )
-        encoded.append(b"".join(head + _encode_content(event.source_timestamp, event.payload)))
+        source, payload = event.source_timestamp, event.payload
+        # inlined for speed: most payloads
+        if type(payload) is JsonPayload and (size := len(payload.data)) < len(json_lengths):
+            if source is None:
+                content: tuple[bytes, ...] = (_NONE, json_lengths[size], payload.data)
+            else:
+                content = (_VALUE, _encode_timestamp(source), json_lengths[size], payload.data)
+        else:
+            content = _encode_content(source, payload)
+        encoded.append(join(head + content))
     return encoded
 
 
@@ -127,7 +141,7 @@ def _encode_timestamp(timestamp: Timestamp) -> bytes:
     us = timestamp.us
     if us < 0x2000:
         return seconds + sbs.encode_length(us)
-    return seconds + bytes((us >> 14, us >> 7 & 0x7F, us & 0x7F | 0x80))
+    return seconds + _three_bytes(us >> 14, us >> 7 & 0x7F, us & 0x7F | 0x80)
 
 
 def _encode_content(
@@ -151,8 +165,10 @@ def _encode_content(
 
 def read_register_events(data: bytes, pos: int) -> tuple[list[RegisterEvent], int]:
     """An Array of RegisterEvent; JSON payloads are checked by ``payloads.exceeded``."""
-    count, pos = _read_session_count(data, pos)
     events: list[RegisterEvent] = []
+    if data[pos] == sbs.SECOND and len(data) - pos > _MIN_REGISTER_EVENT_BYTES:  # most have one
+        return events, _read_more_register_events(data, pos + 1, 1, events)
+    count, pos = _read_session_count(data, pos)
     return events, _read_more_register_events(data, pos, count, events)
 
 
@@ -167,8 +183,6 @@ def read_register_events_in_steps(data: bytes, pos: int) -> Steps[tuple[list[Reg
 
 
 def _read_session_count(data: bytes, pos: int) -> tuple[int, int]:
-    if data[pos] == sbs.SECOND and len(data) - pos > _MIN_REGISTER_EVENT_BYTES:  # most have one
-        return 1, pos + 1
     count, pos = sbs.read_count(data, pos, _MIN_REGISTER_EVENT_BYTES)
     if count > limits.MAX_SESSION_EVENTS:
         raise InvalidEventError(f"{count} events, at most {limits.MAX_SESSION_EVENTS} are allowed")
@@ -363,11 +377,23 @@ def _read_content(
         Source timestamp, payload, position after them.
     """
     source_timestamp: Timestamp | None = None
-    if data.startswith(_ONLY_JSON, pos):  # most of them
-        pos += 1
-    elif data[pos] == sbs.SECOND:
-        source_timestamp, pos = read_timestamp(data, pos + 1)
-    elif data[pos] == sbs.FIRST:
+    kind = data[pos]
+    if kind == sbs.SECOND:
+        # inlined for speed: known seconds, and microseconds of three bytes
+        begin = pos + 1
+        end = begin + _SECONDS_BYTES
+        if (
+            (s := _seconds.get(data[begin:end])) is not None
+            and (first := data[end]) < 0x40
+            and (second := data[end + 1]) < 0x80
+            and (third := data[end + 2]) >= 0x80
+            and (us := first << 14 | second << 7 | third & 0x7F) < 1_000_000
+        ):
+            source_timestamp = Timestamp(s, us)
+            pos = end + 3
+        else:
+            source_timestamp, pos = read_timestamp(data, begin)
+    elif kind == sbs.FIRST:
         pos += 1
     else:
         source_timestamp, pos = sbs.read_optional(read_timestamp, data, pos)
@@ -386,7 +412,13 @@ def _read_content(
         return source_timestamp, *_read_payload(data, pos, is_registered)
     if end > len(data):
         raise IndexError
-    return source_timestamp, _json_payload(data[pos:end], end, is_registered), end
+    text = data[pos:end]
+    if end - pos > payloads.HARMLESS_BYTES or not text.isascii():
+        return source_timestamp, _json_payload(text, end, is_registered), end
+    try:
+        return source_timestamp, JsonPayload(_decode_json(text)), end
+    except msgspec.DecodeError as e:
+        raise _no_json(e) from None
 
 
 def _read_payload(data: bytes, pos: int, is_registered: bool) -> tuple[Payload | None, int]:
@@ -413,7 +445,11 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     try:
         payload = JsonPayload(_decode_json(text))
     except msgspec.DecodeError as e:
-        raise InvalidEventError(f"payload is not JSON: {e}") from None
+        raise _no_json(e) from None
     if is_registered and not is_harmless and (reason := payloads.exceeded(text)):
         raise InvalidEventError(f"payload: {reason}")
     return payload
+
+
+def _no_json(error: msgspec.DecodeError) -> InvalidEventError:
+    return InvalidEventError(f"payload is not JSON: {error}")

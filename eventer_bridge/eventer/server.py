@@ -39,6 +39,7 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
+from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.slices import Steps
 
@@ -136,6 +137,24 @@ class _Client(chatter.Handler):
                 raise RemoteProtocolError(decoded.reason)
             case _:
                 raise RemoteProtocolError(f"{message.type} is not expected now")
+
+    def take_requests(self) -> bool:
+        """Take registrations that came together."""
+        registrations = self._session.registrations
+        if self._session.rights is None or self._large_bytes < net_limits.BATCH_BYTES:
+            return False
+        if (room := registrations.room) <= 0:
+            return False
+        ids, messages = self._connection.peek_requests(_REGISTER_REQ, room)
+        asked = codec.decode_register_reqs(messages, room)
+        if not asked:
+            return False
+        conversations = self._connection.take_requests(ids[: len(asked)])
+        n_events = sum([len(events) or 1 for events in asked])
+        registrations.gather(
+            [(i, j, None, None) for i, j in zip(conversations, asked, strict=True)], n_events
+        )
+        return True
 
     def on_closing(self) -> None:
         """The connection is closed."""

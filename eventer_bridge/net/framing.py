@@ -163,6 +163,13 @@ class FrameDecoder:
             self.buffered_bytes = len(self._buffer) - self._position
         return frame
 
+    def cut(self) -> list[bytes]:
+        """Cut small messages that came together, if none are cut; returns :attr:`frames`."""
+        buffer = self._buffer
+        if buffer and not self.frames and isinstance(buffer, bytes):
+            self._cut_together(buffer)
+        return self.frames
+
     def take(self, n_frames: int) -> int:
         """Take the first of :attr:`frames`, which the caller has read; returns their bytes."""
         frames = self.frames

@@ -13,6 +13,7 @@ from eventer_bridge.core.session import Session
 from eventer_bridge.net import limits as net_limits
 from mariner.server.connection import ClientConnection
 from tests.eventer_bridge.backends.faults import held_sync
+from tests.support.gathering import note_gathered
 from tests.support.inprocess import APP, running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
@@ -24,17 +25,7 @@ async def answered_ids(peer: RawPeer, count: int) -> list[int]:
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many were handled together each time."""
-    counts: list[int] = []
-    gather = ClientRegistrations.gather
-
-    def note(self: ClientRegistrations[Any], requests: Sequence[Any], n_events: int) -> None:
-        assert n_events == sum(len(events) or 1 for _, events, _, _ in requests)
-        counts.append(len(requests))
-        gather(self, requests, n_events)
-
-    monkeypatch.setattr(ClientRegistrations, "gather", note)
-    return counts
+    return note_gathered(monkeypatch)
 
 
 @pytest.mark.parametrize("n_events", [0, 1, 3])
@@ -111,11 +102,31 @@ async def test_who_may_not_register_everything_is_checked_request_by_request(
         running_gateway([{**APP, "register_events": rules}], path=tmp_path / "store") as gateway,
         await RawPeer.init(gateway.mariner.port) as peer,
     ):
+        assert (await peer.request(register_req(0, event("a"))))["success"]  # allowed, as is known
+        peer.send_together([register_req(i, event("a")) for i in range(20)])
+        assert await answered_ids(peer, 20) == [*range(20)]
         kinds = "aabab" * 10
         peer.send_together([register_req(i, event(kind)) for i, kind in enumerate(kinds)])
         answers = [await peer.receive() for _ in kinds]
     assert [i["register_id"] for i in answers] == list(range(50))
     assert [i["success"] for i in answers] == [i == "a" for i in kinds]
+    assert gathered == [20, 50]
+
+
+async def test_payloads_that_are_checked_are_checked_one_by_one(
+    tmp_path: Path, gathered: list[int]
+) -> None:
+    """It may take long, which the turn is to notice."""
+    schema = {"$id": "test://n", "type": "integer"}
+    app = {**APP, "register_events": [{"subscriptions": [["a"]], "schema_id": "test://n"}]}
+    async with (
+        running_gateway([app], path=tmp_path / "store", schemas=[schema]) as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        values = [1, "x", 2] * 10
+        peer.send_together([register_req(i, event("a", value=v)) for i, v in enumerate(values)])
+        answers = [await peer.receive() for _ in values]
+    assert [i["success"] for i in answers] == [isinstance(i, int) for i in values]
     assert not gathered
 
 
