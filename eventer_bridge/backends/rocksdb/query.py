@@ -12,16 +12,19 @@ waits for commits before it or after it.
 What a query costs, besides what it returns:
 
 - latest: a seek for each type that is returned, and finding the types that are asked for.
-- timeseries of one type by timestamp: one seek; keys and values are read in one pass.
+- timeseries of one type by timestamp: one seek; keys and values are read in one pass, in which
+  filters pass over a row in about 0.7 us, or 1.6 us if they compare its payload. Where there are
+  several types or ``unique_type``, they look up each value, in some 3 to 5 us.
 - timeseries of few types, or by source timestamp: a seek for each type (``scan.merge``).
 - timeseries of many types by timestamp: blocks of sessions are walked (``scan.walk``).
 - timeseries by source timestamp without bounds of it: events that have none, behind the others,
-  are found as by timestamp; the others are passed over, as by a filter.
+  are found as by timestamp; the others are passed over, as by a filter, on a page that gets there:
+  usually the last.
 - timeseries with ``unique_type``: the same; events of a type that was found are skipped.
   Every page starts from the beginning, to know which types the pages before it found.
 - timeseries with ``ids``: a look-up for each id, and each block of sessions once, nothing else.
 - ``payload``: a filter, which reads the value of every event that satisfies the other conditions
-  until the answer is full. Values are read one by one and not kept.
+  until the answer is full. Values that it passes over are not kept.
 - bounds of the property that is ordered by, and ``last_event_id``: nothing, they are
   sought. Bounds of the other property are a filter: what does not pass it is read too.
 - server: nothing; with rights to some types only, as timeseries.
@@ -359,12 +362,8 @@ class StoreReader:
             params: the query; its ``event_types`` are not looked at.
             wanted: types of interest.
         """
-        timeseries = Timeseries(self._snapshot, params, wanted)
-        if timeseries.is_contiguous:
-            found = timeseries.contiguous_rows(params.max_results)
-        else:
-            some = timeseries.find(result_limit(params.max_results) + 1)
-            found = self._snapshot.rows_of(some)
+        limit = result_limit(params.max_results) + 1
+        found = Timeseries(self._snapshot, params, wanted).rows(limit)
         return self._take(found, params.max_results, limits.MAX_RESULTS)
 
     def ext_server(self, params: QueryServerParams, wanted: Collection[TypeId]) -> QueryResult:

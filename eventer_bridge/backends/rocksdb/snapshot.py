@@ -49,6 +49,9 @@ READ_FAMILIES: Final = ("event", "source", "session", "server")
 RowsRead: TypeAlias = tuple[list[Row], int]
 """Rows of ``event`` that were read in a step, and the bytes of their values."""
 
+Condition: TypeAlias = Callable[[bytes], bool]
+"""Whether an event is wanted, by its value."""
+
 MAX_PASSED_ROWS: Final = 16
 """Deleted rows that a look-up of a block passes over. Where blocks are deleted one by one, there
 may be a hundred thousand, for as long as RocksDB keeps them: 0.1 s, in which no other thread runs.
@@ -136,7 +139,7 @@ class Snapshot:
         *,
         descending: bool,
         limit: int,
-        accept: Callable[[bytes], bool] | None = None,
+        conditions: Sequence[Condition] = (),
     ) -> Iterator[RowsRead]:
         """Rows of ``event``, a few at a time, from ``start`` up to, but without ``stop``, in order.
 
@@ -148,7 +151,7 @@ class Snapshot:
             stop: as ``start``.
             descending: in which direction they are read.
             limit: rows that are wanted; where some are left out, a few more may come.
-            accept: filter of their keys.
+            conditions: all of them must hold, of the values; other rows are left out.
 
         Raises:
             StorageError: they could not be read.
@@ -156,7 +159,6 @@ class Snapshot:
         """
         iterator = self._iterators["event"]
         get_key, get_value = iterator.key, iterator.value
-        hides = self.hides if self.hidden else None
         if descending:
             move = iterator.prev
             iterator.seek_for_prev(stop)
@@ -165,28 +167,33 @@ class Snapshot:
         else:
             move = iterator.next
             iterator.seek(start)
-        while limit > 0:
+        is_filtered = bool(self.hidden or conditions)
+        is_end = False
+        while limit > 0 and not is_end:
             self.pause()
             rows: list[Row] = []
             n_bytes = 0
-            for _ in range(STEP_ROWS if hides or accept else min(STEP_ROWS, limit)):
+            for _ in range(STEP_ROWS if is_filtered else min(STEP_ROWS, limit)):
                 key: bytes | None = get_key()
-                if key is None:
-                    with self.errors():
-                        iterator.status()  # raises if it is not the end, but a failure
-                    yield rows, n_bytes
-                    return
-                if not start <= key < stop:
-                    yield rows, n_bytes
-                    return
-                if (hides is None or not hides(key)) and (accept is None or accept(key)):
-                    value: bytes = get_value()
-                    rows.append((key, value))
-                    n_bytes += len(value)
-                    del value  # who gets the rows may drop it
+                if key is None or not start <= key < stop:
+                    is_end = True
+                    break
+                value: bytes = get_value()
+                rows.append((key, value))
+                n_bytes += len(value)
+                del value  # who gets the rows may drop it
                 move()
                 if n_bytes > STEP_BYTES:
                     break
+            if key is None:
+                with self.errors():
+                    iterator.status()  # raises if it is not the end, but a failure
+            if is_filtered:
+                if self.hidden:
+                    rows = [row for row in rows if not self.hides(row[0])]
+                for condition in conditions:
+                    rows = [row for row in rows if condition(row[1])]
+                n_bytes = sum(len(value) for _, value in rows)
             limit -= len(rows)
             yield rows, n_bytes
 

@@ -2,15 +2,15 @@
 
 Runs on a reader thread. Events are sought in one or two parts of their order: by timestamp in one;
 by source timestamp those that have one in ``source`` and, behind them in either direction, those
-that have none in ``event``, where the others are passed over. In a part they are found by looking
-up the ids that are asked for, in one pass where they are contiguous (events of one type), or by
-what ``scan`` offers. What a span cannot say is a filter of keys.
+that have none in ``event``, where the others are passed over. In ``event``, those of one type
+follow each other: keys and values are read in one pass, and what a span cannot say is a condition
+of the value. Elsewhere keys are found first, by looking up the ids that are asked for or by what
+``scan`` offers, and that is a filter of keys, which looks up each value it asks for.
 
 An index key is the key of an event in the family in which its part is sought.
 """
 
-import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Literal, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ from eventer_bridge.backends.rocksdb.scan import (
     scan_blocks,
     without_type,
 )
-from eventer_bridge.backends.rocksdb.snapshot import RowsRead, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import Condition, RowsRead, Snapshot
 from eventer_bridge.backends.rocksdb.wanted import SoughtTypes
 from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams, Timestamp
 from eventer_bridge.payloads import same_as
@@ -60,9 +60,6 @@ class Timeseries:
         params: the query; its ``event_types`` and ``max_results`` are not looked at.
         type_ids: types of interest.
 
-    Attributes:
-        is_contiguous: whether all events that may be found follow each other in ``event``.
-
     Raises:
         StorageError: the store could not be read.
         ClosedError: the store is about to close.
@@ -78,47 +75,44 @@ class Timeseries:
         self._candidates = None if params.ids is None else self._look_up(params.ids)
         # of sought ones, all would be sought; others may become more, as types become visible
         some = () if isinstance(type_ids, SoughtTypes) else tuple(islice(type_ids, 2))
-        self._only_type = some[0] if len(some) == 1 else b""
-        self.is_contiguous = (
-            len(some) == 1 and not (self._is_by_source or params.unique_type) and params.ids is None
-        )
+        is_contiguous = len(some) == 1 and not params.unique_type and params.ids is None
+        self._only_type = some[0] if is_contiguous else None
 
-    def contiguous_rows(self, max_results: int | None) -> Iterator[RowsRead]:
-        """Rows of the first events in order, a few at a time, where :attr:`is_contiguous`.
+    def rows(self, limit: int) -> Iterator[RowsRead]:
+        """Rows of the first events in order, a few at a time.
 
         Args:
-            max_results: one row more is read, and perhaps a few; None: all.
-        """
-        type_id = self._only_type
-        [(_, sought, _)] = self._parts() or [_Part("event", NOWHERE, NOWHERE)]
-        return self._snapshot.event_rows(
-            type_id + sought.start,
-            type_id + sought.stop,
-            descending=sought.descending,
-            limit=sys.maxsize if max_results is None else max_results + 1,
-            accept=_make_filter(self._snapshot, self._params, "event"),
-        )
-
-    def find(self, limit: int) -> list[bytes]:
-        """Keys in ``event`` of the first events, in order.
-
-        Args:
-            limit: keys at most.
+            limit: rows that are wanted; where some are left out, a few more may come.
 
         Raises:
             StorageError: the store could not be read.
             ClosedError: the store is about to close.
         """
-        found: list[bytes] = []
         done: set[TypeId] = set()
         for part in self._parts():
-            if len(found) == limit:
-                break
-            accept = _make_filter(self._snapshot, self._params, part.family)
-            if self._params.unique_type:
-                accept = FirstOfType(accept, part.shown, done)
-            found += self._search(part, accept, done, limit - len(found))
-        return [keys.event_key(key) for key in found]
+            if part.family == "event" and self._only_type is not None:  # the last part
+                yield from self._snapshot.event_rows(
+                    self._only_type + part.sought.start,
+                    self._only_type + part.sought.stop,
+                    descending=part.sought.descending,
+                    limit=limit,
+                    conditions=_make_conditions(self._params, "event"),
+                )
+            else:
+                found = self._find(part, done, limit)
+                limit -= len(found)
+                yield from self._snapshot.rows_of(map(keys.event_key, found))
+
+    def first(self) -> bytes | None:
+        """Key in ``event`` of the first event; None: there is none. Raises as :meth:`rows`."""
+        return next((key for rows, _ in self.rows(1) for key, _ in rows), None)
+
+    def _find(self, part: _Part, done: set[TypeId], limit: int) -> list[bytes]:
+        """First index keys in a part that are of the answer."""
+        accept = _make_filter(self._snapshot, self._params, part.family)
+        if self._params.unique_type:
+            accept = FirstOfType(accept, part.shown, done)
+        return self._search(part, accept, done, limit)
 
     def _parts(self) -> list[_Part]:
         params = self._params
@@ -165,7 +159,7 @@ class Timeseries:
         if params.unique_type:
             whole = msgspec.structs.replace(params, last_event_id=None)
             of_type = Timeseries(self._snapshot, whole, [key[: keys.TYPE_BYTES]])
-            is_contained = of_type.find(1) == [key]
+            is_contained = of_type.first() == key
         else:
             accept = _make_filter(self._snapshot, params, family)
             is_contained = accept is None or accept(index_key)
@@ -235,25 +229,31 @@ def _time_range(
     return KeyRange(start, stop + keys.KEY_MAX, descending)
 
 
+def _make_conditions(params: QueryTimeseriesParams, family: Family) -> list[Condition]:
+    """What values have to satisfy: the payload, and in ``event`` the source timestamp."""
+    conditions: list[Condition] = []
+    if family == "event":
+        if params.order_by is OrderBy.SOURCE_TIMESTAMP:
+            conditions.append(lambda value: not keys.source_of(value))
+        elif params.source_t_from is not None or params.source_t_to is not None:
+            sources = _time_range(params.source_t_from, params.source_t_to)
+            conditions.append(
+                lambda value: (source := keys.source_of(value)) != b"" and sources.contains(source)
+            )
+    if params.payload is not None:
+        is_same = same_as(params.payload)
+        conditions.append(lambda value: is_same(keys.payload_of(value)))
+    return conditions
+
+
 def _make_filter(
     snapshot: Snapshot, params: QueryTimeseriesParams, family: Family
 ) -> Filter | None:
     """Filter of what a span of a family cannot say: payload, bounds of the other timestamp."""
     by_key: Filter | None = None
-    conditions: list[Callable[[bytes], bool]] = []
-    if family == "source":
-        if params.t_from is not None or params.t_to is not None:
-            by_key = _is_within(_time_range(params.t_from, params.t_to))
-    elif params.order_by is OrderBy.SOURCE_TIMESTAMP:
-        conditions.append(lambda value: not keys.source_of(value))
-    elif params.source_t_from is not None or params.source_t_to is not None:
-        sources = _time_range(params.source_t_from, params.source_t_to)
-        conditions.append(
-            lambda value: (source := keys.source_of(value)) != b"" and sources.contains(source)
-        )
-    if params.payload is not None:
-        is_same = same_as(params.payload)
-        conditions.append(lambda value: is_same(keys.payload_of(value)))
+    if family == "source" and (params.t_from is not None or params.t_to is not None):
+        by_key = _is_within(_time_range(params.t_from, params.t_to))
+    conditions = _make_conditions(params, family)
     return ValueFilter(snapshot, conditions, by_key) if conditions else by_key
 
 
@@ -275,7 +275,7 @@ class ValueFilter:
     def __init__(
         self,
         snapshot: Snapshot,
-        conditions: Sequence[Callable[[bytes], bool]],
+        conditions: Sequence[Condition],
         by_key: Filter | None,
     ) -> None:
         self._snapshot = snapshot

@@ -181,12 +181,12 @@ def last_timestamp(path: Path, driver: DriverProcess, time: Interval) -> Timesta
         store = Store(snapshots.create(path, driver), read_only=True)
         try:
             every_type = EveryType(len(store.ext_types()))
-            found = Timeseries(store.snapshot(), params, every_type).find(1)
+            key = Timeseries(store.snapshot(), params, every_type).first()
         finally:
             store.ext_close()
     except StorageError as e:
         raise OptionError("path", str(e)) from e
-    return keys.decode_timestamp(found[0], keys.TYPE_BYTES) if found else None
+    return None if key is None else keys.decode_timestamp(key, keys.TYPE_BYTES)
 
 
 def _scan(

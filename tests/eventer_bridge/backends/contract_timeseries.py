@@ -14,6 +14,7 @@ from eventer_bridge.model import (
     BinaryPayload,
     Event,
     EventId,
+    JsonPayload,
     Order,
     OrderBy,
     QueryParams,
@@ -22,7 +23,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from eventer_bridge.subscription import Subscription
-from tests.eventer_bridge.backends.oracle import Writer, draft, numbered
+from tests.eventer_bridge.backends.oracle import Writer, answer, draft, numbered
 
 ASCENDING, DESCENDING = Order.ASCENDING, Order.DESCENDING
 BY_SOURCE = OrderBy.SOURCE_TIMESTAMP
@@ -164,6 +165,41 @@ class TimeseriesContract:
             result = await backend.query(rest)
             assert result.events == events[n:]
             assert not result.more_follows
+
+    @pytest.mark.parametrize("order_by", list(OrderBy))
+    @pytest.mark.parametrize("order", list(Order))
+    async def test_pages_of_one_type(
+        self, backend: Backend, writer: Writer, order: Order, order_by: OrderBy
+    ) -> None:
+        one, two = JsonPayload.of(1), JsonPayload.of(2)
+        for n in range(50):
+            source = None if n % 10 == 7 else n % 13
+            await writer.session(
+                draft("a", source, one), draft("b"), draft("a", 20, two), server=n % 2
+            )
+        kinds: list[dict[str, Any]] = [
+            {},
+            {"t_from": Timestamp(5, 0), "t_to": Timestamp(20, 0)},
+            {"source_t_from": Timestamp(3, 0), "source_t_to": Timestamp(20, 0)},
+            {"payload": one},
+            {"payload": two, "t_from": Timestamp(20, 0)},
+            {"payload": one, "source_t_from": Timestamp(11, 0)},
+            {"payload": JsonPayload.of(3)},
+            {"payload": one, "unique_type": True},
+        ]
+        for kind in kinds:
+            whole = QueryTimeseriesParams([("a",)], order=order, order_by=order_by, **kind)
+            expected = answer(writer.events, whole)
+            for size in 1, 7, 40:
+                params = msgspec.structs.replace(whole, max_results=size)
+                for begin in range(0, len(expected) + 1, size):
+                    result = await backend.query(params)
+                    assert result.events == expected[begin : begin + size], params
+                    assert result.more_follows == (begin + size < len(expected)), params
+                    if not result.more_follows:
+                        break
+                    last = result.events[-1].id
+                    params = msgspec.structs.replace(params, last_event_id=last)
 
     async def test_a_last_event_that_the_query_does_not_contain(
         self, backend: Backend, writer: Writer

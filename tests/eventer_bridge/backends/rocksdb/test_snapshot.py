@@ -9,7 +9,7 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb import snapshot as snapshots
 from eventer_bridge.backends.rocksdb.commit import Commit
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_ROWS, Snapshot
+from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_BYTES, STEP_ROWS, Snapshot
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
@@ -88,14 +88,35 @@ def test_no_more_rows_are_read_than_are_wanted(
         assert [row for some, _ in steps for row in some] == rows[:limit]
         assert [n for _, n in steps] == [sum(len(i) for _, i in some) for some, _ in steps]
         wanted = rows[3::7]
-        accept = {key for key, _ in wanted}.__contains__
-        found = [
-            row
-            for some, _ in read.event_rows(*span, descending=descending, limit=limit, accept=accept)
-            for row in some
-        ]
+        conditions = [{value for _, value in some}.__contains__ for some in (rows[3:], wanted)]
+        steps = list(
+            read.event_rows(*span, descending=descending, limit=limit, conditions=conditions)
+        )
+        found = [row for some, _ in steps for row in some]
         assert found[:limit] == wanted[:limit]
         assert len(found) < limit + STEP_ROWS
+        assert [n for _, n in steps] == [sum(len(i) for _, i in some) for some, _ in steps]
         del read
+    finally:
+        store.ext_close()
+
+
+def test_rows_that_are_passed_over_are_read_in_short_steps(tmp_path: Path) -> None:
+    pauses: list[int] = []
+    store, seen = Store(tmp_path), list[bytes]()
+    try:
+        for session in range(40):
+            write(store, session, JsonPayload.of("x" * (STEP_BYTES if session == 20 else 1)))
+        read = store.snapshot(lambda: pauses.append(len(seen)))
+
+        def refuse(value: bytes) -> bool:
+            seen.append(value)
+            return False
+
+        steps = read.event_rows(b"", keys.KEY_MAX, descending=False, limit=1, conditions=[refuse])
+        assert sum(len(rows) + n_bytes for rows, n_bytes in steps) == 0
+        assert len(seen) == 40
+        assert pauses == [0, STEP_ROWS, 21, 21 + STEP_ROWS]
+        del read, steps
     finally:
         store.ext_close()

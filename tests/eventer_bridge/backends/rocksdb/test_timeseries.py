@@ -17,6 +17,7 @@ from eventer_bridge.errors import ClosedError
 from eventer_bridge.model import (
     Event,
     EventId,
+    JsonPayload,
     Order,
     OrderBy,
     QueryTimeseriesParams,
@@ -75,6 +76,53 @@ async def test_queries_of_ids_and_unique_types_cost_what_they_return(
         assert count["values"] == (5 if order_by is OrderBy.TIMESTAMP else 10)
 
 
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"order_by": OrderBy.SOURCE_TIMESTAMP},
+        {"order_by": OrderBy.SOURCE_TIMESTAMP, "t_from": Timestamp(30, 0)},
+        {"payload": JsonPayload.of("rare")},
+        {"source_t_from": Timestamp(50, 0), "source_t_to": Timestamp(51, 0)},
+    ],
+)
+async def test_events_of_one_type_are_passed_over_without_a_look_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any], order: Order
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for n in range(60):
+            source, payload = (None, JsonPayload.of("rare")) if n % 20 == 7 else (n, None)
+            await writer.session(draft("a", source, payload), draft("b"))
+        params = QueryTimeseriesParams([("a",)], order=order, **kind)
+        events = answer(writer.events, params)
+        last_page = msgspec.structs.replace(params, last_event_id=events[-2].id)
+        for page, expected in (params, events), (last_page, events[-1:]):
+            with counted(monkeypatch) as count:
+                result = await backend.query(page)
+            assert result.events == expected
+            with_source = [i for i in expected if i.source_timestamp]
+            n_found = len(with_source) if params.order_by is OrderBy.SOURCE_TIMESTAMP else 0
+            n_of_last = 0 if page is params else 2
+            assert count["values"] <= n_found + n_of_last
+
+
+async def test_what_has_no_source_timestamp_is_read_as_far_as_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        for n in range(30):
+            await writer.session(draft("a", n if n < 5 else None), draft("b"))
+        params = QueryTimeseriesParams(order_by=OrderBy.SOURCE_TIMESTAMP)
+        for max_results, n_sought in (4, 0), (7, 3):
+            page = msgspec.structs.replace(params, max_results=max_results)
+            with counted(monkeypatch) as count:
+                result = await backend.query(page)
+            assert result.events == answer(writer.events, page)
+            assert count["values"] == 5 + 2 * n_sought  # to know that, and for the answer
+
+
 def test_reading_values_stops_when_the_store_is_to_close(tmp_path: Path) -> None:
     store = Store(tmp_path)
     try:
@@ -109,8 +157,7 @@ def test_a_type_that_becomes_visible_meanwhile_is_not_sought(tmp_path: Path) -> 
         store.ext_sync()
         assert store.decide()
         sought = timeseries.Timeseries(store.snapshot(), QueryTimeseriesParams(), type_ids)
-        assert sought.is_contiguous
         type_ids.append(b"\0\0\0\1")
-        assert [len(rows) for rows, _ in sought.contiguous_rows(None)] == [1]
+        assert [len(rows) for rows, _ in sought.rows(2)] == [1]
     finally:
         store.ext_close()
