@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 import uvloop
 
+from eventer_bridge import limits
+from mariner import limits as gateway_limits
 from tests.support import forked
 from tests.support.examples import examples
 
@@ -82,6 +84,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests run on the loop that the gateway runs on."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+TIMES_OF_WORK: Final = (
+    "SCRYPT_TIMEOUT_S",
+    "SCHEMA_CHECK_TIMEOUT_S",
+    "SCHEMA_START_TIMEOUT_S",
+    "MODULE_TIMEOUT_S",
+    "LOOK_TIMEOUT_S",
+)
+"""Limits of work that takes a fraction of them; what takes longer is declined or refused."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Nothing that is right is refused because the machine is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TIMES_OF_WORK:
+            patch.setattr(limits, name, 60.0)
+        patch.setattr(gateway_limits, "OLDEST_TIMEOUT_S", 60.0)
+        yield
 
 
 # --- Spark, which takes long to import and to start, and need not be installed ---------------

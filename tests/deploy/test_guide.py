@@ -62,6 +62,7 @@ def test_the_commands_run(machine: Machine) -> None:
     assert console_config.load(machine.root / "etc/mariner/console.yaml").gateways
     kept = machine.root / "var/lib/mariner-backup"
     assert len([i for i in kept.iterdir() if i.is_dir()]) == 2
+    Unit(machine.root, "mariner").stop()  # then everything is written
     audited = (machine.root / "var/log/mariner/audit.jsonl").read_text()
     for action in ("connected", "reload", "backup"):
         assert f'"action": "{action}"' in audited

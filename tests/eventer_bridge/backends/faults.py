@@ -19,7 +19,7 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import StorageError
-from eventer_bridge.model import EventType, RegisterEvent, Source
+from eventer_bridge.model import EventType, QueryParams, QueryResult, RegisterEvent, Source
 
 
 @contextlib.contextmanager
@@ -147,3 +147,14 @@ async def changed(backend: RocksDbBackend) -> str | None:
 async def recovered(backend: RocksDbBackend) -> None:
     while backend.failure is not None:
         await changed(backend)
+
+
+async def query_when_open(backend: RocksDbBackend, params: QueryParams) -> QueryResult:
+    """Query a store that is opened again and again: for a moment each time it cannot be read."""
+    while True:
+        try:
+            return await backend.query(params)
+        except StorageError as e:
+            if "is being opened again" not in str(e):
+                raise
+        await asyncio.sleep(0.001)

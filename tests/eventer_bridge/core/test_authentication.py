@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 
-from eventer_bridge import limits
 from eventer_bridge.core import tokens
 from eventer_bridge.core.authentication import (
     Admitted,
@@ -76,8 +75,7 @@ def test_who_is_let_in(
 
 
 @pytest.fixture
-async def checks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScryptChecks]:
-    monkeypatch.setattr(limits, "SCRYPT_TIMEOUT_S", 60.0)  # on a busy machine
+async def checks() -> AsyncIterator[ScryptChecks]:
     checks = ScryptChecks()
     yield checks
     await checks.async_close()

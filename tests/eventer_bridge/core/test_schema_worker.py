@@ -21,13 +21,6 @@ def check(value: Any, *schemas: dict[str, Any]) -> Check:
     return [schema["$id"] for schema in schemas], memoryview(msgspec.json.encode(value))
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, nothing takes too long."""
-    monkeypatch.setattr(limits, "SCHEMA_START_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(limits, "SCHEMA_CHECK_TIMEOUT_S", 600.0)
-
-
 @pytest.fixture
 async def worker() -> AsyncIterator[SchemaWorker]:
     it = SchemaWorker([NUMBERS, ENDLESS])

@@ -31,13 +31,6 @@ SCHEMAS = [NUMBERS, ENDLESS]
 PING = {"msg_type": "ping_req", "ping_id": 1}
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, nothing takes too long."""
-    monkeypatch.setattr(limits, "SCHEMA_START_TIMEOUT_S", 600.0)
-    monkeypatch.setattr(limits, "SCHEMA_CHECK_TIMEOUT_S", 600.0)
-
-
 def eventer_core() -> dict[str, Any]:
     server = {"host": "127.0.0.1", "port": 0, "clients": [CLIENT]}
     return {"server_id": 1, "backend": {"type": "memory"}, "eventer_server": server}

@@ -50,7 +50,7 @@ from tests.eventer_bridge.backends.contract_retention import (
     rule,
     settled,
 )
-from tests.eventer_bridge.backends.faults import failing_for_good, recovered
+from tests.eventer_bridge.backends.faults import failing_for_good, query_when_open, recovered
 from tests.eventer_bridge.backends.oracle import Writer, answer, draft
 from tests.eventer_bridge.backends.rocksdb.raw_rows import raw_rows
 
@@ -306,7 +306,8 @@ async def test_a_block_is_seen_when_it_is_decided(
     ]
 
     async def found(backend: RocksDbBackend) -> list[list[Event]]:
-        return [sorted((await backend.query(i)).events, key=natural_key) for i in queries]
+        results = [await query_when_open(backend, i) for i in queries]
+        return [sorted(i.events, key=natural_key) for i in results]
 
     async with await rocksdb.create(tmp_path) as backend:
         writer = Writer(backend)

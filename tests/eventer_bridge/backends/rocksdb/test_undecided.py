@@ -23,7 +23,6 @@ from eventer_bridge.model import (
     OrderBy,
     QueryLatestParams,
     QueryParams,
-    QueryResult,
     QueryServerParams,
     QueryTimeseriesParams,
     Timestamp,
@@ -34,6 +33,7 @@ from tests.eventer_bridge.backends.faults import (
     failing_sync,
     full_disk,
     held_sync,
+    query_when_open,
     recovered,
 )
 from tests.eventer_bridge.backends.oracle import Writer, draft, is_right, numbered
@@ -84,17 +84,8 @@ def every_query(events: Sequence[Event]) -> list[QueryParams]:
 async def check(backend: RocksDbBackend, stored: Sequence[Event], asked: Sequence[Event]) -> None:
     """Every query about ``asked`` finds what is stored, and nothing else."""
     for params in every_query(asked):
-        result = await answer(backend, params)
+        result = await query_when_open(backend, params)
         assert is_right(result, stored, params, EVERYTHING), params
-
-
-async def answer(backend: RocksDbBackend, params: QueryParams) -> QueryResult:
-    while True:
-        try:
-            return await backend.query(params)
-        except StorageError as e:  # for a moment, again and again
-            if "is being opened again" not in str(e):
-                raise
 
 
 @pytest.mark.parametrize(
