@@ -213,8 +213,10 @@ class Connection(Stream[Message | Handled], aio.Resource):
 
     def take_some(self) -> bool:
         """See :class:`Stream`; the handler may take requests that came together."""
-        if self._handler is not None and self._handler.take_requests():
-            return True
+        if self._protocol.has_several:
+            assert self._handler is not None
+            if self._handler.take_requests():
+                return True
         return super().take_some()
 
     def on_message(self, message: Message | Handled) -> None:

@@ -25,7 +25,7 @@ class Handler(abc.ABC):
     def take_requests(self) -> bool:
         """Take requests that came together (``Connection.peek_requests``); returns if there were.
 
-        What is not taken comes to :meth:`on_message`, which is faster for a single message.
+        What is not taken comes to :meth:`on_message`, and so does what came with few others.
         """
         return False
 

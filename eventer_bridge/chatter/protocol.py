@@ -27,6 +27,9 @@ from eventer_bridge.net.framing import FrameDecoder, encode_frame, encode_frames
 
 _MAX_LENGTH_BYTES: Final = 255  # 003: m is 0 to 255; with 0, there is no message
 
+_MIN_TOGETHER: Final = 4
+"""So many requests, or more, are handled faster together than one by one."""
+
 
 class Handled(enum.Enum):
     """A message that the protocol has dealt with."""
@@ -150,6 +153,11 @@ class ChatterProtocol:
     def buffered_bytes(self) -> int:
         """Bytes of messages that are incomplete or not taken yet."""
         return self._decoder.buffered_bytes
+
+    @property
+    def has_several(self) -> bool:
+        """Whether so many messages came together that :meth:`peek_requests` is worth a call."""
+        return not self._n_peeked and len(self._decoder.cut()) >= _MIN_TOGETHER
 
     @property
     def n_sent(self) -> int:

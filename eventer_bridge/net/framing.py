@@ -145,15 +145,10 @@ class FrameDecoder:
             buffer = self._buffer
             if not buffer:
                 return None
-            n_bytes = len(buffer)
-            if 2 < n_bytes <= self.max_frame_bytes and not self._position:
-                size = buffer[0]
-                length = buffer[1] if size == 1 else buffer[1] << 8 | buffer[2]
-                is_alone = length and 0 < size <= 2 and n_bytes == 1 + size + length
-                if is_alone and isinstance(buffer, bytes):  # often it is
-                    self._buffer = b""
-                    self.buffered_bytes = self._frame_end = 0
-                    return buffer[1 + size :]
+            if isinstance(buffer, bytes) and self._is_alone(buffer):  # often it is
+                self._buffer = b""
+                self.buffered_bytes = self._frame_end = 0
+                return buffer[1 + buffer[0] :]
             if not isinstance(buffer, bytes) or not self._cut_together(buffer):
                 return self._next_alone()
         frame = frames.pop(0)
@@ -164,9 +159,12 @@ class FrameDecoder:
         return frame
 
     def cut(self) -> list[bytes]:
-        """Cut small messages that came together, if none are cut; returns :attr:`frames`."""
+        """Cut small messages that came together, if none are cut; returns :attr:`frames`.
+
+        One that came alone is not cut: :meth:`next_frame` is faster.
+        """
         buffer = self._buffer
-        if buffer and not self.frames and isinstance(buffer, bytes):
+        if not self.frames and isinstance(buffer, bytes) and not self._is_alone(buffer):
             self._cut_together(buffer)
         return self.frames
 
@@ -180,6 +178,15 @@ class FrameDecoder:
         else:
             self.buffered_bytes = len(self._buffer) - self._position
         return n_bytes
+
+    def _is_alone(self, buffer: bytes) -> bool:
+        """Whether a small message is all there is."""
+        n_bytes = len(buffer)
+        if not 2 < n_bytes <= self.max_frame_bytes or self._position:
+            return False
+        size = buffer[0]
+        length = buffer[1] if size == 1 else buffer[1] << 8 | buffer[2]
+        return 0 < length == n_bytes - 1 - size and 0 < size <= 2
 
     def _cut_together(self, buffer: bytes) -> bool:
         """Cut small messages, up to one that :meth:`_next_alone` takes; returns if there are any.

@@ -69,7 +69,7 @@ def heard(chunks: list[bytes], dialect: Dialect, chance: random.Random | None) -
                     taken = protocol.take_requests(ids[: chance.randrange(len(ids) + 1)])
                     conversations += taken
                     told += [
-                        (i.first_id, i.turn, REQUEST, each, True, False)
+                        (i.first_id, i.turn, i.timeout_s, REQUEST, each, True, False)
                         for i, each in zip(taken, data, strict=False)
                     ]
                     if taken:
@@ -79,10 +79,11 @@ def heard(chunks: list[bytes], dialect: Dialect, chance: random.Random | None) -
                     break
                 if isinstance(message, Message):
                     conversations.append(message.conversation)
-                    turn = message.conversation.turn
+                    i = message.conversation
                     flags = message.is_first, message.is_last
-                    first_id = message.conversation.first_id
-                    told.append((first_id, turn, message.type, message.data, *flags))
+                    told.append(
+                        (i.first_id, i.turn, i.timeout_s, message.type, message.data, *flags)
+                    )
                 else:
                     told.append(message)
         except RemoteProtocolError as e:
@@ -132,6 +133,24 @@ def test_they_are_peeked_at_once() -> None:
         assert message.conversation.first_id == i
     protocol.receive_data(frame(msg(9, 9)) + frame(msg(10, 10)))
     assert protocol.peek_requests("T.A", 1) == ([9], [b""])
+
+
+def test_few_are_faster_one_by_one() -> None:
+    for count in 1, 3, 4:
+        protocol = begun()
+        protocol.receive_data(b"".join(frame(msg(i, i)) for i in range(2, 2 + count)))
+        assert protocol.has_several is (count == 4)
+
+
+def test_those_that_one_of_them_spoils_are_looked_at_once() -> None:
+    """Else each of them could cost as much as all."""
+    protocol = begun()
+    ids = [*range(2, 9), 8, 9, 10, 11, 12]
+    protocol.receive_data(b"".join(frame(msg(i, i)) for i in ids))
+    assert protocol.peek_requests("T.A", 8) == ([], [])
+    for _ in range(7):
+        assert not protocol.has_several
+        assert isinstance(protocol.next_message(), Message)
 
 
 @pytest.mark.parametrize("before", [[], [5]])

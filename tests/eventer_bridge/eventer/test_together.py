@@ -123,7 +123,8 @@ async def test_a_wrong_message_closes_behind_those_before_it(
     tmp_path: Path, gathered: list[int]
 ) -> None:
     good = request("a")
-    wrong = [(7, good[:-1]), (4, good)]  # ends too early, begins again
+    no_text = good.replace(b"a", b"\xff")
+    wrong = [(7, good[:-1]), (7, good + b"x"), (7, no_text), (4, good)]  # the last begins again
     async with serving(tmp_path / "store") as (server, core):
         for n, (number, data) in enumerate(wrong, 1):
             async with await RawPeer.connect(server.address) as raw:
@@ -136,7 +137,17 @@ async def test_a_wrong_message_closes_behind_those_before_it(
             while len(stored) < 5 * n:
                 of_type = QueryTimeseriesParams([("a",)])
                 stored = [*(await core.query(of_type)).events]
-    assert gathered == [5]
+    assert gathered == [5, 5, 5]
+
+
+async def test_what_comes_with_few_others_is_registered_one_by_one(
+    tmp_path: Path, gathered: list[int]
+) -> None:
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        assert all(await answers(peer, together(peer, 3, "a")))
+        assert gathered == []
+        assert all(await answers(peer, together(peer, 4, "a")))
+        assert gathered == [4]
 
 
 async def test_the_core_gets_so_many_events_at_a_time(
@@ -149,6 +160,9 @@ async def test_the_core_gets_so_many_events_at_a_time(
         gathered.clear()
         assert all(await answers(peer, together(peer, 20, "a", "b", "c")))
         assert max(gathered) == 3  # with 9 events, there are enough
+        gathered.clear()
+        await answers(peer, together(peer, 20))
+        assert max(gathered) == 8  # without events, each counts as one
 
 
 async def test_who_awaits_many_answers_is_not_read_from(

@@ -187,6 +187,25 @@ def test_frames_come_together_up_to_a_bound() -> None:
     assert take_all(decoder) == messages
 
 
+def test_one_that_came_alone_is_not_cut() -> None:
+    for size in 1, 255, 256:
+        decoder = make_decoder(1_000)
+        decoder.feed(encode_frame(b"x" * size))
+        assert decoder.cut() == []
+        assert decoder.next_frame() == b"x" * size
+        assert decoder.cut() == []
+        decoder.feed(encode_frame(b"x" * size) + encode_frame(b"y"))
+        assert decoder.cut() == [b"x" * size, b"y"]
+
+
+def test_no_more_is_cut_before_what_is_cut_was_taken() -> None:
+    decoder = make_decoder(1_000)
+    decoder.feed(encode_frame(b"x" * 100) * (BATCH_BYTES // 50))
+    n_cut = len(decoder.cut())
+    assert n_cut == BATCH_BYTES // 102
+    assert len(decoder.cut()) == n_cut
+
+
 @pytest.mark.parametrize("n_more", [-1, 0, 1, 300])
 def test_a_frame_of_about_that_bound_comes_alone(n_more: int) -> None:
     message = b"x" * (BATCH_BYTES - 3 + n_more)
