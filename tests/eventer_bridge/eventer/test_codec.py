@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from eventer_bridge import limits
+from eventer_bridge.chatter import sbs
 from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.eventer.messages import (
@@ -261,6 +262,18 @@ def test_more_types_and_seconds_than_are_remembered(monkeypatch: pytest.MonkeyPa
             [Event(EventId(1, 1, 1), i.type, Timestamp(1, 1), None, None) for i in many]
         )
     )
+
+
+@pytest.mark.parametrize("us", [1_000_000, -600_000])
+def test_microseconds_of_known_seconds_are_checked_too(us: int) -> None:
+    second = 1_700_000_000
+    known = [RegisterEvent(("a",), Timestamp(second, 999_999), None)]
+    name, data = codec.encode(MsgRegisterReq(known))
+    assert codec.decode(name, data) == MsgRegisterReq(known)
+    wrong = data.replace(sbs.encode_integer(999_999), sbs.encode_integer(us))
+    refused = codec.decode(name, wrong)
+    assert isinstance(refused, RefusedReq)
+    assert f"timestamp out of range: s={second} us={us} " in refused.reason
 
 
 def test_what_one_event_has_is_not_taken_for_what_another_has() -> None:
