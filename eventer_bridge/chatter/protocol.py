@@ -253,14 +253,16 @@ class ChatterProtocol:
         (:meth:`take_requests`); the others come by :meth:`next_message`, and not here again.
 
         Returns:
-            Identifiers and data.
+            Identifiers and data; nothing if there are too few to gain by it.
         """
         if not self._has_begun or self._is_closed or self._n_peeked:
             return [], []
         frames = self._decoder.cut()
         ids, data = codec.decode_requests(frames[:most], msg_type, self._check_dialect())
         self._n_peeked = len(ids)  # once: else each message could cost as much as all behind it
-        if len({*ids}) < len(ids) or not self._theirs.keys().isdisjoint(ids):
+        if len(ids) < _MIN_TOGETHER or len({*ids}) < len(ids):
+            return [], []
+        if not self._theirs.keys().isdisjoint(ids):
             return [], []
         return ids, data
 
