@@ -198,6 +198,16 @@ def test_one_that_came_alone_is_not_cut() -> None:
         assert decoder.cut() == [b"x" * size, b"y"]
 
 
+def test_what_only_looks_like_one_alone_is_none() -> None:
+    decoder = make_decoder(0x2_0000)
+    decoder.feed(b"\x03\x01\x00\x00" + b"x" * 0x100)
+    assert decoder.next_frame() is None
+    decoder = make_decoder(9)
+    decoder.feed(b"\x02\x00\x00")
+    with pytest.raises(FrameError, match="empty frame"):
+        decoder.next_frame()
+
+
 def test_no_more_is_cut_before_what_is_cut_was_taken() -> None:
     decoder = make_decoder(1_000)
     decoder.feed(encode_frame(b"x" * 100) * (BATCH_BYTES // 50))
