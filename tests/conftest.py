@@ -46,10 +46,6 @@ LONG: Final = ("spark", "torture", "perf", "eventer_bridge/backends", "test_whee
 """Begun first, so that no worker is left alone with one of them in the end."""
 
 
-SPARK_TIMEOUT_S: Final = 300
-"""Of a test that takes some seconds: Java gives way to everything else on the machine."""
-
-
 def pytest_report_header() -> str:
     """Tests that are left out are told of."""
     return "with Spark" if HAS_SPARK else "without Spark, and all tests that need it"
@@ -74,8 +70,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asyncio_mark = item.get_closest_marker("asyncio")
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
         elif asyncio_mark is not None and asyncio_mark.kwargs.get("loop_scope") == "module":
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: not item.path.relative_to(ROOT).as_posix().startswith(LONG))

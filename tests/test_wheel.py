@@ -13,8 +13,6 @@ import venv
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests.support.peer import RawPeer, event, register_req
 from tests.support.wheel import build_wheel
 
@@ -66,7 +64,6 @@ async def serve_and_ask(python: Path, environment: dict[str, str], folder: Path)
     assert code == 0
 
 
-@pytest.mark.timeout(120)
 def test_the_wheel_works_by_itself(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
     check_content(wheel)

@@ -198,7 +198,7 @@ async def test_the_container_that_backs_up(
     sleeping = await until_sleeping(process.pid)
     assert sleeping.cmdline() == ["sleep", pause_s]
     process.terminate()  # it ends, rather than sleep on
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await process.wait()
     sleeping.terminate()  # in a container it ends with its parent
     expected = "backup --conf /etc/mariner/gateway.yaml --to /var/lib/mariner-backup --keep 14\n"

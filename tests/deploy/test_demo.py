@@ -4,12 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.timeout(120)
 def test_demo(tmp_path: Path) -> None:
     few = ["--count", "2", "--period", "0.05", "--events", "200"]
     arguments = ["--folder", tmp_path / "demo", *few]

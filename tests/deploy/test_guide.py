@@ -47,7 +47,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         Unit(made.root, "mariner").stop()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_the_commands_run(machine: Machine) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     assert {language for language, _ in blocks} == {"sh", "text", "yaml"}

@@ -195,7 +195,7 @@ async def until_everything_is_there(asked: Prometheus) -> None:
 
 
 @needs_prometheus
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 async def test_a_real_prometheus(tmp_path: Path) -> None:
     async with (
         busy_gateway(tmp_path) as running,

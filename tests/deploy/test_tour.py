@@ -171,7 +171,7 @@ def tour(tmp_path: Path) -> Iterator[Tour]:
     made.end(signal.SIGKILL)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_the_tour(tour: Tour) -> None:
     waiting = steps()
     assert waiting[0].command == "make run"

@@ -31,7 +31,9 @@ PACKAGES: Final = tuple(f"{ROOT / i}/" for i in ("eventer_bridge", "mariner"))
 WARM_UP: Final = 20
 ROUNDS: Final = 10
 
-ENDLESS: Final = dict.fromkeys(("READER_STRETCH_S", "READER_TURN_S", "SLICE_S"), 60.0)
+ENDLESS: Final = dict.fromkeys(
+    ("READER_STRETCH_S", "READER_TURN_S", "SHORT_QUERIES_S", "SLICE_S"), 60.0
+)
 """Times after which work pauses for others, which a slow machine would reach."""
 
 QUERY: Final = {

@@ -33,7 +33,6 @@ GROUPS = {
 }
 
 
-@pytest.mark.timeout(600)  # on a machine that may be busy
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 async def test_scenarios_give_right_answers_on_all_sides(group: list[str], tmp_path: Path) -> None:
     """A wrong answer to any request makes its client, and so this test, fail."""
@@ -63,7 +62,6 @@ async def test_clients_with_processes_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_spark_scenarios_give_right_answers(spark: SparkSession, tmp_path: Path) -> None:
     """Wrong rows make it fail."""
     measures = spark_suite.measures(scenarios.SMALL)

@@ -49,7 +49,6 @@ def path_without_java(folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # it starts Java, on a machine that may be busy
 def test_spark_of_a_command_from_its_start_to_its_end(tmp_path: Path) -> None:
     """Also on a machine without Java, and with a class cache that is no good.
 

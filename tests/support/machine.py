@@ -144,7 +144,7 @@ class Machine:
                 "LANG": "C.UTF-8",
                 "MARINER_PORT": self.ports["23014"],  # nobody else's gateway
             },
-            timeout=120,
+            timeout=300,
         )
         journal = self.root / "var/log/journal"
         log = journal.read_text()[-2_000:] if journal.exists() else ""

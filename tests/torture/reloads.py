@@ -43,7 +43,7 @@ N_GUESSES: int = 200
 
 MAX_COMPARISONS: Final = 10
 
-MAX_DIFFERENCE_S: Final = 0.000_2
+MAX_DIFFERENCE_S: float = 0.000_2
 """Between the fastest tenths of kinds of guesses: far below what a network adds, and what a busy
 machine adds to the others; far above a hash."""
 

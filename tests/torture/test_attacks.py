@@ -34,7 +34,6 @@ _BY_GROUND = {
 }
 
 
-@pytest.mark.timeout(300)  # of many attacks, one after the other
 @pytest.mark.parametrize("names", _BY_GROUND.values(), ids=_BY_GROUND)
 async def test_attacks(tmp_path: Path, names: Sequence[str]) -> None:
     wrong = {}

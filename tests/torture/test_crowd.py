@@ -16,7 +16,6 @@ from tests.torture.report import no_progress
 
 
 @needs_browser
-@pytest.mark.timeout(120)  # of a gateway, a console and a browser that start
 async def test_everybody_hears_of_everything_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,8 +51,6 @@ from tests.eventer_bridge.backends.strategies import (
 )
 from tests.support.examples import EXAMPLES, examples
 
-pytestmark = pytest.mark.timeout(360)  # a failure is made small first, in 300 s at most
-
 STEPS: Final = 60
 """Steps of an example."""
 

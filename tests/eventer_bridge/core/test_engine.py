@@ -268,7 +268,7 @@ async def test_stopping_does_not_wait_for_ever_for_a_commit(
         never = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(backend, "register", lambda *_: never)
         core.register(SOURCE, [register_event("a")])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await core.stop()
         assert core.status is Status.STANDBY
         [record] = [i for i in caplog.records if i.message == "sessions do not end"]

@@ -44,8 +44,6 @@ from tests.eventer_bridge.backends import test_stateful
 from tests.eventer_bridge.backends.oracle import request_key
 from tests.support.examples import EXAMPLES, examples
 
-pytestmark = pytest.mark.timeout(360)  # a failure is made small first, in 300 s at most
-
 STEPS: Final = 30
 SOURCE: Final = Source(SourceType.CONNECTION, 1)
 KEYS: Final = KeyRetention(duration_s=100.0, max_entries=4)

@@ -174,12 +174,16 @@ async def test_modules_are_told_when_it_is_decided(
         assert module.closed == [(number, is_stored)]
 
 
-async def test_a_stop_does_not_wait_for_the_decision(backend: RocksDbBackend) -> None:
+async def test_a_stop_does_not_wait_for_the_decision(
+    backend: RocksDbBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STOP_TIMEOUT_S", "DRAIN_TIMEOUT_S"):
+        monkeypatch.setattr(limits, name, 600.0)
     modules: list[Scripted] = []
     core = await engine.create(backend, 1, modules=[scripted(modules)])
     with failing_for_good():
         session = core.register(CONNECTION, events_of())
         await asyncio.wait([session.committed])
-        async with asyncio.timeout(limits.STOP_TIMEOUT_S):
+        async with asyncio.timeout(60):
             await core.async_close()
     assert modules[0].closed[-1] == (session.events[0].id.session, False)

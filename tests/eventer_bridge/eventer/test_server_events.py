@@ -73,7 +73,7 @@ async def test_what_is_not_durable_yet_is_told_to_who_does_not_mind(
     ext_sync = Store.ext_sync
 
     def ext_slow_sync(self: Store) -> None:
-        release.wait(5)
+        release.wait(60)
         ext_sync(self)
 
     async with (

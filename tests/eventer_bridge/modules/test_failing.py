@@ -63,7 +63,7 @@ async def test_whatever_a_module_raises_fails_that_registration_only(
         modules[0].on_process, modules[0].on_create = on_process, on_create
         modules[-1].on_close = on_close
         sessions = [core.register(CONNECTION, [register_event(i)]) for i in ("a", "bad", "b", "c")]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.wait([i.committed for i in sessions])
         reason = f"^module {NAME} failed: {type(raised).__name__}$"
         for failed in (sessions[1], sessions[3]):
@@ -71,7 +71,7 @@ async def test_whatever_a_module_raises_fails_that_registration_only(
                 failed.committed.result()
         assert types(await stored(core)) == ["a", "b"]
         assert core.pending_events == 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await core.stop()
         for module in modules:
             assert len(module.closed) == module.n_sessions - (module is modules[0])
@@ -134,7 +134,7 @@ async def test_a_loop_that_dies_fails_what_waits_and_ends_the_engine(
         await register(core, register_event("a"))
         monkeypatch.setattr(ModuleRunner, "_process", die)
         sessions = [core.register(CONNECTION, [register_event("b")]) for _ in range(3)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await asyncio.wait([i.committed for i in sessions])
             for session in sessions:
                 with pytest.raises(ModuleError, match=r"^modules cannot go on, the server stops$"):
@@ -182,7 +182,7 @@ async def test_a_module_that_never_gives_way_ends_the_engine(
     async with running(EVERYTHING) as (core, [module]):
         with never_giving_way(module):
             sessions = [core.register(CONNECTION, [register_event("b")]) for _ in range(3)]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await asyncio.wait([i.committed for i in sessions])
                 await core.wait_closed()
         assert all(isinstance(i.committed.exception(), ModuleError) for i in sessions)
@@ -201,7 +201,7 @@ async def test_stopping_does_not_wait_for_a_module_that_never_gives_way(
         with never_giving_way(module):
             sessions = [core.register(CONNECTION, [register_event("b")]) for _ in range(3)]
             await asyncio.sleep(0)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await core.stop()
         reasons = [str(i.committed.exception()) for i in sessions]
         assert (
@@ -267,6 +267,6 @@ async def test_stopping_does_not_wait_for_a_last_word_that_has_no_end(
         await asyncio.Event().wait()
 
     async with running_engine(last_word(hang, made)) as core:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await core.stop()
         assert await last_state(core) == "STOPPED"

@@ -22,7 +22,7 @@ class Peers:
         self.closed: list[Slot] = []
 
     async def enter(self, host: str, *, is_silent: bool = False) -> Slot:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             slot = await self.admission.enter(host, f"{host}:1", self.stats, lambda: not is_silent)
         slot.when_taken(self._closer(slot))
         return slot

@@ -35,7 +35,7 @@ async def test_of_a_process(tmp_path: Path) -> None:
         async with gateway(tmp_path, environment=environment) as running:
             # it accepts connections by then
             assert await heard(here) == "READY=1"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 for _ in range(5):
                     assert await heard(here) == "WATCHDOG=1"
             running.process.terminate()

@@ -54,7 +54,7 @@ async def watched(tmp_path: Path, **keys: Any) -> AsyncIterator[Running]:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.01)
 
@@ -66,7 +66,7 @@ async def until_looked(count: int) -> None:
 
 
 async def until_let_in(port: int, name: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             async with await RawPeer.connect(port) as peer:
                 if (await peer.request({**INIT, "client_name": name}))["success"]:
@@ -112,7 +112,7 @@ async def serial_of(port: int, folder: Path) -> str:
 
 
 async def until_other_certificate(port: int, folder: Path, serial: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await serial_of(port, folder) == serial:
             await asyncio.sleep(0.05)
 

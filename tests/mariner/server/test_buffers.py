@@ -64,7 +64,7 @@ def closed(gateway: Gateway) -> Counter[str]:
 
 @pytest.mark.parametrize("half", [mariner_half, eventer_half, rsb_half])
 async def test_half_frames(half: Callable[[Target], socket.socket]) -> None:
-    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
+    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(60):
         sockets = [await asyncio.to_thread(half, target(gateway)) for _ in range(3)]
         while closed(gateway)["too much is buffered"] < 1:
             await asyncio.sleep(0.005)
@@ -83,7 +83,7 @@ async def test_what_is_not_read_counts_below_the_high_water_mark(
 ) -> None:
     monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
     monkeypatch.setattr(limits, "SEND_HIGH_WATER_BYTES", 1 << 30)
-    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
+    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(60):
         async with await RawPeer.init(gateway.mariner.port) as peer:
             for number in range(60):
                 request = register_req(number, event("large", value="x" * 100_000))
@@ -98,7 +98,7 @@ async def test_what_is_not_read_counts_below_the_high_water_mark(
 
 
 async def test_answers_that_are_not_read() -> None:
-    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(20):
+    async with running_gateway(event_core=CORE) as gateway, asyncio.timeout(60):
         async with await RawPeer.init(gateway.mariner.port) as peer:
             for number in range(60):
                 request = register_req(number, event("large", value="x" * 100_000))

@@ -24,7 +24,7 @@ CORE: Final = {
 
 async def test_connections_whose_end_nobody_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLOSE_TIMEOUT_S", 0.05)
-    async with asyncio.timeout(20), running_gateway(event_core=CORE) as gateway:
+    async with asyncio.timeout(60), running_gateway(event_core=CORE) as gateway:
         assert gateway.eventer_server is not None
         assert gateway.rsb is not None
         peer = await RawPeer.init(gateway.mariner.port)

@@ -37,7 +37,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.asynccontextmanager
 async def gateway_with_events(path: Path) -> AsyncIterator[Gateway]:
     core = {**CORE, "backend": {"type": "rocksdb", "path": str(path)}}
-    async with running_gateway(event_core=core) as gateway, asyncio.timeout(40):
+    async with running_gateway(event_core=core) as gateway, asyncio.timeout(60):
         async with await RawPeer.init(gateway.mariner.port) as peer:
             for number in range(N_EVENTS):
                 request = register_req(number, event("large", value="x" * 100_000))

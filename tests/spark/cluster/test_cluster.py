@@ -18,7 +18,6 @@ JOB = ROOT / "deploy" / "spark" / "mariner_job.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # three processes of Java, on a machine that may be busy
 async def test_executors_read_a_gateway(tmp_path: Path) -> None:
     package = tmp_path / "mariner.zip"
     shutil.copy(build_wheel(tmp_path / "wheel"), package)

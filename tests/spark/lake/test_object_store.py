@@ -80,7 +80,6 @@ def test_writers_at_once_compaction_and_reports(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # it starts Java: the session of the tests does not have the variables
 def test_from_a_gateway(object_store: str, tmp_path: Path) -> None:
     root = f"{object_store}/{tmp_path.name}"
     with registering(tmp_path) as (source, register):

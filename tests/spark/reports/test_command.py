@@ -285,7 +285,7 @@ def test_a_folder_that_cannot_be(reported: Reported, tmp_path: Path) -> None:
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -255,7 +255,7 @@ def browse(path: Path, width: int) -> tuple[str, str]:
         [str(BROWSER), *options, "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,
         check=True,
     )
     return done.stdout, done.stderr

@@ -21,7 +21,7 @@ from tests.support.certificates import make_certificates
 from tests.support.gateway import Gateway, gateway
 from tests.support.peer import RawPeer, event, register_req
 
-TIMEOUT_S = 45
+TIMEOUT_S = 240
 
 
 class Sink:

@@ -24,7 +24,7 @@ async def n_counted(backend: RocksDbBackend) -> int:
     """Events that retention knows of."""
     assert backend._retention is not None
     [share] = backend._retention._shares.all
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not share.is_known:
             await asyncio.sleep(0.001)
     assert share.n_types == 1
