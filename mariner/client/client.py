@@ -112,7 +112,7 @@ async def connect(
         cursor: name of a cursor, by which a replay begins behind what was acknowledged (if it is
             new, at ``start``, default the earliest); the newest connection has it.
         decline_gap: be declined if retention deleted events that were not seen.
-        ssl: TLS with this context (``mariner.tls.client_context``); None: plain TCP.
+        ssl: TLS with this context (``eventer_bridge.tls.client_context``); None: plain TCP.
         server_hostname: name to check the server's certificate for; None: ``host``.
         connect_timeout_s: time limit for everything up to the answer to ``init_req``.
         ping_delay_s: silence before a ping; None: never ping.
@@ -124,22 +124,22 @@ async def connect(
     Raises:
         ConnectError: no connection, TLS refused, no answer in time; the text says why.
         InitError: the server declined; the text is its reason.
+        LocalProtocolError: a text is in ``subscriptions``, in place of a tuple of segments.
         UnsupportedError: the server knows no ``start`` or ``cursor``.
     """
-    client = Client(f"{host}:{port}")
     init_req = InitReq(
         client_name,
         client_token,
-        tuple(map(tuple, subscriptions)),
+        conditions.checked_event_types("subscriptions", subscriptions),
         server_id,
         persisted or start is not None or cursor is not None,
         _start_of(start),
         cursor,
         decline_gap,
     )
-    timeout = asyncio.timeout(connect_timeout_s)
+    client = Client(f"{host}:{port}")
     try:
-        async with timeout:
+        async with asyncio.timeout(connect_timeout_s) as timeout:
             await client._open(host, port, ssl, server_hostname)
             await client._init(init_req)
     except BaseException as e:

@@ -6,10 +6,17 @@ checks every answer, so that no caller mistakes these for a valid one.
 Sans I/O; any thread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from eventer_bridge import limits
-from eventer_bridge.model import Event, Payload, QueryParams, QueryTimeseriesParams
+from eventer_bridge.model import (
+    Event,
+    EventType,
+    Payload,
+    QueryParams,
+    QueryServerParams,
+    QueryTimeseriesParams,
+)
 from eventer_bridge.payloads import same_as
 from mariner.errors import LocalProtocolError, RemoteProtocolError
 
@@ -18,14 +25,33 @@ def check_request(params: QueryParams) -> None:
     """Refuse a query for which our server would close the connection.
 
     Raises:
-        LocalProtocolError: the query has too many ids.
+        LocalProtocolError: the query has too many ids, or a text as event type.
     """
+    if not isinstance(params, QueryServerParams) and params.event_types is not None:
+        checked_event_types("event_types", params.event_types)
     if isinstance(params, QueryTimeseriesParams) and params.ids is not None:
         n_ids = len(params.ids)
         if n_ids > limits.MAX_QUERY_IDS:
             raise LocalProtocolError(
                 f"{n_ids} ids in one query, at most {limits.MAX_QUERY_IDS} are allowed"
             )
+
+
+def checked_event_types(name: str, event_types: Iterable[Sequence[str]]) -> tuple[EventType, ...]:
+    """Event types as tuples; a text is refused: a sequence of characters, but not of segments.
+
+    Raises:
+        LocalProtocolError: there is one; the text begins with ``name``.
+    """
+    checked: list[EventType] = []
+    for index, event_type in enumerate(event_types):
+        if isinstance(event_type, str):
+            raise LocalProtocolError(
+                f"{name}[{index}]: expected a tuple of segments, such as ('lamp', '*'), got"
+                f" {event_type!r}"
+            )
+        checked.append(tuple(event_type))
+    return tuple(checked)
 
 
 def check_answer(params: QueryParams, events: Sequence[Event]) -> None:

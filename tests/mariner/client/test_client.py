@@ -84,6 +84,18 @@ async def test_wrong_token(server: Server) -> None:
         await server.connect(client_token="wrong")
 
 
+async def test_texts_as_event_types(server: Server) -> None:
+    expected = r"\[0\]: expected a tuple of segments, such as \('lamp', '\*'\), got 'a/b'$"
+    text: Any = "a/b"
+    with pytest.raises(LocalProtocolError, match=f"^subscriptions{expected}"):
+        await server.connect(subscriptions=[text])
+    async with await server.connect() as conn:
+        for params in (QueryLatestParams([text]), QueryTimeseriesParams([text])):
+            with pytest.raises(LocalProtocolError, match=f"^event_types{expected}"):
+                await conn.query(params)
+        assert await conn.ping() > 0, "the connection lives on"
+
+
 async def test_refused_registration(server: Server) -> None:
     expected = "no right to register 'a/b'" if server.is_ours else "the server gave no reason"
     async with await server.connect("reader", client_token="reads") as conn:
