@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import click
+from click.core import ParameterSource
 
 from eventer_bridge import tls
 from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
@@ -124,10 +125,7 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
     def call(**values: Any) -> None:
         token_file: Path | None = values.pop("token_file")
         named = {i.name: values.pop(i.name) for i in wire.options if i.name in values}
-        if token_file is not None:
-            if named["token"] is not None:
-                raise click.UsageError("Give either --token or --token-file, not both.")
-            named["token"] = read_token(token_file)
+        named["token"] = choose_token(named["token"], token_file)
         callback(server=wire.server(**named), **values)
 
     return click.Command(
@@ -139,7 +137,30 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
     )
 
 
-def read_token(path: Path) -> str:
+def is_from_environment(option: str) -> bool:
+    """Whether the value of an option of this command comes from its environment variable."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.ENVIRONMENT
+
+
+def choose_token(token: str | None, file: Path | None) -> str | None:
+    """The token of ``--token`` or ``--token-file``; the command line goes before the environment.
+
+    Raises:
+        click.UsageError: both are on the command line, or both in the environment.
+        CommandError: the file cannot be read.
+    """
+    if file is None:
+        return token
+    if token is not None:
+        if is_from_environment("token") is is_from_environment("token_file"):
+            raise click.UsageError("Give either --token or --token-file, not both.")
+        if is_from_environment("token_file"):
+            return token
+    return _read_token(file)
+
+
+def _read_token(path: Path) -> str:
     """Read the token of ``--token-file``.
 
     Raises:

@@ -15,7 +15,7 @@ from mariner.cli import output
 from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
-from mariner.cli.target import Target, command_of, server_options
+from mariner.cli.target import Target, command_of, is_from_environment, server_options
 from mariner.cli.values import format_timestamp
 from mariner_spark.cli.spark import interruptible, spark_errors, without_secrets
 
@@ -98,7 +98,10 @@ def ingest(
     Exit code 0: added; 1: it failed, and what was added before stays; 2: wrong usage; 130:
     interrupted (SIGINT, SIGTERM).
     """
-    if (store is None) == (server.name is None):
+    is_gateway = server.name is not None
+    if store is not None and is_from_environment("name"):
+        is_gateway = False  # a name for other commands
+    if is_gateway is (store is not None):
         raise click.UsageError("Expected either --name, for a gateway, or --store.")
     started = time.monotonic()
     with spark_errors(), interruptible():

@@ -20,7 +20,7 @@ from eventer_bridge import moments
 from eventer_bridge.model import EventType, Timestamp
 from mariner.cli import output
 from mariner.cli.run import EXIT_FAILED, CommandError
-from mariner.cli.target import read_token, server_options
+from mariner.cli.target import choose_token, server_options
 from mariner.cli.values import (
     event_types_option,
     format_timestamp,
@@ -169,11 +169,7 @@ def _gateway_arguments(address: str, access: Mapping[str, Any]) -> dict[str, Any
         raise click.BadParameter(f"{address!r}: expected HOST or HOST:PORT", param_hint="--gateway")
     if access["name"] is None:
         raise click.UsageError("--gateway needs --name, the name of this client.")
-    token = access["token"]
-    if access["token_file"] is not None:
-        if token is not None:
-            raise click.UsageError("Give either --token or --token-file, not both.")
-        token = read_token(access["token_file"])
+    token = choose_token(access["token"], access["token_file"])
     return {
         "gateway": address,
         "client_name": access["name"],

@@ -160,9 +160,19 @@ async def test_token_file(shell: Shell, tmp_path: Path) -> None:
     path.write_text("secret\n")
     options = ("ping", "--count", "1", "--token-file", str(path))
     assert (await shell.run(*options, MARINER_TOKEN="")).code == 0
-    both = await shell.run(*options)
+    both = await shell.run(*options, "--token", "secret")
     assert both.code == 2
     assert "Give either --token or --token-file, not both." in both.stderr
+    both = await shell.run(*options[:3], MARINER_TOKEN="secret", MARINER_TOKEN_FILE=str(path))
+    assert both.code == 2
+    assert "Give either --token or --token-file, not both." in both.stderr
+    # the command line goes before the environment
+    assert (await shell.run(*options, MARINER_TOKEN="wrong")).code == 0
+    path.write_text("wrong\n")
+    given = await shell.run(
+        *options[:3], "--token", "secret", MARINER_TOKEN="", MARINER_TOKEN_FILE=str(path)
+    )
+    assert given.code == 0
     path.unlink()
     missing = await shell.run(*options, MARINER_TOKEN="")
     assert missing.code == 2

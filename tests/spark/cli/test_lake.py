@@ -131,6 +131,15 @@ def test_ingest_needs_one_source(tmp_path: Path, more: tuple[str, ...]) -> None:
     assert "Expected either --name, for a gateway, or --store." in result.stderr
 
 
+def test_a_name_in_the_environment_is_not_for_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "store", plain_events(20))
+    monkeypatch.setenv("MARINER_NAME", "app")
+    result = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "store")
+    assert (result.code, result.stderr) == (0, "")
+
+
 def test_a_lake_of_the_format_before_is_told(tmp_path: Path) -> None:
     (tmp_path / "_manifest.json").write_text("{}")
     for command in (("ingest", "--name", "app"), ("info",), ("compact",)):
