@@ -3,10 +3,13 @@
 Importing all of them takes more than a second; ``mariner ping`` needs few of them.
 """
 
+import difflib
 import functools
 import pkgutil
+import signal
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 
@@ -43,6 +46,26 @@ class LazyGroup(click.Group):
             return None
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an error names commands that are written alike."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            alike = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            if args[0].startswith("-") or not alike:
+                raise
+            text = f"{e.message} Did you mean {' or '.join(map(repr, alike))}?"
+            raise click.UsageError(text, ctx) from e
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; a SIGINT before the command handles it (imports) is 130, too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(128 + signal.SIGINT) from None
 
     @functools.cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:

@@ -1,10 +1,12 @@
 """What takes long to import is imported by the commands that need it, and by no other."""
 
+import pkgutil
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from mariner.cli import eventer, main
 
@@ -25,6 +27,22 @@ def test_slow_packages(module: str, imported: set[str]) -> None:
         (sys.executable, "-c", program), capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert SLOW & set(output.split()) == imported
+
+
+def test_a_mistyped_command_names_those_alike() -> None:
+    result = CliRunner().invoke(main, ["pign"])
+    assert result.exit_code == 2
+    assert "No such command 'pign'. Did you mean 'ping'?" in result.stderr.replace("\n", " ")
+    assert "Did you mean" not in CliRunner().invoke(main, ["zzz"]).stderr
+
+
+def test_sigint_while_a_command_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pkgutil, "resolve_name", interrupted)
+    result = CliRunner().invoke(main, ["query"])
+    assert (result.exit_code, result.output) == (130, "")
 
 
 @pytest.mark.parametrize("group", [main, eventer], ids=["mariner", "eventer"])
