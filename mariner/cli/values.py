@@ -111,18 +111,24 @@ def parse_register_event(line: str | bytes) -> RegisterEvent:
     try:
         text = line if isinstance(line, str) else line.decode("utf-8")
         fields = _decode_line(text)
-        payload = _parse_payload(fields.payload)
     except UnicodeError as e:
         raise InvalidEventError(f"not UTF-8 text: {e}") from e
     except (msgspec.DecodeError, RecursionError) as e:
         raise InvalidEventError(str(e)) from e
+    try:
+        payload = _parse_payload(fields.payload)
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise InvalidEventError(f"payload: {e}") from e
     event_type = fields.type
     if isinstance(event_type, str):
         event_type = parse_event_type(event_type)
     check_registrable(event_type)
     source_timestamp = fields.source_timestamp
     if isinstance(source_timestamp, str | float):
-        source_timestamp = parse_timestamp(source_timestamp)
+        try:
+            source_timestamp = parse_timestamp(source_timestamp)
+        except InvalidEventError as e:
+            raise InvalidEventError(f"source_timestamp: {e}") from e
     return RegisterEvent(event_type, source_timestamp, payload)
 
 

@@ -142,6 +142,10 @@ def _reason(error: ValidationError, expected: Any) -> str:
             text = f"at most {expected}"
         case "maxItems":
             text = f"at most {expected} items"
+        case "minLength":
+            text = f"at least {expected} character" + "s" * (expected != 1)
+        case "maxLength":
+            text = f"at most {expected} characters"
         case _:
             text = " or ".join(expected) if isinstance(expected, list) else str(expected)
     return f"expected {text}, got {_show(error.instance)}"

@@ -72,6 +72,12 @@ def test_every_reference_leads_to_a_definition() -> None:
         (INIT | {"subscriptions": {}}, "/subscriptions", "expected array, got object"),
         (INIT | {"server_id": "1"}, "/server_id", "expected integer, got string '1'"),
         (INIT | {"persisted": 1}, "/persisted", "expected boolean, got integer 1"),
+        (INIT | {"cursor": ""}, "/cursor", "expected at least 1 character, got string ''"),
+        (
+            INIT | {"cursor": "c" * 65},
+            "/cursor",
+            f"expected at most 64 characters, got string '{'c' * 59}…",
+        ),
         ({"msg_type": "init_res"}, "/success", "is missing, expected boolean"),
         ({"msg_type": "init_res", "success": 0}, "/success", "is integer 0, expected boolean"),
         (
