@@ -198,7 +198,7 @@ def parse(text: str, expires: str | None, key: str) -> Token:
         salt, digest = map(bytes.fromhex, found.groups())
         return Token(TokenHash(digest, salt), moment, is_plain=False)
     if text.startswith(("sha256:", "scrypt:")):
-        raise ConfigurationError(f"{key}: ***: expected what `mariner token` prints of a hash")
+        raise ConfigurationError(f"{key}: ***: expected a hash of `mariner token hash`")
     return Token(TokenHash(sha256(text)), moment, is_plain=True)
 
 

@@ -122,7 +122,10 @@ def _run(
         return str(e), 2
     except StoreLossError as e:
         return f"{e}: {ACCEPT_LOSS}", 1
-    except (EventerBridgeError, OSError) as e:
+    except OSError as e:  # without the number, which says no more than the text
+        text = e.strerror or str(e)
+        return text if e.filename is None else f"{e.filename}: {text}", 1
+    except EventerBridgeError as e:
         return str(e), 1
     return (None, 0) if failed is None else (f"{failed} failed, see the log", 1)
 

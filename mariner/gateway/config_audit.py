@@ -39,12 +39,12 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
     if server is not None:
         found += _eventer_findings("event_core.eventer_server", server)
     if _has_tokens(config) and (mode := _open_mode(path)):
-        found.append(f"has tokens, and others than its owner can read it: mode {mode}")
+        found.append(f"has tokens, and users other than its owner can read it: mode {mode}")
     for key, token in client_tokens(config).items():
         found += _token_findings(key, token)
     for key, file in _secret_files(config):
         if mode := _open_mode(file):
-            found.append(f"{key}: {file}: others than its owner can read it: mode {mode}")
+            found.append(f"{key}: {file}: users other than its owner can read it: mode {mode}")
     now = datetime.now(UTC)
     for key, moment in expiries(config).items():
         if (days := (moment - now).days) < limits.MIN_DAYS_LEFT:
@@ -57,7 +57,7 @@ def _token_findings(key: str, token: TokenConfig) -> Iterator[str]:
     for index, (source, i) in enumerate(zip(tokens.sources(token), found, strict=True)):
         place = f"{key}[{index}]" if len(found) > 1 else key
         if i.is_plain and source.value is not None:
-            yield f"{place}: is the token itself, its hash suffices: mariner token hash"
+            yield f"{place}: is a plain token, its hash is enough: mariner token hash"
         if i.is_expired:
             yield f"{place}: expired: {source.expires}"
 

@@ -57,11 +57,12 @@ def _decode(path: Path) -> Any:
     if path.suffix not in _ENDINGS:
         raise ConfigurationError(f"{path}: expected a file ending in {', '.join(_ENDINGS)}")
     try:
-        return hat_json.decode_file(path)
+        data = hat_json.decode_file(path)
     except OSError as e:
         raise ConfigurationError(f"{path}: {e.strerror}") from e
     except ValueError as e:  # JSON, TOML and UTF-8 errors, which name line and column
-        raise ConfigurationError(f"{path}: {without_quotes(str(e))}") from e
+        what = "a date is not valid: " if type(e) is ValueError else ""  # YAML says no more
+        raise ConfigurationError(f"{path}: {what}{without_quotes(str(e))}") from e
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -69,6 +70,9 @@ def _decode(path: Path) -> Any:
         raise ConfigurationError(f"{path}: {place}{problem}") from e
     except yaml.YAMLError as e:
         raise ConfigurationError(f"{path}: {without_quotes(str(e))}") from e
+    if data is None:
+        raise ConfigurationError(f"{path}: empty, expected an object")
+    return data
 
 
 def parse(data: Any, where: str) -> GatewayConfig:

@@ -83,8 +83,14 @@ def test_expiry(monkeypatch: pytest.MonkeyPatch) -> None:
         (TokenSource(file=Path("long")), "t.file: {0}/long: expected a token of at most 4096 byte"),
         (TokenSource(environment="NONE"), "t.environment: NONE: not set"),
         (TokenSource(environment="EMPTY"), "t.environment: EMPTY: expected a token in one line"),
-        (TokenSource("sha256:" + SECRET), "t: ***: expected what `mariner token` prints of a hash"),
-        (TokenSource("scrypt:" + SECRET), "t: ***: expected what `mariner token` prints of a hash"),
+        (
+            TokenSource("sha256:" + SECRET),
+            "t: ***: expected a hash of `mariner token hash`",
+        ),
+        (
+            TokenSource("scrypt:" + SECRET),
+            "t: ***: expected a hash of `mariner token hash`",
+        ),
         (TokenSource(SECRET, expires="soon"), "t.expires: ***: expected ISO 8601"),
     ],
 )

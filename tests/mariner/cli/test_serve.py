@@ -175,7 +175,7 @@ async def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         (tmp_path / "second.json").write_text(json.dumps(conf))
         code, stderr = await run("serve", "--conf", str(tmp_path / "second.json"))
     assert code == 1
-    assert "address already in use" in stderr.lower()
+    assert f"mariner: error: 127.0.0.1:{running.port}: Address already in use\n" in stderr
     assert "Traceback" not in stderr
 
 

@@ -303,6 +303,8 @@ def test_formats(tmp_path: Path, ending: str) -> None:
         ("a.json", '{"a": }', "line 1 column 7"),
         ("a.toml", "a = b\n", "line 1, column 5"),
         ("a.ini", "", "expected a file ending in .yaml, .yml, .toml, .json"),
+        ("a.yaml", "expires: 2026-02-30", ": a date is not valid: day is out of range for month"),
+        ("a.yaml", "# nothing", ": empty, expected an object"),
         ("a.yaml", None, "No such file or directory"),
     ],
 )

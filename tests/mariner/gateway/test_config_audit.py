@@ -106,11 +106,11 @@ def test_certificates_are_a_proof(tmp_path: Path, path: Path) -> None:
     assert findings(path, conf) == []
     made.server_key.chmod(0o640)
     assert findings(path, conf) == [
-        f"mariner.tls.key: {made.server_key}: others than its owner can read it: mode 0640"
+        f"mariner.tls.key: {made.server_key}: users other than its owner can read it: mode 0640"
     ]
 
 
-PLAIN = "is the token itself, its hash suffices: mariner token hash"
+PLAIN = "is a plain token, its hash is enough: mariner token hash"
 
 
 def test_tokens_where_their_hashes_suffice(path: Path) -> None:
@@ -133,7 +133,7 @@ def test_tokens_of_files_and_of_the_environment(
     conf = changed(GOOD, "clients", 0, "token", to={"file": str(file)})
     assert findings(path, conf, 0o644) == []
     file.chmod(0o644)
-    told = f"clients[0].token.file: {file}: others than its owner can read it: mode 0644"
+    told = f"clients[0].token.file: {file}: users other than its owner can read it: mode 0644"
     assert findings(path, conf) == [told]
     file.unlink()
     result = check(path, conf)
@@ -174,8 +174,8 @@ clients:
         ({"value": HASH, "expires": "soon"}, "token.expires: ***: expected ISO 8601"),
         (["a", "b", "c"], "token: ***: expected at most 2 in it"),
         ([], "token: ***: expected at least 1 in it"),
-        (f"sha256:{SECRET}", "token: ***: expected what `mariner token` prints of a hash"),
-        (["a", f"scrypt:{SECRET}"], "token[1]: ***: expected what `mariner token` prints of a"),
+        (f"sha256:{SECRET}", "token: ***: expected a hash of `mariner token hash`"),
+        (["a", f"scrypt:{SECRET}"], "token[1]: ***: expected a hash of `mariner token hash`"),
         ([None], "token[0]: ***: expected string or object"),
     ],
 )
@@ -221,7 +221,7 @@ def test_what_expires_soon(tmp_path: Path, path: Path) -> None:
     assert findings(path, conf) == []
     (folder / "gateway.key").chmod(0o644)
     key = f"event_core.replication[0].tls.key: {folder}/gateway.key"
-    assert findings(path, conf) == [f"{key}: others than its owner can read it: mode 0644"]
+    assert findings(path, conf) == [f"{key}: users other than its owner can read it: mode 0644"]
     (folder / "gateway.key").chmod(0o600)
     del tls["client_ca"]
     result = check(path, changed(conf, "mariner", "tls", to=tls))
@@ -231,7 +231,7 @@ def test_what_expires_soon(tmp_path: Path, path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
 def test_tokens_in_a_file_that_others_can_read(path: Path, mode: int) -> None:
-    told = f"has tokens, and others than its owner can read it: mode {mode:04o}"
+    told = f"has tokens, and users other than its owner can read it: mode {mode:04o}"
     assert findings(path, GOOD, mode) == []  # who reads a hash knows no token
     plain = changed(GOOD, "clients", 0, "token", to=SECRET)
     assert findings(path, plain, mode) == [told, f"clients[0].token: {PLAIN}"]
