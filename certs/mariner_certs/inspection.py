@@ -14,6 +14,7 @@ _PURPOSES: Final = {
     ExtendedKeyUsageOID.SERVER_AUTH: "server",
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",
 }
+_NOT_SIGNED: Final = "not signed by the CA"
 
 
 class Description(NamedTuple):
@@ -61,7 +62,8 @@ def describe(
         problem = "not valid yet"
     if cas:
         chain_problem = _chain_problem(certificate, cas, intermediates, now)
-        lines.append(("signed by the CA", f"no: {chain_problem}" if chain_problem else "yes"))
+        reason = "" if chain_problem == _NOT_SIGNED else f": {chain_problem}"
+        lines.append(("signed by the CA", f"no{reason}" if chain_problem else "yes"))
         problem = problem or chain_problem
     return Description(lines, problem)
 
@@ -131,4 +133,4 @@ def _chain_problem(
         if ca is not None:
             return None
         certificate = issuer
-    return "not signed by the CA"
+    return _NOT_SIGNED

@@ -72,13 +72,18 @@ class Place(abc.ABC):
     def left_over(self) -> list[str]:
         """Names of which interrupted backups, or removals, left something behind."""
 
+    def hint(self) -> str:
+        """What to add when there is no backup; empty: nothing."""
+        return ""
+
     def choose(self, name: str | None) -> str:
         """A backup by its name; None: the newest."""
         names = self.names()
         if not names:
-            raise StorageError(f"{self}: there is no backup")
+            raise StorageError(f"{self}: there is no backup{self.hint()}")
         if name is not None and name not in names:
-            raise StorageError(f"{self}: there is no backup {name}: expected one of {names}")
+            known = ", ".join(names)
+            raise StorageError(f"{self}: there is no backup {name}, expected one of {known}")
         return names[-1] if name is None else name
 
     def prune(self, n_kept: int) -> list[str]:
@@ -143,6 +148,12 @@ class DirectoryPlace(Place):
     def left_over(self) -> list[str]:
         """See :class:`Place`."""
         return [i for i in self._all() if not self._is_whole(i)]
+
+    def hint(self) -> str:
+        """See :class:`Place`."""
+        if not (self._path / "CURRENT").exists():
+            return ""
+        return f" in it, it is one: mariner restore {self._path} STORE"
 
     def save(self, name: str, source: Path) -> None:
         """See :class:`Place`."""

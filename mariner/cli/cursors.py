@@ -114,7 +114,10 @@ def _print(answer: CursorAnswer, *, is_json: bool = False) -> None:
     if is_json:
         output.write_text(msgspec.json.encode(answer).decode())
         return
-    columns = ("CLIENT", "CURSOR", "BEHIND", "EVENTS", "SECONDS", "PARKED", "CONNECTED", "ACKED")
+    columns = (
+        *("CLIENT", "CURSOR", "POSITION", "EVENTS BEHIND", "SECONDS BEHIND"),
+        *("PARKED", "CONNECTED", "ACKED"),
+    )
     output.write_rich(_table(columns, [_row(i) for i in answer.cursors]))
     if answer.parked:
         rows = [

@@ -70,6 +70,7 @@ def test_show_tells_what_cannot_be_used(tmp_path: Path) -> None:
     result = run("show", tmp_path / "server.pem", "--ca", tmp_path / "other.pem")
     assert result.exit_code == 1
     assert result.stderr == f"mariner: error: {tmp_path}/server.pem: not signed by the CA\n"
+    assert result.stdout.endswith("signed by the CA: no\n")
     files.save(tmp_path, "old", authority.make_server(other, ["localhost"], days=-1))
     result = run("show", tmp_path / "old.pem")
     assert result.exit_code == 1

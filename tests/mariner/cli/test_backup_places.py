@@ -218,9 +218,15 @@ def test_what_is_missing_is_told(tmp_path: Path, place: str) -> None:
     expected = f"{place}: there is no backup"
     assert fails(1, "restore", "--from", place, target) == expected
     backup_places.find(place).save(OLD, store_in(tmp_path / "source"))
-    expected = f"{place}: there is no backup x: expected one of ['{OLD}']"
+    expected = f"{place}: there is no backup x, expected one of {OLD}"
     assert fails(1, "restore", "--from", place, "--name", "x", target) == expected
     assert not target.exists()
+
+
+def test_a_backup_in_place_of_a_place_is_told(tmp_path: Path) -> None:
+    backup = store_in(tmp_path / "backup")
+    expected = f"{backup}: there is no backup in it, it is one: mariner restore {backup} STORE"
+    assert fails(1, "restore", "--from", backup, tmp_path / "restored") == expected
 
 
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

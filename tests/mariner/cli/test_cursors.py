@@ -42,6 +42,7 @@ async def test_looking_and_changing(tmp_path: Path) -> None:
         async with await connect(gateway, **wanted) as connection:
             assert await take(connection) == 5
             listed = (await cursors(path, "list")).splitlines()
+            assert "CURSOR  POSITION  EVENTS BEHIND  SECONDS BEHIND  PARKED" in listed[0]
             assert listed[1].split()[:7] == ["app", "c", ids[4], "0", "0.0", "2", "yes"]
         shown = json.loads(await cursors(path, "show", "app", "c", "--json"))
         assert [i["reason"] for i in shown["parked"]] == ["no idea", "no idea"]
