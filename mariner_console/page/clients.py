@@ -45,7 +45,7 @@ class ClientsPanel:
             self._clients = TextTable(_CLIENT_COLUMNS, key="client", empty="There is none.")
             self._left_out = note("")
         with card("Connections that read too slowly"):
-            self._slow = TextTable(_SLOW_COLUMNS, key="number", empty="All read.")
+            self._slow = TextTable(_SLOW_COLUMNS, key="number", empty="No connection is too slow.")
 
     async def refresh(self) -> None:
         """Show what they do now."""

@@ -106,7 +106,9 @@ class _Frame:
         dark.props('flat dense color=white aria-label="Light or dark"')
         ui.html(_LOG_OUT, sanitize=False)
         name = texts.shown(self._login.user.name, 40)
-        ui.button(f"Log out {name}").props("flat dense no-caps color=white type=submit form=logout")
+        ui.button(f"Log out ({name})").props(
+            "flat dense no-caps color=white type=submit form=logout"
+        )
 
     async def _toggle_dark(self) -> None:
         is_dark = await ui.run_javascript("document.body.classList.contains('body--dark')")

@@ -82,7 +82,8 @@ class TimeChart:
             "animation": False,
             "color": [*COLORS],
             "grid": {"left": 8, "right": 16, "top": 36, "bottom": 8, "containLabel": True},
-            "legend": {"type": "scroll", "top": 0, "textStyle": {"color": _GREY}},
+            # beside the unit of the axis, which is at the top left
+            "legend": {"type": "scroll", "top": 0, "left": 88, "textStyle": {"color": _GREY}},
             # rich text is drawn, not parsed as HTML
             "tooltip": {"trigger": "axis", "renderMode": "richText", "confine": True},
             "xAxis": {"type": "time", **axis, "splitLine": {"show": False}},

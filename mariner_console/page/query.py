@@ -57,7 +57,7 @@ class QueryPanel:
             self._chart = TimeChart("Numbers of the payloads over time", "")
         with card("Events"):
             self._picked = unfolded()
-            self._table = TextTable(_COLUMNS, key="id", on_pick=self._pick)
+            self._table = TextTable(_COLUMNS, key="id", empty="No events.", on_pick=self._pick)
 
     async def refresh(self) -> None:
         """Nothing here changes by itself."""

@@ -282,7 +282,7 @@ async def test_clients_are_shown_the_slowest_first(running: Running) -> None:
     async with logged_in(running.browser, running.console.url) as seen:
         await seen.open("Clients")
         await seen.page.get_by_role("cell", name="app", exact=True).wait_for()
-        await seen.until("All read.")
+        await seen.until("No connection is too slow.")
         await seen.page.goto(f"{running.console.url}?gateway=second")
         await seen.open("Clients")
         await seen.until("Single clients are known only from the control socket")
