@@ -173,28 +173,26 @@ class ClientRegistrations(Generic[RequestT]):
     def room(self) -> int:
         """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
         core = self._service.core
-        if self._rights.has_schemas or (
-            not self._gathered and (core.is_full or core.registers_one_by_one)
-        ):
+        if not self._gathered and (core.is_full or core.registers_one_by_one):
             return 0
         return self._account.max_gathered - self.n_gathered
 
-    def gather(self, requests: Sequence[Gathered], n_events: int) -> None:
+    def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
+        """How many of these, from the first on, may come by :meth:`gather`."""
+        return self._rights.n_allowed(requests)
+
+    def gather(self, requests: Sequence[Gathered]) -> None:
         """As :meth:`register` of each, but faster.
 
         Args:
-            requests: those that come while there is :attr:`room`, at least one.
-            n_events: their events, at least 1 a request.
+            requests: those that come while there is :attr:`room`, and that are known to be allowed
+                (:meth:`n_allowed`), at least one.
         """
         _, asked, names, _ = zip(*requests, strict=True)
-        if not self._rights.may_register(asked):
-            for request in requests:
-                self.register(*request)
-            return
         gathered = self._gathered
         gathered += requests
         self._has_keys |= any(names)
-        self.n_gathered += n_events
+        self.n_gathered += sum([len(events) or 1 for events in asked])
         if self.n_gathered >= self._account.max_gathered:
             self.hand_over_gathered()
         elif len(gathered) == len(requests):

@@ -63,7 +63,6 @@ class Rights:
         type_quota: the part of it that is for new event types.
         subscription: what it may be notified of and query.
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
-        has_schemas: whether payloads are checked, which takes time.
         inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
     """
 
@@ -84,10 +83,10 @@ class Rights:
             for rule in config.register_events
         ]
         self._worker = schemas.worker
-        self.has_schemas = any(schema is not None for _, schema in self._rules)
-        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if self.has_schemas else sys.maxsize
+        has_schemas = any(schema is not None for _, schema in self._rules)
+        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if has_schemas else sys.maxsize
         # the engine refuses events that nobody may register
-        self.may_register_everything = not self.has_schemas and any(
+        self.may_register_everything = not has_schemas and any(
             rule.is_everything for rule, _ in self._rules
         )
         self._checks_by_type: BoundedCache[EventType, Sequence[PayloadSchema]] = BoundedCache()
@@ -110,13 +109,16 @@ class Rights:
                     return _wrong_payload(index, event.type, reason)
         return None
 
-    def may_register(self, requests: Iterable[Sequence[RegisterEvent]]) -> bool:
-        """Whether :meth:`refusal` is known to be None for each of these; False: ask it."""
+    def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
+        """How many of these, from the first on, :meth:`refusal` is known not to refuse."""
         if self.may_register_everything:
-            return True
+            return len(requests)
         known = self._checks_by_type.known
-        event_types = {event.type for events in requests for event in events}
-        return all(known.get(i) == () for i in event_types)
+        for n, events in enumerate(requests):
+            for event in events:
+                if known.get(event.type) != ():  # checked, refused, or not known
+                    return n
+        return len(requests)
 
     async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:
         """As :meth:`refusal`, in slices. Schemas come last; another process checks them."""

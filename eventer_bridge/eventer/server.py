@@ -39,7 +39,6 @@ from eventer_bridge.eventer.messages import (
 )
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
-from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.slices import Steps
 
@@ -139,20 +138,18 @@ class _Client(chatter.Handler):
                 raise RemoteProtocolError(f"{message.type} is not expected now")
 
     def take_requests(self) -> bool:
-        """Take registrations that came together."""
+        """Take registrations that came together; none of them is large."""
         registrations = self._session.registrations
-        if self._session.rights is None or self._large_bytes < net_limits.BATCH_BYTES:
-            return False
-        if (room := registrations.room) <= 0:
+        if self._session.rights is None or (room := registrations.room) <= 0:
             return False
         ids, messages = self._connection.peek_requests(_REGISTER_REQ, room)
         asked = codec.decode_register_reqs(messages, room)
-        if not asked:
+        n_allowed = registrations.n_allowed(asked)
+        if not n_allowed:
             return False
-        conversations = self._connection.take_requests(ids[: len(asked)])
-        n_events = sum([len(events) or 1 for events in asked])
+        conversations = self._connection.take_requests(ids[:n_allowed])
         registrations.gather(
-            [(i, j, None, None) for i, j in zip(conversations, asked, strict=True)], n_events
+            [(i, j, None, None) for i, j in zip(conversations, asked, strict=False)]
         )
         return True
 

@@ -90,19 +90,19 @@ class ClientConnection(Stream[Received]):
         if len(messages) > 1 and type(messages[0]) is RegisterReq:
             registrations = self._session.registrations
             requests: list[Gathered] = []
-            n_events, room = 0, registrations.room
+            room = registrations.room
             for message in messages:
-                if n_events >= room or type(message) is not RegisterReq:
+                if room <= 0 or type(message) is not RegisterReq:
                     break
                 events = message.register_events
                 requests.append(
                     (message.register_id, events, message.request_key, message.after_key)
                 )
-                n_events += len(events) or 1
-            if requests:
-                del messages[: len(requests)]
-                self.n_messages += len(requests)
-                registrations.gather(requests, n_events)
+                room -= len(events) or 1
+            if n_allowed := registrations.n_allowed([i[1] for i in requests]):
+                del messages[:n_allowed]
+                self.n_messages += n_allowed
+                registrations.gather(requests[:n_allowed])
                 return True
         self.n_messages += 1
         self.on_message(messages.pop(0))

@@ -195,19 +195,29 @@ async def test_who_awaits_many_answers_is_not_read_from(
     assert 6 <= most < 6 + 4
 
 
-async def test_who_may_not_register_everything_is_checked_request_by_request(
-    gathered: list[int],
-) -> None:
-    clients = [ClientConfig("writer", None, (), (RegisterRule((("a",),)),))]
-    authenticator = Authenticator(clients, PayloadSchemas())
+async def test_what_has_to_be_checked_is_checked_request_by_request(gathered: list[int]) -> None:
+    """It may take long, which the turn is to notice: rights of a new type, and each payload."""
+    schema = {"$id": "test://n", "type": "integer"}
+    rules = RegisterRule((("a",),)), RegisterRule((("n",),), "test://n")
+    clients = [ClientConfig("writer", None, (), rules)]
+    authenticator = Authenticator(clients, PayloadSchemas([schema]))
     async with (
         serving(authenticator=authenticator) as (server, _),
         initialised(server, name="writer") as peer,
     ):
-        asked = [together(peer, 1, kind)[0] for kind in "aabab" * 4]
-        assert [bool(i) for i in await answers(peer, asked)] == [True, True, False, True, False] * 4
+        assert all(await answers(peer, together(peer, 1, "a")))  # it is known from now on
+        assert all(await answers(peer, together(peer, 20, "a")))
         assert gathered == [20]
-        assert server.stats.rejected == {"rights or schema": 8}
+        gathered.clear()
+        kinds = "aaaaban" * 4
+        asked = [together(peer, 1, kind)[0] for kind in kinds]
+        assert [bool(i) for i in await answers(peer, asked)] == [i != "b" for i in kinds]
+        assert gathered == [4]  # the others were looked at together with them
+        wrong = MsgRegisterReq([register_event("n", value="x")])
+        asked = [peer.send(wrong, last=False) for _ in range(8)]
+        assert not any(await answers(peer, asked))
+        assert gathered == [4]
+        assert server.stats.rejected == {"rights or schema": 12}
 
 
 async def test_in_either_dialect(gathered: list[int]) -> None:
