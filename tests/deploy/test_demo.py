@@ -8,7 +8,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_demo(tmp_path: Path) -> None:
-    few = ["--count", "2", "--period", "0.05", "--events", "200"]
+    few = ["--count", "2", "--period", "0.05", "--events", "600"]
     arguments = ["--folder", tmp_path / "demo", *few]
     done = subprocess.run(
         [sys.executable, "deploy/demo/run.py", *map(str, arguments)],
@@ -26,12 +26,12 @@ def test_demo(tmp_path: Path) -> None:
         "machine/memory/used",
         '"type":["machine","cpu","0"]',
         ": ok\n",
-        "counter: registers 200 events: kill the gateway, and start it again\ncounter: seen 50\n",
-        "counter: registered 200, stored 200 (0 twice), seen 200 (0 twice): ok",
+        "counter: registers 600 events: kill the gateway, and start it again\ncounter: seen 150\n",
+        "counter: registered 600, stored 600 (0 twice), seen 600 (0 twice): ok",
         "gateway stopped by SIGTERM, exit code 0",
     ):
         assert expected in done.stdout
     assert "counter: connection lost" in done.stderr
     before, _, after = done.stdout.partition("\n$ kill -9 ")
-    assert "counter: seen 200" not in before
+    assert "counter: seen 600" not in before
     assert "listening: mariner" in after
