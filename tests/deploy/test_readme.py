@@ -1,6 +1,5 @@
 """The client of README.md runs, beside what `make run` runs."""
 
-import functools
 import os
 import re
 import textwrap
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eventer_bridge import limits
+from eventer_bridge import limits, tls
 from eventer_bridge.model import JsonPayload, QueryTimeseriesParams, RegisterEvent
 from eventer_bridge.net import limits as net_limits
 from eventer_bridge.resources import read_schema
@@ -97,17 +96,20 @@ async def test_clients_of_the_readme_that_outlive_their_connections(
     monkeypatch.chdir(tmp_path)
     codes = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
     code = "\n".join(i for i in codes if "ReconnectingClient(" in i or "BufferedClient." in i)
-    async with gateway(tmp_path) as running:
+    certificates = make_certificates(tmp_path)
+    keys = {"cert": str(certificates.server_cert), "key": str(certificates.server_key)}
+    async with gateway(tmp_path, tls=keys) as running:
         for old, new in {
             '("gateway-1", "gateway-2")': f'("{running.host}",)',
             "23014": str(running.port),
+            "var/certs/ca.pem": os.fspath(certificates.ca),
             "        ...\n": "        break\n",
         }.items():
             assert old in code
             code = code.replace(old, new)
         names: dict[str, Any] = {
-            "functools": functools,
             "client": client,
+            "tls": tls,
             "token": "secret",
             "Path": Path,
             "RegisterEvent": RegisterEvent,
@@ -117,7 +119,11 @@ async def test_clients_of_the_readme_that_outlive_their_connections(
         exec(f"async def example():\n{textwrap.indent(code, '    ')}", names)  # noqa: S102  # ours
         await names["example"]()
         async with await client.connect(
-            running.host, running.port, client_name="app", client_token="secret"
+            running.host,
+            running.port,
+            client_name="app",
+            client_token="secret",
+            ssl=tls.client_context(ca=certificates.ca),
         ) as connection:
             result = await connection.query(QueryTimeseriesParams([("lamp", "1")]))
     assert len(result.events) == 2
