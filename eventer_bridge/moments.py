@@ -1,7 +1,8 @@
 """Moments as people write them, parsed alike by all command lines and options.
 
 A moment is ISO 8601 (UTC without a zone) or seconds since 1970-01-01. Eight digits are an ISO
-8601 date without hyphens (``20240501``); any other number is seconds.
+8601 date without hyphens (``20240501``). Four digits are refused: they look like a year. Any other
+number is seconds.
 """
 
 import re
@@ -11,12 +12,15 @@ from typing import Final
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Timestamp
 
-EXPECTED: Final = "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01"
+EXPECTED: Final = (
+    "expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01, not a year alone"
+)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _DAY_S: Final = 86_400
 _BASIC_DATE: Final = re.compile(r"[0-9]{8}")
+_YEAR: Final = re.compile(r"[0-9]{4}")
 
 
 def parse(text: str) -> Timestamp:
@@ -25,6 +29,8 @@ def parse(text: str) -> Timestamp:
     Raises:
         InvalidEventError: the text is no moment, or out of range.
     """
+    if _YEAR.fullmatch(text):
+        raise InvalidEventError(f"{text!r}: {EXPECTED}")
     try:
         if not _is_seconds(text):
             moment = datetime.fromisoformat(text)

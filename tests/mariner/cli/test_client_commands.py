@@ -429,7 +429,7 @@ async def test_query_bounds(shell: Shell) -> None:
     assert await query() == [4, 3, 2, 1, 0]
     assert await query("--limit", "2") == [4, 3]
     assert await query("--order", "asc", "--order-by", "source", "--limit", "1") == [0]
-    assert await query("--source-from", "1001", "--source-to", "1970-01-01T00:16:43Z") == [3, 2, 1]
+    assert await query("--source-from", "1001.0", "--source-to", "1970-01-01T00:16:43Z") == [3, 2, 1]
     seconds = [f"{i['s']}.{i['us']:06}" for i in (first, last)]
     assert await query("--from", seconds[0], "--to", seconds[1]) == [3, 2, 1]
 

@@ -259,7 +259,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
             ["--store", "a", "--value-path", "value"],
             "value_path: 'value': expected a path as $.value",
         ),
-        (["--store", "a", "--from", "2025", "--to", "2024"], "from: is later than to"),
+        (["--store", "a", "--from", "2025-01-01", "--to", "2024-01-01"], "from: is later than to"),
         (["--gateway", "a:99999", "--name", "a"], "host: 'a:99999': expected a number from 1 to"),
         (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
         (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),

@@ -46,13 +46,14 @@ GATEWAY = {"host": "gateway", "client_name": "app"}
         ),
         (
             {"path": "p", "from": "soon"},
-            "from: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01",
+            "from: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since 1970-01-01,"
+            " not a year alone",
         ),
         ({"path": "p", "from": "2", "to": "1"}, "from: is later than to"),
         (
             {"path": "p", "source_to": "soon"},
             "source_to: 'soon': expected ISO 8601 (2024-05-01T12:00:00Z) or seconds since"
-            " 1970-01-01",
+            " 1970-01-01, not a year alone",
         ),
         (
             {"path": "p", "source_from": "2", "source_to": "1"},
