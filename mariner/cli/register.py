@@ -5,7 +5,9 @@ A sender and a printer, with a queue of requests between them; the sender waits 
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from eventer_bridge.errors import InvalidEventError, LimitError
@@ -59,7 +61,18 @@ def parse_arguments(arguments: Iterable[str]) -> AsyncIterator[Labelled]:
     Raises:
         CommandError: an argument is invalid.
     """
-    return _iterate([_parse(f"argument {i}", text) for i, text in enumerate(arguments, 1)])
+    return _iterate([_parse_argument(f"argument {i}", text) for i, text in enumerate(arguments, 1)])
+
+
+def _parse_argument(label: str, text: str) -> Labelled:
+    try:
+        return _parse(label, text)
+    except CommandError:
+        with contextlib.suppress(OSError, ValueError):  # a text that cannot be a name
+            if Path(text).is_file():
+                reason = "a file: register its lines from standard input (register < FILE)"
+                raise CommandError(f"{label}: {text!r} is {reason}", EXIT_USAGE) from None
+        raise
 
 
 def _parse(label: str, text: str | bytes) -> Labelled:

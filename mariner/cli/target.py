@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from eventer_bridge import tls
+from eventer_bridge.errors import InitError
 from eventer_bridge.model import Event, EventType, QueryParams, RegisterEvent, Status
 from mariner.cli.run import EXIT_USAGE, CommandError
 
@@ -125,8 +126,14 @@ def command_of(wire: TargetWire, command: click.Command) -> click.Command:
     def call(**values: Any) -> None:
         token_file: Path | None = values.pop("token_file")
         named = {i.name: values.pop(i.name) for i in wire.options if i.name in values}
-        named["token"] = choose_token(named["token"], token_file)
-        callback(server=wire.server(**named), **values)
+        named["token"] = token = choose_token(named["token"], token_file)
+        try:
+            callback(server=wire.server(**named), **values)
+        except CommandError as e:
+            if token is None and isinstance(e.__cause__, InitError):
+                text = f"{e.message}; no token was given: see --token and --token-file"
+                raise CommandError(text, e.exit_code) from e
+            raise
 
     return click.Command(
         command.name,
@@ -174,6 +181,15 @@ def _read_token(path: Path) -> str:
         raise CommandError(f"{path}: not UTF-8 text", EXIT_USAGE) from e
 
 
+def _check_host(ctx: click.Context, param: click.Parameter, text: str) -> str:
+    """A host without a port; an IPv6 address has more than one colon."""
+    if text.count(":") == 1 or "]:" in text:
+        raise click.BadParameter(
+            f"{text!r}: expected a name or an address; the port goes to --port", ctx, param
+        )
+    return text
+
+
 def server_options(prefix: str, port: int) -> list[click.Option]:
     """Options for the fields of :class:`Target`, and ``--token-file``.
 
@@ -189,7 +205,7 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
         return click.Option([f"--{name}"], envvar=variable, help=text, **shown, **attributes)
 
     return [
-        option("host", "Name or address of the server.", default="127.0.0.1"),
+        option("host", "Name or address of the server.", default="127.0.0.1", callback=_check_host),
         option("port", "Its TCP port.", type=click.IntRange(1, 65535), default=port),
         option("name", "Name of this client, as the server knows it.", required=True),
         option(

@@ -148,6 +148,34 @@ async def test_wrong_token(shell: Shell) -> None:
     assert result == (1, "", "mariner: error: invalid client name or token\n")
 
 
+async def test_no_token(shell: Shell) -> None:
+    result = await shell.run("ping", MARINER_TOKEN="")
+    text = "invalid client name or token; no token was given: see --token and --token-file"
+    assert result == (1, "", f"mariner: error: {text}\n")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:23014", "[::1]:23014"])
+async def test_a_port_in_the_host(shell: Shell, host: str) -> None:
+    result = await shell.run("ping", "--host", host)
+    assert result.code == 2
+    assert (
+        "Invalid value for '--host' (env var: 'MARINER_HOST'):"
+        f" '{host}': expected a name or an address; the port goes to --port\n"
+    ) in result.stderr
+
+
+async def test_a_file_as_argument_of_register(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(1, event_type="a"))
+    result = await shell.run("register", str(path))
+    reason = "is a file: register its lines from standard input (register < FILE)"
+    assert result == (2, "", f"mariner: error: argument 1: '{path}' {reason}\n")
+    for name in (str(tmp_path), "x" * 5_000):
+        result = await shell.run("register", name)
+        assert result.code == 2
+        assert "argument 1: JSON is malformed: " in result.stderr
+
+
 async def test_options_go_before_the_environment(server: Gateway) -> None:
     shell = shell_for("nobody", "wrong", 1)
     options = ("--host", "127.0.0.1", "--port", str(server.port), "--name", "app")
@@ -429,7 +457,11 @@ async def test_query_bounds(shell: Shell) -> None:
     assert await query() == [4, 3, 2, 1, 0]
     assert await query("--limit", "2") == [4, 3]
     assert await query("--order", "asc", "--order-by", "source", "--limit", "1") == [0]
-    assert await query("--source-from", "1001.0", "--source-to", "1970-01-01T00:16:43Z") == [3, 2, 1]
+    assert await query("--source-from", "1001.0", "--source-to", "1970-01-01T00:16:43Z") == [
+        3,
+        2,
+        1,
+    ]
     seconds = [f"{i['s']}.{i['us']:06}" for i in (first, last)]
     assert await query("--from", seconds[0], "--to", seconds[1]) == [3, 2, 1]
 
