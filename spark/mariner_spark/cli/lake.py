@@ -205,6 +205,8 @@ def info(path: str, is_json: bool) -> None:
 _OPTIONS = server_options("MARINER", 23014)
 for _option in _OPTIONS:
     _option.required = False  # a store needs none
+    if _option.name == "host":
+        _option.callback = None  # it can name several, with their ports
 lake.add_command(command_of(MARINER._replace(options=_OPTIONS), ingest))
 
 

@@ -27,6 +27,9 @@ _OWN_ERROR: Final = re.compile(
 _GATEWAY_ERRORS: Final = frozenset(("host, port", "client_name, token"))
 """Options in the errors of a gateway that refused this client or is unavailable."""
 
+_STORE_OPTION: Final = re.compile(r"^path(?=: )")
+"""Option of a store in errors of the data source; on the command line it is ``--store``."""
+
 _SECRETS: Final = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 _CANCEL_PERIOD_S: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -61,9 +64,8 @@ def spark_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         raise CommandError("", EXIT_INTERRUPTED) from None
     except OptionError as e:
-        raise CommandError(
-            without_secrets(str(e)), EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE
-        ) from e
+        text = _STORE_OPTION.sub("--store", without_secrets(str(e)))
+        raise CommandError(text, EXIT_FAILED if e.option in _GATEWAY_ERRORS else EXIT_USAGE) from e
     except NoLakeError as e:
         raise CommandError(without_secrets(str(e)), EXIT_USAGE) from e
     except (MarinerSparkError, MarinerError) as e:
@@ -73,6 +75,7 @@ def spark_errors() -> Iterator[None]:
         is_usage = (
             isinstance(e, AnalysisException) and text.partition(":")[0] not in _GATEWAY_ERRORS
         )
+        text = _STORE_OPTION.sub("--store", text)
         raise CommandError(text, EXIT_USAGE if is_usage else EXIT_FAILED) from e
     except Py4JJavaError as e:
         text = str(e)  # a line about the call, and then what happened

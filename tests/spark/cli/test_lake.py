@@ -121,7 +121,7 @@ def test_ingest_of_a_store_needs_no_java(tmp_path: Path, monkeypatch: pytest.Mon
         assert result.stdout.startswith(text), result
     nothing = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "nothing")
     assert nothing.code == 2
-    assert f"path: {tmp_path / 'nothing'}: " in nothing.stderr
+    assert f"--store: {tmp_path / 'nothing'}: " in nothing.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--name", "app", "--store", "x")])

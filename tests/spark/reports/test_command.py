@@ -263,7 +263,7 @@ def test_wrong_usage(arguments: list[str], message: str, tmp_path: Path) -> None
         (["--gateway", "a:99999", "--name", "a"], "host: 'a:99999': expected a number from 1 to"),
         (["--gateway", "a", "--name", "a", "--cert", "b"], "key: is needed with cert"),
         (["--gateway", "a", "--name", "a", "--token-file", "nowhere"], "nowhere: No such file"),
-        (["--store", "/nowhere"], "path: /nowhere: not an event store: no such directory"),
+        (["--store", "/nowhere"], "--store: /nowhere: not an event store: no such directory"),
         (["--lake", "/nowhere"], "/nowhere: no lake: it has no Delta table events"),
     ],
 )
