@@ -20,6 +20,7 @@ _DIR = click.option(
     show_default=True,
     help="Folder of the files.",
 )
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _DAYS = click.IntRange(1, 36_500)
 _FORCE = click.option("--force", is_flag=True, help="Replace existing files.")
 
@@ -119,10 +120,8 @@ def client(folder: Path, name: str, days: int, force: bool) -> None:
 
 
 @certs.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option(
-    "--ca", "ca_path", type=click.Path(path_type=Path), help="Check that this CA signed it."
-)
+@click.argument("path", type=_FILE)
+@click.option("--ca", "ca_path", type=_FILE, help="Check that this CA signed it.")
 def show(path: Path, ca_path: Path | None) -> None:
     """Show what a certificate is good for, and until when."""
     try:

@@ -102,6 +102,9 @@ def test_usage_errors_are_exit_code_2(tmp_path: Path) -> None:
     assert run("server", "--dir", tmp_path).exit_code == 2
     assert run("client", "--dir", tmp_path, "--name", "../app").exit_code == 2
     assert run("ca", "--dir", tmp_path, "--days", "0").exit_code == 2
+    absent = run("show", tmp_path / "absent.pem")
+    assert absent.exit_code == 2
+    assert f"File '{tmp_path}/absent.pem' does not exist." in absent.stderr
     missing = run("server", "--dir", tmp_path, "--host", "x")
     assert missing.exit_code == 1
     assert "ca.pem: No such file or directory; `mariner certs ca` makes a CA" in missing.stderr
