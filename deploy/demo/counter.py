@@ -50,6 +50,21 @@ class Count(msgspec.Struct):
     number: int
 
 
+class Told(logging.Handler):
+    """Prints what the clients log, and why; what both of them tell, once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        line = f"counter: {record.getMessage()}: {vars(record)['reason']}"
+        if line != self._last:
+            self._last = line
+            print(line, file=sys.stderr)
+
+
 def number_of(event: Event, run: str) -> int | None:
     """Number of an event; None: another run registered it."""
     assert isinstance(event.payload, JsonPayload)
@@ -130,7 +145,7 @@ def main() -> int:
     parser.add_argument("--name", default="development")
     parser.add_argument("--count", type=int, default=2_000, help="events (default 2000)")
     parser.add_argument("--period", type=float, default=0.005, help="seconds (default 0.005)")
-    logging.basicConfig(format="counter: %(message)s", level=logging.WARNING)
+    logging.getLogger("mariner.client").addHandler(Told())
     try:
         return asyncio.run(run(parser.parse_args()))
     except MarinerError as e:

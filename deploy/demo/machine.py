@@ -52,6 +52,7 @@ async def run(arguments: argparse.Namespace) -> int:
     """Register measurements until ``--count`` is reached; the number of registered events."""
     context = tls.client_context(ca=arguments.tls_ca) if arguments.tls_ca else None
     rounds = event_count = 0
+    told = ""
     psutil.cpu_percent(percpu=True)  # the first reading has nothing to compare with
     while arguments.count is None or rounds < arguments.count:
         try:
@@ -62,6 +63,7 @@ async def run(arguments: argparse.Namespace) -> int:
                 client_token=os.environ.get("MARINER_TOKEN"),
                 ssl=context,
             )
+            told = ""
             async with connection:
                 while arguments.count is None or rounds < arguments.count:
                     await asyncio.sleep(arguments.period)
@@ -69,7 +71,9 @@ async def run(arguments: argparse.Namespace) -> int:
                     rounds += 1
                     event_count += len(events)
         except (ConnectError, ConnectionLostError, OutcomeUnknownError) as e:
-            print(f"machine: {e}; connecting again", file=sys.stderr)
+            if str(e) != told:
+                told = str(e)
+                print(f"machine: {told}; connecting again", file=sys.stderr)
             await asyncio.sleep(RECONNECT_DELAY_S)
     return event_count
 

@@ -1,8 +1,12 @@
 """`make demo`, in small."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,3 +39,37 @@ def test_demo(tmp_path: Path) -> None:
     before, _, after = done.stdout.partition("\n$ kill -9 ")
     assert "counter: seen 600" not in before
     assert "listening: mariner" in after
+
+
+@pytest.mark.parametrize(
+    ("program", "prefix", "suffix"),
+    [
+        ("machine", "machine: ", "; connecting again"),
+        ("counter", "counter: client is not connected: ", ""),
+    ],
+)
+def test_why_there_is_no_connection_is_told_once(program: str, prefix: str, suffix: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        port = server.getsockname()[1]
+        command = [sys.executable, f"deploy/demo/{program}.py", "--port", str(port)]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MARINER_")}
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        ) as process:
+            try:
+                for _ in range(4):
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+            finally:
+                process.kill()
+            assert process.stderr is not None
+            told = process.stderr.read()
+    reason = "the server closed the connection, before it answered init_req; it may require TLS"
+    assert told == f"{prefix}127.0.0.1:{port}: {reason}{suffix}\n"
