@@ -20,6 +20,7 @@ from eventer_bridge import tls
 from eventer_bridge.core import tokens
 from eventer_bridge.errors import ConnectError, ControlError
 from eventer_bridge.model import Event, EventType, QueryLatestParams, QueryParams, RegisterEvent
+from eventer_bridge.net import errors as connection_errors
 from eventer_bridge.net.retry import keep_trying
 from mariner import client
 from mariner.errors import ConnectionLostError, MarinerError
@@ -245,8 +246,21 @@ class Watcher(aio.Resource):
                     scrape = await asyncio.to_thread(metrics.parse, text, time.monotonic())
                     self.view.on_scrape(scrape, time.time())
                 except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-                    self.view.on_scrape_failed(str(e) or "no answer in time")
+                    self.view.on_scrape_failed(_reason(e, url))
                 await asyncio.sleep(limits.SCRAPE_PERIOD_S)
+
+
+def _reason(error: Exception, url: str) -> str:
+    """Why metrics could not be read."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            cause = error.certificate_error
+        else:
+            cause = error.os_error
+        if isinstance(cause, OSError):
+            server_name = error.host if url.startswith("https:") else None
+            return f"{error.host}:{error.port}: {connection_errors.refused(cause, server_name)}"
+    return str(error) or f"{url}: no answer in time"
 
 
 async def _read(session: aiohttp.ClientSession, url: str) -> str:

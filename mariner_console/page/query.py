@@ -7,6 +7,7 @@ from nicegui import ui
 from eventer_bridge import moments
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import Event, Order, QueryTimeseriesParams
+from mariner.cli.values import plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
 from mariner_console.page.parts import (
@@ -51,7 +52,9 @@ class QueryPanel:
                 i.on("keydown.enter", self.query)
             self._failure = failure()
             self._count = note("").props("role=status")
-        with card("Numbers"):
+        self._numbers = card("Numbers")
+        self._numbers.set_visibility(False)
+        with self._numbers:
             self._path = ui.select([], on_change=self._draw).props("outlined dense")
             self._path.props('aria-label="Which number of the payloads"')
             self._chart = TimeChart("Numbers of the payloads over time", "")
@@ -75,7 +78,7 @@ class QueryPanel:
         finally:
             self._button.enable()
         more = ", and there are more" if has_more else ""
-        self._count.set_text(f"{len(self._events):,} events{more}")
+        self._count.set_text(f"{len(self._events):,} {plural(len(self._events), 'event')}{more}")
         self._table.set([_row(i) for i in self._events])
         self._pick(None)
         self._choose_number()
@@ -102,6 +105,7 @@ class QueryPanel:
         self._paths = [*paths][: limits.MAX_NUMBERS]
         # by their places: what events contain is no key of anything
         named = {index: path or "the payload" for index, path in enumerate(self._paths)}
+        self._numbers.set_visibility(bool(named))
         self._path.set_options(named, value=0 if named else None)
         self._draw()
 

@@ -193,14 +193,15 @@ async def test_a_query_is_a_table_and_a_chart(running: Running) -> None:
     await running.app.register(events)
     async with logged_in(running.browser, running.console.url) as seen:
         await seen.open("Query")
+        chart = seen.page.get_by_label("Numbers of the payloads over time")
+        assert not await chart.is_visible()  # before there is an answer
         await seen.page.get_by_label("Types").last.fill("query/*")
         await seen.page.get_by_label("At most").fill("50")
         await seen.page.keyboard.press("Enter")
         await seen.until("50 events, and there are more")
         await seen.until("query/a")
         await seen.page.get_by_label("Which number of the payloads").wait_for()
-        legend = seen.page.get_by_label("Numbers of the payloads over time").get_by_text("query/b")
-        await legend.wait_for()
+        await chart.get_by_text("query/b").wait_for()
         await seen.page.get_by_role("checkbox").last.click()
         await seen.until('"other": ')
         await seen.page.get_by_label("From").fill("never")
