@@ -87,7 +87,8 @@ def is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 def _days(end: datetime, now: datetime) -> str:
     days = (end - now).days
-    return f"{days} days left" if days >= 0 else f"expired {-days} days ago"
+    unit = "day" if abs(days) == 1 else "days"
+    return f"{days} {unit} left" if days >= 0 else f"expired {-days} {unit} ago"
 
 
 def _purposes(certificate: x509.Certificate) -> Iterator[str]:

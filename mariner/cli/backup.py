@@ -15,7 +15,7 @@ from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Timestamp
 from mariner.cli import backup_places, output
 from mariner.cli.store_path import resolve, store_errors, store_option
-from mariner.cli.values import value_option
+from mariner.cli.values import counted, value_option
 
 _BACKUP: Final = ("STORE", "TARGET")
 _RESTORE: Final = ("BACKUP", "STORE")
@@ -139,7 +139,7 @@ def restore(
             restored = ext_begin_history(path)
     _print_summary("restored", source, store, started)
     if until is not None:
-        output.write_text(f"{n_left_out} events after {until.to_iso()} are left out")
+        output.write_text(f"left out after {until.to_iso()}: {counted(n_left_out, 'event')}")
     output.write_text(_consequences(restored))
 
 
@@ -190,7 +190,9 @@ def _print_summary(what: str, source: object, target: Path, started: float) -> N
 def _print_counts(what: str, counts: tuple[int, int], started: float) -> None:
     n_events, n_bytes = counts
     seconds = time.monotonic() - started
-    output.write_text(f"{what}: about {n_events} events, {n_bytes} bytes, {seconds:.1f} s")
+    output.write_text(
+        f"{what}: about {counted(n_events, 'event')}, {n_bytes} bytes, {seconds:.1f} s"
+    )
 
 
 def _consequences(restored: Restored) -> str:

@@ -23,7 +23,7 @@ from mariner.cli import output
 from mariner.cli.register import Labelled, parse_arguments, read_stdin
 from mariner.cli.run import EXIT_FAILED, EXIT_USAGE, CommandError, report, run
 from mariner.cli.target import Target, TargetWire
-from mariner.cli.values import format_timestamp
+from mariner.cli.values import counted, format_timestamp
 from mariner.client.buffer_file import BufferStatus, WhenFull
 from mariner.client.buffered import DEFAULT_BYTES, BufferedClient, RegistrationBuffer
 from mariner.errors import LocalProtocolError, MarinerError
@@ -206,7 +206,8 @@ async def _look(directory: Path, *, is_json: bool, retry: bool, drop: bool) -> N
     async with await RegistrationBuffer.open(directory) as buffer:
         if retry or drop:
             count = await (buffer.retry_refused() if retry else buffer.drop_refused())
-            output.write_text(f"{'queued again' if retry else 'dropped'}: {count} registrations")
+            what = "queued again" if retry else "dropped"
+            output.write_text(f"{what}: {counted(count, 'registration')}")
             return
         status = await buffer.status()
     if is_json:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from eventer_bridge import limits as core_limits
 from mariner.cli.run import printable
+from mariner.cli.values import plural
 from mariner.gateway.status import (
     ClientStatus,
     ConnectionStatus,
@@ -79,12 +80,12 @@ def _summary(status: GatewayStatus) -> Table:
 def _store(store: StoreStatus) -> Iterator[tuple[str, str]]:
     since = "" if store.oldest is None else f" since {store.oldest}"
     path = "" if store.path is None else f" {store.path}"
-    yield "store", f"{store.backend}{path}: {store.events:,} events{since}"
+    yield "store", f"{store.backend}{path}: {store.events:,} {plural(store.events, 'event')}{since}"
     disk = "" if store.free_bytes is None else f", {decimal(store.free_bytes)} free"
     yield (
         "",
-        f"{store.event_types:,} types, {decimal(store.size_bytes)}{disk},"
-        f" {decimal(store.compaction_bytes)} to compact",
+        f"{store.event_types:,} {plural(store.event_types, 'type')},"
+        f" {decimal(store.size_bytes)}{disk}, {decimal(store.compaction_bytes)} to compact",
     )
     if store.since_commit_s is None:
         commit = "no commit yet"
@@ -92,7 +93,7 @@ def _store(store: StoreStatus) -> Iterator[tuple[str, str]]:
         commit = f"last commit {duration(store.since_commit_s)} ago"
     yield (
         "",
-        f"{commit}, {store.pending_events:,} events wait for one; queries:"
+        f"{commit}, events waiting for one: {store.pending_events:,}; queries:"
         f" {store.queries_running} running, {store.queries_waiting} waiting",
     )
 

@@ -21,7 +21,7 @@ from mariner.cli import output
 from mariner.cli.progress import progress
 from mariner.cli.run import EXIT_FAILED, CommandError, printable
 from mariner.cli.store_path import DIRECTORY, resolve, store_errors, store_option
-from mariner.cli.values import format_timestamp
+from mariner.cli.values import counted, format_timestamp
 
 _STORE: Final = ("STORE",)
 
@@ -68,8 +68,9 @@ def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
         counts = ext_verify(opened, listing, on_progress)
     listing.write()
     output.write_text(
-        f"{path}: {counts.events} events, {counts.sessions} sessions, {counts.servers} servers,"
-        f" {counts.event_types} types: {f'{listing.count} findings' if listing.count else 'ok'}"
+        f"{path}: {counted(counts.events, 'event')}, {counted(counts.sessions, 'session')},"
+        f" {counted(counts.servers, 'server')}, {counted(counts.event_types, 'type')}:"
+        f" {counted(listing.count, 'finding') if listing.count else 'ok'}"
     )
     if listing.count:
         raise CommandError("", EXIT_FAILED)
@@ -124,8 +125,9 @@ def import_hat(hat_path: Path, path: Path) -> None:
     listing.write()
     seconds = time.monotonic() - started
     output.write_text(
-        f"{path}: {done.events} events, {done.sessions} sessions, {done.event_types} types"
-        f" imported, {done.refused} events left out, {seconds:.1f} s"
+        f"{path}: {counted(done.events, 'event')}, {counted(done.sessions, 'session')},"
+        f" {counted(done.event_types, 'type')} imported, {counted(done.refused, 'event')} left out,"
+        f" {seconds:.1f} s"
     )
     with store_errors(), control.open_read_only(path) as imported:
         servers = list(ext_servers(imported))

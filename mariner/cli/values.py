@@ -97,6 +97,16 @@ def parse_timestamp(value: str | float) -> Timestamp:
         raise InvalidEventError(f"{value!r}: {moments.EXPECTED}") from e
 
 
+def plural(number: int, one: str) -> str:
+    """The word for so many: ``event`` for 1, else ``events``."""
+    return one if number == 1 else f"{one}s"
+
+
+def counted(number: int, one: str) -> str:
+    """So many: ``1 event``, ``2 events``."""
+    return f"{number} {plural(number, one)}"
+
+
 def format_timestamp(timestamp: Timestamp) -> str:
     """As :meth:`Timestamp.to_iso`."""
     return timestamp.to_iso()

@@ -48,7 +48,9 @@ def audit(path: Path, config: GatewayConfig) -> list[str]:
     now = datetime.now(UTC)
     for key, moment in expiries(config).items():
         if (days := (moment - now).days) < limits.MIN_DAYS_LEFT:
-            found.append(f"{key}: {days} days left: good until {moment:%Y-%m-%d}")
+            found.append(
+                f"{key}: {days} {'day' if days == 1 else 'days'} left: good until {moment:%Y-%m-%d}"
+            )
     return [f"{path}: {line}" for line in found]
 
 

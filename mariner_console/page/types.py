@@ -9,6 +9,7 @@ from nicegui import events, ui
 
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.model import EventType, QueryLatestParams
+from mariner.cli.values import plural
 from mariner.errors import MarinerError
 from mariner_console import limits, texts
 from mariner_console.page.parts import (
@@ -93,7 +94,7 @@ class TypesPanel:
         self._picked = None
         self._expanded = {0}
         more = "; there are more: narrow the types down" if tree.is_cut else ""
-        self._count.set_text(f"{tree.root.n_types:,} types{more}")
+        self._count.set_text(f"{tree.root.n_types:,} {plural(tree.root.n_types, 'type')}{more}")
         self._find()
         self._show()
 

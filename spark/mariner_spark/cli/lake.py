@@ -16,7 +16,7 @@ from mariner.cli.mariner_server import MARINER
 from mariner.cli.progress import progress
 from mariner.cli.run import printable
 from mariner.cli.target import Target, command_of, is_from_environment, server_options
-from mariner.cli.values import format_timestamp
+from mariner.cli.values import counted, format_timestamp
 from mariner_spark.cli.spark import interruptible, spark_errors, without_secrets
 
 if TYPE_CHECKING:
@@ -116,19 +116,21 @@ def ingest(
             source = _source_options(server, server_ids, batch)
             if allow_loss:
                 source["failOnDataLoss"] = "false"
-            with Console(stderr=True).status(f"{n_before} events in the lake") as status:
+            with Console(stderr=True).status(f"{counted(n_before, 'event')} in the lake") as status:
                 ingestion.ingest(
                     path,
                     source,
                     value_path=value_path,
                     interval_s=interval if follow else None,
-                    on_progress=lambda: status.update(f"{count(path)[0]} events in the lake"),
+                    on_progress=lambda: status.update(
+                        f"{counted(count(path)[0], 'event')} in the lake"
+                    ),
                 )
         n_events, n_files = count(path)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {n_events - n_before} events added, {n_events} events in"
-        f" {n_files} files, {seconds:.1f} s"
+        f"{without_secrets(path)}: {counted(n_events - n_before, 'event')} added,"
+        f" {counted(n_events, 'event')} in {counted(n_files, 'file')}, {seconds:.1f} s"
     )
 
 
@@ -162,7 +164,7 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
         done = compaction.compact(path, grace_hours=grace_hours, is_by_type=by_type)
     seconds = time.monotonic() - started
     output.write_text(
-        f"{without_secrets(path)}: {done.replaced} files became {done.written},"
+        f"{without_secrets(path)}: {counted(done.replaced, 'file')} became {done.written},"
         f" {done.deleted} deleted, {seconds:.1f} s"
     )
 
@@ -232,13 +234,13 @@ def _source_options(
 def _write_info(path: str, found: "LakeInfo") -> None:
     rows = [("lake", without_secrets(path))]
     for name, table in found.tables.items():
-        behind = f", {table.behind} commits behind" if table.behind else ""
+        behind = f", {counted(table.behind, 'commit')} behind" if table.behind else ""
         rows.append(
             (
                 name,
-                f"version {table.version}, {table.rows} rows in {table.files} files,"
-                f" {table.bytes} bytes{behind}; to be deleted: {table.unused_files} files,"
-                f" {table.unused_bytes} bytes",
+                f"version {table.version}, {counted(table.rows, 'row')} in"
+                f" {counted(table.files, 'file')}, {table.bytes} bytes{behind}; to be deleted:"
+                f" {counted(table.unused_files, 'file')}, {table.unused_bytes} bytes",
             )
         )
     if found.first is not None and found.last is not None:

@@ -134,7 +134,9 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
 
     checked = await run("store", "verify", backup)
     assert (checked.code, checked.stderr) == (0, "")
-    assert re.fullmatch(rf"{backup}: \d+ events, .* 1 servers, .* types: ok\n", checked.stdout)
+    assert re.fullmatch(
+        rf"{backup}: \d+ events, \d+ sessions, 1 server, \d+ types: ok\n", checked.stdout
+    )
     result = await run("restore", backup, restored)
     assert (result.code, result.stderr) == (0, "")
     assert re.match(rf"restored {backup}: {restored}: about \d+ events, ", result.stdout)

@@ -18,6 +18,7 @@ from eventer_bridge.model import (
     Timestamp,
 )
 from mariner.cli.values import (
+    counted,
     format_event_type,
     format_timestamp,
     parse_event_id,
@@ -195,3 +196,7 @@ def test_wrong_register_event(line: str | bytes, reason: str) -> None:
     with pytest.raises(InvalidEventError) as e:
         parse_register_event(line)
     assert reason in str(e.value)
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(i, "event") for i in (0, 1, 2)] == ["0 events", "1 event", "2 events"]

@@ -55,7 +55,7 @@ def test_info(lake: Path) -> None:
     assert lines[:7] == [
         f"lake       {lake}",
         "events     version 10, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
-        "latest     version 1, 10 rows in 1 files, N bytes; to be deleted: 0 files, N bytes",
+        "latest     version 1, 10 rows in 1 file, N bytes; to be deleted: 0 files, N bytes",
         "values     version 1, 100 rows in 10 files, N bytes; to be deleted: 0 files, N bytes",
         "time       2025-01-01T00:00:00.000000Z to 2025-01-01T00:01:30.000000Z",
         "server 7   up to 10/10, 2025-01-01T00:01:30.000000Z ",
@@ -117,7 +117,7 @@ def test_ingest_of_a_store_needs_no_java(tmp_path: Path, monkeypatch: pytest.Mon
     fill(tmp_path / "store", plain_events(20))
     for added in (20, 0):
         result = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "store")
-        text = f"{tmp_path / 'lake'}: {added} events added, 20 events in 1 files, "
+        text = f"{tmp_path / 'lake'}: {added} events added, 20 events in 1 file, "
         assert result.stdout.startswith(text), result
     nothing = run("lake", "ingest", tmp_path / "lake", "--store", tmp_path / "nothing")
     assert nothing.code == 2
