@@ -41,13 +41,12 @@ class Load:
 
     Attributes:
         refusals: why requests were refused, in the order of the answers.
-        unknown: requests of which nobody knew whether they are stored, by number, and how many
-            events were acknowledged by then: none more is, before that is known.
+        unknown: requests of which nobody knew whether they are stored, by number.
     """
 
     def __init__(self, ledger: Ledger, watcher: Client, clients: Iterable[Client]) -> None:
         self.refusals: list[str] = []
-        self.unknown: dict[int, int] = {}
+        self.unknown: set[int] = set()
         self._ledger = ledger
         self._is_stopping = False
         self._answered = asyncio.Event()
@@ -98,7 +97,7 @@ class Load:
                     self.refusals.append(str(e))
                     await asyncio.sleep(REFUSED_DELAY_S)
                 except OutcomeUnknownError:
-                    self.unknown[entry_of(request[0]).request] = self.n_acknowledged
+                    self.unknown.add(entry_of(request[0]).request)
                     await asyncio.sleep(REFUSED_DELAY_S)
                 self._answered.set()
         self._answered.set()

@@ -9,15 +9,15 @@ import random
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from eventer_bridge.model import Event, QueryTimeseriesParams, Status
+from eventer_bridge.model import Event, Status
 from mariner.client.client import Client
-from mariner.errors import ConnectionLostError
 from mariner.gateway import gateway as gateways
 from tests.support.event_servers import event_server, events_of
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import HOST
+from tests.support.peer import INIT, RawPeer
 from tests.torture.clients import Load, connected, loaded
 from tests.torture.hearing import Hearing
 from tests.torture.ledger import OURS, SERVER_ID, Ledger, ViolationError, entry_of, read_store
@@ -29,6 +29,16 @@ AGREE_TIMEOUT_S: Final = 60.0
 
 DELAY_S: Final = 0.1
 """Of every sync, in the second scenario."""
+
+_NEWEST: Final = {
+    "msg_type": "query_req",
+    "query_id": 1,
+    "query_type": "timeseries",
+    "event_types": [OURS],
+    "order": "DESCENDING",
+    "order_by": "TIMESTAMP",
+    "max_results": 100,
+}
 
 _OF_THE_START: Final = 40
 """First syncs of each thread, which neither fail nor are delayed: those of the start."""
@@ -81,7 +91,7 @@ async def run_errors(
     reasons = {i for i in load.refusals if "Input/output error" in i}
     if not reasons:
         raise ViolationError(f"nobody was told why: {set(load.refusals)}")
-    found = load.unknown.keys() & {entry_of(event).request for event in stored}
+    found = load.unknown & {entry_of(event).request for event in stored}
     return (
         f"failed and went on {rounds} times without a restart: {len(load.refusals)} requests"
         f" refused, none of them stored; the outcome of {len(load.unknown)} unknown,"
@@ -126,6 +136,7 @@ class _Looks:
 
     def __init__(self) -> None:
         self.count = 0
+        self._decided: set[int] = set()  # requests of which the server knows by now
 
     async def look(self, running: Gateway, load: Load) -> None:
         """Query again and again.
@@ -134,22 +145,29 @@ class _Looks:
             ViolationError: an answer holds what nobody knows to be stored.
         """
         while True:
-            async with connected(running) as client:
-                # a query that is under way when the store is opened again fails
-                with contextlib.suppress(ConnectionLostError):
-                    await self._look(client, load)
+            # a query that is under way when the store is opened again fails
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                async with await RawPeer.connect(running.port) as peer:
+                    await self._look(peer, load)
 
-    async def _look(self, client: Client, load: Load) -> None:
-        newest = QueryTimeseriesParams([OURS], max_results=100)
+    async def _look(self, peer: RawPeer, load: Load) -> None:
+        """Statuses and answers come in their order: it may fail again before much else happens."""
+        peer.send(INIT)
+        self._note(await peer.receive(), load)
         while True:
-            n_acknowledged = load.n_acknowledged
-            unknown = {i for i, n in load.unknown.items() if n == n_acknowledged}
-            result = await client.query(newest)
-            if client.status is Status.OPERATIONAL:  # told before what was decided can be seen
-                continue
-            self.count += bool(unknown)
-            if seen := unknown & {entry_of(event).request for event in result.events}:
+            unknown = load.unknown - self._decided
+            peer.send(_NEWEST)
+            while (message := await peer.receive_answer())["msg_type"] != "query_res":
+                self._note(message, load)
+            self.count += bool(unknown - self._decided)
+            found = {i["payload"]["data"]["request"] for i in message["events"]}
+            if seen := found & unknown - self._decided:
                 raise ViolationError(f"seen before anybody knows: {seen}")
+
+    def _note(self, message: dict[str, Any], load: Load) -> None:
+        """Note the status, which is told before what was decided can be seen."""
+        if message["status"] == Status.OPERATIONAL.name:
+            self._decided |= load.unknown
 
 
 @contextlib.asynccontextmanager
