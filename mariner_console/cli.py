@@ -23,8 +23,8 @@ from mariner_console import config
 def console(path: Path) -> None:
     """Serve a page that shows gateways: state, rates, types, events, queries.
 
-    It is a client of the gateways, which shows what the rights of this client allow, to those who
-    log in. Needs the extra `console`.
+    It is a client of the gateways, and shows what its rights allow to those who log in. Needs the
+    extra `console`.
 
     Exit code 0: stopped by SIGTERM or SIGINT; 1: the page cannot be served; 2: the configuration
     cannot be used.

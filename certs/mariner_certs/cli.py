@@ -76,7 +76,7 @@ def certs() -> None:
 @click.option("--days", type=_DAYS, default=authority.CA_DAYS, show_default=True)
 @_FORCE
 def ca(folder: Path, name: str, days: int, force: bool) -> None:
-    """Make a CA: ca.pem, to give to everybody, and ca.key, to keep from everybody."""
+    """Make a CA: ca.pem, to give to everybody, and ca.key, to keep secret."""
     _save(folder, "ca", authority.make_ca(name, days), force)
 
 

@@ -38,15 +38,15 @@ Followers that have read less notice nothing."""
     "--to",
     "place",
     metavar="PLACE",
-    help="In place of TARGET: keep a backup there, under the time as its name. A directory, or the"
-    " URL of a folder in an object store (s3://bucket/folder, gs://…, az://…), with credentials of"
-    " the environment. Each gateway needs a place of its own.",
+    help="In place of TARGET: keep a backup there, named after the time. A directory, or the URL of"
+    " a folder in an object store (s3://bucket/folder, gs://…, az://…), with credentials from the"
+    " environment. Each gateway needs a place of its own.",
 )
 @click.option(
     "--keep",
     metavar="COUNT",
     type=click.IntRange(min=1),
-    help="Then remove all backups of PLACE but the newest.",
+    help="Then remove all backups in PLACE except the newest.",
 )
 def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: int | None) -> None:
     """Back up a store, whether the gateway is running or not.
@@ -54,8 +54,8 @@ def backup(conf: Path | None, paths: tuple[Path, ...], place: str | None, keep: 
     TARGET is a new directory; its parent must exist and not be part of a store. It becomes an
     ordinary store, with everything acknowledged before. A running gateway makes it itself: its
     user must be allowed to write there. On the same file system a backup takes next to no time
-    and space at first: copy it elsewhere to be safe. With `--to` it is copied by this command,
-    which needs the rights of the gateway's user; `restore --from` restores it.
+    and space at first: copy it elsewhere to be safe. With `--to` this command copies it,
+    and needs the rights of the gateway's user; `restore --from` restores it.
 
     Exit code 0: made; 1: it failed, and nothing is left of TARGET, or, with `--to`, nothing that is
     taken for a backup; 2: wrong usage.
@@ -98,7 +98,7 @@ def _keep(store: Path, where: str, n_kept: int | None) -> None:
     help="In place of BACKUP: restore a backup that `backup --to` keeps there.",
 )
 @click.option(
-    "--name", metavar="NAME", help="Which of them, by its name (20261122T013000Z); else the newest."
+    "--name", metavar="NAME", help="Which backup, by its name (20261122T013000Z); else the newest."
 )
 @click.option(
     "--until",
@@ -120,8 +120,8 @@ def restore(
     also be the store of a running gateway: then a checkpoint of it is copied.
 
     Restoring goes back in time: events that were registered after the backup are gone. Their ids
-    are never reused, and the store begins a new history, by which replicas, relays, streams and
-    lakes that have seen such events notice it. The command prints what that means for them.
+    are never reused, and the store begins a new history, from which replicas, relays, streams
+    and lakes that have seen such events notice it. The command prints what that means for them.
 
     Exit code 0: restored; 1: it failed, and nothing is left of it; 2: wrong usage.
     """

@@ -46,7 +46,7 @@ _BOUNDS: Final = (
         type=click.Choice([i.value for i in WhenFull]),
         default=WhenFull.REFUSE.value,
         show_default=True,
-        help="What to do with an event for which the buffer has no room.",
+        help="What to do when the buffer has no room for an event.",
     ),
 )
 
@@ -93,9 +93,9 @@ def buffering(command: click.Command) -> click.Command:
     option = click.Option(
         ["--buffer"],
         type=_DIRECTORY,
-        help="Queue the events in this directory, for `mariner forward`, and end with 0 when they"
-        " are on the disk. They are not printed, no server is needed, and an event without a"
-        " source timestamp gets the present time. Several processes may do so at once.",
+        help="Queue the events in this directory, for `mariner forward`, and exit with 0 when they"
+        " are on disk. They are not printed, no server is needed, and an event without a source"
+        " timestamp gets the current time. Several processes may do so at once.",
     )
     return click.Command(
         command.name, callback=call, params=[*command.params, option, *_BOUNDS], help=command.help
@@ -162,17 +162,17 @@ def _address(text: str) -> tuple[str, int]:
     metavar="HOST:PORT",
     multiple=True,
     callback=lambda _context, _option, texts: [_address(i) for i in texts],
-    help="Another gateway (of a pair), used while the others before it are not OPERATIONAL. Can"
-    " be repeated.",
+    help="Another gateway (of a pair), used while those before it are not OPERATIONAL. Can be"
+    " repeated.",
 )
-@click.option("--status", "is_status", is_flag=True, help="Show what is in the buffer, and end.")
+@click.option("--status", "is_status", is_flag=True, help="Show what is in the buffer, and exit.")
 @click.option("--json", "is_json", is_flag=True, help="With --status: print JSON.")
 @click.option(
     "--retry-refused",
     is_flag=True,
-    help="Queue again, behind everything else, what was refused for good, and end.",
+    help="Queue again, behind everything else, what was refused for good, and exit.",
 )
-@click.option("--drop-refused", is_flag=True, help="Drop what was refused for good, and end.")
+@click.option("--drop-refused", is_flag=True, help="Drop what was refused for good, and exit.")
 def forward(
     server: Target,
     buffer: Path,
@@ -185,10 +185,10 @@ def forward(
 ) -> None:
     """Forward a buffer's events to a gateway, as they come, until SIGTERM or SIGINT.
 
-    Events come into a buffer by `mariner register --buffer`. They are registered in their order,
-    each once, whatever is killed or cut: under request keys, which they got when they were queued.
-    What the gateway refuses for good (no right, invalid by a schema) is put aside, with the reason.
-    One process forwards a buffer.
+    `mariner register --buffer` puts events into a buffer. They are registered in order, each once,
+    whatever is killed or cut, under request keys assigned when they were queued. What the gateway
+    refuses for good (no right, invalid by a schema) is set aside, with the reason. Only one process
+    forwards a buffer.
 
     Exit code 0: ended by a signal; 1: the buffer is damaged, or forwarded by another process; 2:
     wrong usage.

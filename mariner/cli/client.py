@@ -128,7 +128,7 @@ def register(server: Target, batch: int, quiet: bool, events: Sequence[str]) -> 
     more is sent, but up to 64 requests that were already sent may still succeed, and are printed.
 
     If the server's disk fails, or the connection is lost before it answers, nobody knows
-    whether the events of a request are registered: a line on standard error says so. To register
+    whether the events of a request are registered: a line on standard error says so. Registering
     them again may store them twice.
 
     Exit code 0: everything is registered; 1: refused, or no connection; 2: wrong input; 4: it

@@ -33,7 +33,7 @@ _events = click.argument(
 
 @click.group()
 def cursors() -> None:
-    """Look at cursors of clients, and at the events that they parked."""
+    """Show and change the cursors of clients, and the events that they parked."""
 
 
 @cursors.command("list")
@@ -60,7 +60,7 @@ def show(path: Path, client_name: str, name: str, is_json: bool) -> None:
 @_cursor[1]
 @_events
 def reset(path: Path, client_name: str, name: str, ids: tuple[EventId, ...] | None) -> None:
-    """Have a cursor go on behind these events, of each server; without one, from the start.
+    """Have a cursor go on after these events, one of each server; without any, from the start.
 
     A connection that has the cursor is closed.
     """
@@ -93,7 +93,7 @@ def redeliver(path: Path, client_name: str, name: str, ids: tuple[EventId, ...] 
 @_cursor[1]
 @_events
 def drop(path: Path, client_name: str, name: str, ids: tuple[EventId, ...] | None) -> None:
-    """Park events no longer, these or all. They stay in the store."""
+    """Drop parked events, these or all, from the list. They stay in the store."""
     _print(_ask(path, CursorRequest("drop", client_name, name, ids or ())))
 
 

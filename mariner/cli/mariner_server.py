@@ -64,19 +64,19 @@ MARINER: Final = TargetWire(
 @click.option(
     "--after",
     **EVENT_IDS,
-    help="Print what was persisted behind this event, too. Can be repeated, for each server.",
+    help="Print what was persisted after this event, too. Can be repeated, for each server.",
 )
 @click.option(
     "--cursor",
     metavar="NAME",
-    help="Print what this cursor of the client did not acknowledge, and acknowledge it. A new one"
-    " begins at --from-start (default), or --after.",
+    help="Print what the client has not acknowledged under this cursor. A new cursor begins at"
+    " --from-start (default), or --after.",
 )
 @click.option(
     "--ack-after-flush",
     is_flag=True,
-    help="Acknowledge what was printed, once standard output took it: what was printed and not"
-    " acknowledged is printed again. Default: the cursor only reads, and goes nowhere.",
+    help="Acknowledge what was printed, once standard output has taken it: what was printed and not"
+    " acknowledged is printed again. Default: the cursor is only read, and does not move.",
 )
 def subscribe_or_replay(
     server: MarinerTarget,
@@ -90,7 +90,7 @@ def subscribe_or_replay(
     cursor: str | None,
     ack_after_flush: bool,
 ) -> None:
-    """Print new events as JSON lines, until interrupted; also earlier ones.
+    """Print new events, and earlier ones if asked, as JSON lines, until interrupted.
 
     A line on standard error says when the subscription is active, and when it is up to date. It
     does not reconnect.

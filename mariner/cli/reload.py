@@ -26,10 +26,10 @@ NO_SOCKET: Final = "control: missing, and there is no store that would have a so
 def reload(path: Path) -> None:
     """Have a running gateway read its configuration again; no connection is dropped.
 
-    It takes on certificates, CAs, revocation lists, clients with their rights and tokens, payload
+    It reloads certificates, CAs, revocation lists, clients with their rights and tokens, payload
     schemas, quotas, retention, audit and log. Connections go on with the new rights; those of
-    clients that were removed, or whose token or certificate was, are closed. What was changed is
-    printed, and what takes a restart. SIGHUP does the same, and only the log tells.
+    clients that were removed, or whose token or certificate was removed, are closed. It prints what
+    changed, and what takes a restart. SIGHUP does the same, but only the log tells.
 
     Exit code 0: reloaded; 1: there is no gateway, or it failed; 2: the configuration cannot be
     used, and everything stays as it was.

@@ -113,7 +113,7 @@ def send(
     RSB has no answers: all that can be known is that the server has read everything.
 
     Exit code 0: the server has read everything; 1: the connection failed or was lost; 2: wrong
-    input (of arguments, nothing is sent; of lines, those before it are).
+    input (in an argument: nothing is sent; in a line: those before it are).
     """
     meta = MetaData(user_infos=_parse_infos(infos))
     informer = Informer(scope)

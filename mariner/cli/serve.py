@@ -66,9 +66,9 @@ def check(path: Path) -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Start a store whose log lost acknowledged events, without them. What is unusable of the"
-    " log stays beside it as *.lost. For one start: it says what is lost, and ids continue far"
-    " above.",
+    help="Start a store whose log lost acknowledged events, without them. The unusable"
+    " part of the log stays beside it as *.lost. For one start: it says what is lost, and ids"
+    " continue far above.",
 )
 @click.option(
     "--watch",

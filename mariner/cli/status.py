@@ -45,9 +45,9 @@ _FIRST_S: Final = 1.0
 def status(path: Path, is_json: bool, watch: bool, interval_s: float) -> None:
     """Show what a running gateway is doing.
 
-    Its state, store, connections, clients with their rates and what they use of their quotas, the
-    connections that read too slowly, cursors, remote servers, modules, days that certificates are
-    valid, and the last errors. At most 1,000 clients and cursors each, those that are furthest
+    Its state, store, connections, clients with their rates and how much of their quotas they use,
+    the connections that read too slowly, cursors, remote servers, modules, days that certificates
+    are valid, and the last errors. At most 1,000 clients and 1,000 cursors, those that are furthest
     behind first. Rates are measured for a second.
 
     Nothing is measured while nobody asks. Only the user of the gateway (and root) may ask.

@@ -81,7 +81,7 @@ def verify(conf: Path | None, paths: tuple[Path, ...]) -> None:
 def compact(conf: Path | None, paths: tuple[Path, ...]) -> None:
     """Rewrite a store's files without what is no longer needed.
 
-    Nothing else may have it open: stop the gateway first. Meanwhile it needs as much space
+    Nothing else may have it open: stop the gateway first. Compacting needs as much space
     again.
     """
     [path] = resolve(_STORE, conf, paths)

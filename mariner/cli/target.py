@@ -213,7 +213,7 @@ def server_options(prefix: str, port: int) -> list[click.Option]:
             "Token of this client. Other users of this machine can see the command line:"
             " prefer the environment variable or --token-file.",
         ),
-        option("token-file", "File with the token; a line end after it is ignored.", type=file),
+        option("token-file", "File with the token; a newline after it is ignored.", type=file),
         option(
             "tls",
             "Use TLS, with the authorities that this system trusts. Implied by any of the"

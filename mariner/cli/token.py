@@ -10,14 +10,14 @@ from mariner.cli.run import EXIT_USAGE, CommandError
 
 @click.group()
 def token() -> None:
-    """Make tokens of clients, of which the configuration needs only the hash."""
+    """Make tokens for clients; the configuration needs only their hashes."""
 
 
 @token.command()
 def new() -> None:
     """Make a random token: print it, and the line for the configuration.
 
-    The first line is the token, for the client: it is kept nowhere. The second one is for the
+    The first line is the token, for the client: it is stored nowhere. The second one is for the
     client's entry in the configuration of the gateway.
     """
     made = tokens.new()
@@ -28,8 +28,8 @@ def new() -> None:
 def hash_command() -> None:
     """Print the line for the configuration of a token that you chose.
 
-    It is asked for, or read from standard input: one line. The hash is slow to compute, and so to
-    guess; a random token (`mariner token new`) is quicker for clients, and better.
+    The command asks for it, or reads it from standard input: one line. The hash is slow to compute,
+    and so to guess; a random token (`mariner token new`) is quicker for clients, and better.
 
     Exit code 2: there is no token.
     """

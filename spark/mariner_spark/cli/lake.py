@@ -30,7 +30,7 @@ def lake() -> None:
     """Keep events as Delta tables, for Spark and others.
 
     A LAKE is a directory, or a location in an object store: s3://..., gs://..., az://... Its
-    credentials come from the environment, as AWS_ACCESS_KEY_ID.
+    credentials come from the environment, such as AWS_ACCESS_KEY_ID.
     """
 
 
@@ -172,7 +172,7 @@ def compact(path: str, grace_hours: int, by_type: bool) -> None:
 @lake.command()
 @_LAKE
 def rebuild(path: str) -> None:
-    """Make the tables latest and values of LAKE anew from its events.
+    """Rebuild the tables latest and values of LAKE from its events.
 
     Needed only if they are damaged: `mariner lake ingest` keeps them up to date.
 
