@@ -144,8 +144,14 @@ def test_a_wrong_option_is_told_when_the_frame_is_loaded(
 def test_a_path_that_is_no_store_is_told_before_any_task(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(AnalysisException, match=r"path: .*: not an event store: no such directory"):
-        load(spark, tmp_path / "nothing").toArrow()
+    frame = load(spark, tmp_path / "nothing")
+    tracker = spark.sparkContext.statusTracker()
+    before = tracker.getJobIdsForGroup(None)
+    with pytest.raises(AnalysisException) as info:
+        frame.count()
+    *_, told, _ = str(info.value).splitlines()  # and Spark's SQLSTATE
+    assert told.endswith(f": path: {tmp_path}/nothing: not an event store: no such directory")
+    assert tracker.getJobIdsForGroup(None) == before
 
 
 def test_a_frame_stays_at_the_moment_of_its_read(spark: SparkSession, tmp_path: Path) -> None:
