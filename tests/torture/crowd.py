@@ -45,7 +45,7 @@ FILL_EVENTS: int = 1_000_000
 FILL_SESSION_EVENTS: Final = 100
 FILL_IN_FLIGHT: Final = 16
 
-MAX_GROWTH_BYTES: int = 2 * MERGED_BUFFERS * WRITE_BUFFER_BYTES
+MAX_GROWTH_BYTES: int = 4 * MERGED_BUFFERS * WRITE_BUFFER_BYTES
 """Of a process, from the second fifth to the last one, by their medians. Buffers of the store are
 full at one time and empty at another. In five minutes there are 180 s between the two, in which
 720,000 events are notified: 50 bytes kept for each would be more than this."""
