@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.gateway import Gateway, gateway
-from tests.support.shell import Result, Shell, lines, read_line, shell_for, started
+from tests.support.shell import Result, Shell, lines, read_line, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,11 +27,6 @@ APP: Final = {
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     async with gateway(tmp_path_factory.mktemp("gateway"), clients=[APP]) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def shell(server: Gateway) -> Shell:
-    return shell_for("app", "secret", server.port)
 
 
 @pytest.fixture

@@ -1,256 +1,22 @@
-"""``mariner ping|register|query|subscribe`` as processes, against a real gateway."""
+"""``mariner register|query|subscribe`` as processes, against a real gateway."""
 
-import asyncio
 import json
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import psutil
 import pytest
-import pytest_asyncio
 from click.testing import CliRunner
 
 from mariner.cli import main
-from tests.support.certificates import make_certificates
+from tests.mariner.cli.conftest import READER
 from tests.support.gateway import Gateway, gateway
 from tests.support.hat_peers import CLIENTS, hat_gateway
-from tests.support.shell import Result, Shell, check_pinged, lines, read_line, shell_for, started
+from tests.support.shell import Result, Shell, lines, read_line, shell_for, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-READER: Final = {
-    "name": "reader",
-    "token": "reads",
-    "subscriptions": [["*"]],
-    "register_events": [{"subscriptions": [["allowed", "*"]]}],
-}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    directory = tmp_path_factory.mktemp("gateway")
-    async with gateway(directory, clients=[*CLIENTS, READER]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def shell(server: Gateway) -> Shell:
-    return shell_for("app", "secret", server.port)
-
-
-# --- ping ---------------------------------------------------------------------------------------
-
-
-async def test_ping(shell: Shell, server: Gateway) -> None:
-    result = await shell.run("ping", "--count", "3", "--interval", "0.01")
-    address = f"127.0.0.1:{server.port}"
-    check_pinged(result, address, 3)
-
-
-async def test_ping_as_json(shell: Shell, server: Gateway) -> None:
-    result = await shell.run("ping", "--count", "3", "--interval", "0.01", "--json")
-    assert (result.code, result.stderr) == (0, "")
-    *answers, summary = result.events
-    assert [i["seq"] for i in answers] == [1, 2, 3]
-    times_ms = [i["time_ms"] for i in answers]
-    assert summary.pop("duration_ms") > 20
-    rtt_ms = summary.pop("rtt_ms")
-    assert (rtt_ms["min"], rtt_ms["max"]) == (min(times_ms), max(times_ms))
-    assert rtt_ms["min"] <= rtt_ms["avg"] <= rtt_ms["max"]
-    assert summary == {
-        "address": f"127.0.0.1:{server.port}",
-        "status": "OPERATIONAL",
-        "transmitted": 3,
-        "received": 3,
-    }
-
-
-async def test_ping_until_interrupted(shell: Shell) -> None:
-    forever = ("--count", "0", "--interval", "0.01")
-    async with started(shell, "ping", *forever, is_fresh=True) as process:
-        assert (await read_line(process.stdout)).startswith("PING ")
-        assert "seq=1 " in await read_line(process.stdout)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = await process.communicate()
-        assert process.returncode == 0
-        assert "0% loss" in stdout.decode()
-        assert stderr == b""
-
-
-async def test_a_ping_under_way_is_not_lost_by_an_interrupt(tmp_path: Path) -> None:
-    async with (
-        gateway(tmp_path, backend="memory") as running,
-        started(
-            shell_for("app", "secret", running.port), "ping", "--count", "0", "--interval", "0"
-        ) as process,
-    ):
-        assert (await read_line(process.stdout)).startswith("PING ")
-        os.kill(running.pid, signal.SIGSTOP)
-        try:
-            while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:
-                await asyncio.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            while "transmitted" not in (line := await read_line(process.stdout)):
-                assert line
-        finally:
-            os.kill(running.pid, signal.SIGCONT)
-        assert ", 0% loss" in line
-
-
-async def test_ping_without_connection(tmp_path: Path) -> None:
-    async with gateway(tmp_path, backend="memory") as running:
-        shell = shell_for("app", "secret", running.port)
-        os.kill(running.pid, signal.SIGSTOP)
-        try:
-            result = await shell.run("ping", "--timeout", "2")
-        finally:
-            os.kill(running.pid, signal.SIGCONT)
-    text = f"mariner: error: 127.0.0.1:{running.port}: no answer to init_req within 2 s\n"
-    assert result == (1, "", text)
-
-
-async def test_ping_of_a_server_that_stops(tmp_path: Path) -> None:
-    async with gateway(tmp_path, backend="memory") as running:
-        shell = shell_for("app", "secret", running.port)
-        options = ("--count", "0", "--interval", "0.01", "--timeout", "3")
-        async with started(shell, "ping", *options) as process:
-            await read_line(process.stdout)
-            await read_line(process.stdout)
-            os.kill(running.pid, signal.SIGSTOP)
-            try:
-                line = await read_line(process.stderr)
-            finally:
-                os.kill(running.pid, signal.SIGCONT)
-            pattern = rf"mariner: no answer from 127\.0\.0\.1:{running.port}: seq=\d+ within 3 s\n"
-            assert re.fullmatch(pattern, line)
-            os.kill(running.pid, signal.SIGKILL)
-            stdout, stderr = await process.communicate()
-    assert process.returncode == 1
-    assert "ping statistics" in stdout.decode()
-    last_line = stderr.decode().splitlines()[-1]
-    assert re.fullmatch(r"mariner: error: 127\.0\.0\.1:\d+: .*(closed|reset|lost).*", last_line)
-
-
-# --- connecting ---------------------------------------------------------------------------------
-
-
-async def test_nobody_listens() -> None:
-    result = await shell_for("app", "secret", 1).run("query")
-    assert result == (1, "", "mariner: error: 127.0.0.1:1: connection refused\n")
-
-
-async def test_wrong_token(shell: Shell) -> None:
-    result = await shell.run("subscribe", MARINER_TOKEN="wrong")
-    assert result == (1, "", "mariner: error: invalid client name or token\n")
-
-
-async def test_no_token(shell: Shell) -> None:
-    result = await shell.run("ping", MARINER_TOKEN="")
-    text = "invalid client name or token; no token was given: see --token and --token-file"
-    assert result == (1, "", f"mariner: error: {text}\n")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:23014", "[::1]:23014"])
-async def test_a_port_in_the_host(shell: Shell, host: str) -> None:
-    result = await shell.run("ping", "--host", host)
-    assert result.code == 2
-    assert (
-        "Invalid value for '--host' (env var: 'MARINER_HOST'):"
-        f" '{host}': expected a name or an address; the port goes to --port\n"
-    ) in result.stderr
-
-
-async def test_a_file_as_argument_of_register(shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text(lines(1, event_type="a"))
-    result = await shell.run("register", str(path))
-    reason = "is a file: register its lines from standard input (register < FILE)"
-    assert result == (2, "", f"mariner: error: argument 1: '{path}' {reason}\n")
-    for name in (str(tmp_path), "x" * 5_000):
-        result = await shell.run("register", name)
-        assert result.code == 2
-        assert "argument 1: JSON is malformed: " in result.stderr
-
-
-async def test_options_go_before_the_environment(server: Gateway) -> None:
-    shell = shell_for("nobody", "wrong", 1)
-    options = ("--host", "127.0.0.1", "--port", str(server.port), "--name", "app")
-    result = await shell.run("ping", "--count", "1", *options, "--token", "secret")
-    assert result.code == 0, result.stderr
-
-
-async def test_token_file(shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text("secret\n")
-    options = ("ping", "--count", "1", "--token-file", str(path))
-    assert (await shell.run(*options, MARINER_TOKEN="")).code == 0
-    both = await shell.run(*options, "--token", "secret")
-    assert both.code == 2
-    assert "Give either --token or --token-file, not both." in both.stderr
-    both = await shell.run(*options[:3], MARINER_TOKEN="secret", MARINER_TOKEN_FILE=str(path))
-    assert both.code == 2
-    assert "Give either --token or --token-file, not both." in both.stderr
-    # the command line goes before the environment
-    assert (await shell.run(*options, MARINER_TOKEN="wrong")).code == 0
-    path.write_text("wrong\n")
-    given = await shell.run(
-        *options[:3], "--token", "secret", MARINER_TOKEN="", MARINER_TOKEN_FILE=str(path)
-    )
-    assert given.code == 0
-    path.unlink()
-    missing = await shell.run(*options, MARINER_TOKEN="")
-    assert missing.code == 2
-    assert missing.stderr == f"mariner: error: {path}: No such file or directory\n"
-
-
-async def test_name_is_required(shell: Shell) -> None:
-    result = await shell.run("ping", MARINER_NAME="")
-    assert result.code == 2
-    assert "Missing option '--name' (env var: 'MARINER_NAME')" in result.stderr
-
-
-async def test_help_warns_of_tokens_on_the_command_line(shell: Shell) -> None:
-    result = await shell.run("query", "--help")
-    assert result.code == 0
-    text = " ".join(result.stdout.split())
-    assert "Other users of this machine can see the command line" in text
-    assert "MARINER_TOKEN" in text
-
-
-async def test_tls(tmp_path: Path) -> None:
-    made = make_certificates(tmp_path / "certs")
-    keys = {"cert": str(made.server_cert), "key": str(made.server_key), "client_ca": str(made.ca)}
-    async with gateway(tmp_path, tls=keys, backend="memory") as running:
-        shell = shell_for("app", "secret", running.port)
-        files = {
-            "MARINER_TLS_CA": str(made.ca),
-            "MARINER_CERT": str(made.client_cert),
-            "MARINER_KEY": str(made.client_key),
-        }
-        assert (await shell.run("ping", "--count", "1", **files)).code == 0
-        trust = ("--tls-ca", str(made.ca))
-        pair = ("--cert", str(made.client_cert), "--key", str(made.client_key))
-        event = '{"type": "over/tls", "payload": 1}'
-        assert (await shell.run("register", *trust, *pair, event)).values == [1]
-
-        untrusted = await shell.run("ping", "--tls")
-        assert untrusted.code == 1
-        assert "TLS: the server's certificate was not issued by" in untrusted.stderr
-        plain = await shell.run("ping")
-        assert plain.code == 1
-        assert "it may require TLS" in plain.stderr
-    no_key = await shell.run("ping", "--cert", str(made.client_cert))
-    assert no_key.code == 2
-    assert no_key.stderr == (
-        "mariner: error: a client certificate and its key must be given together\n"
-    )
-    no_file = await shell.run("ping", "--tls-ca", str(tmp_path / "none.pem"))
-    assert no_file.code == 2
-    assert no_file.stderr == f"mariner: error: {tmp_path}/none.pem: No such file or directory\n"
 
 
 # --- register and query -------------------------------------------------------------------------
@@ -373,6 +139,18 @@ async def test_wrong_argument_registers_nothing(shell: Shell) -> None:
     result = await shell.run("register", '{"type": "wrong/argument"}', "1")
     assert result == (2, "", "mariner: error: argument 2: Expected `object`, got `int`\n")
     assert await shell.run("query", "--type", "wrong/argument") == (0, "", "")
+
+
+async def test_a_file_as_argument_of_register(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(1, event_type="a"))
+    result = await shell.run("register", str(path))
+    reason = "is a file: register its lines from standard input (register < FILE)"
+    assert result == (2, "", f"mariner: error: argument 1: '{path}' {reason}\n")
+    for name in (str(tmp_path), "x" * 5_000):
+        result = await shell.run("register", name)
+        assert result.code == 2
+        assert "argument 1: JSON is malformed: " in result.stderr
 
 
 async def test_refused_events(server: Gateway) -> None:
