@@ -26,7 +26,6 @@ from eventer_bridge.chatter.sbs import (
     FIRST,
     SECOND,
     encode_integer,
-    encode_integers,
     encode_length,
     encode_string,
     read_integer,
@@ -128,11 +127,9 @@ def encode_answers(
         ValueError: as :func:`encode`.
     """
     head = _encode_answer_after_ids(msg_type, dialect is _CURRENT)
-    ids = encode_integers(range(msg_id, msg_id + len(data)))
-    sizes = encode_integers(map(len, data))
     return [
-        i + first + head + size + each
-        for i, first, size, each in zip(ids, encode_integers(firsts), sizes, data, strict=True)
+        encode_integer(i) + encode_integer(first) + head + encode_length(len(each)) + each
+        for i, (first, each) in enumerate(zip(firsts, data, strict=True), msg_id)
     ]
 
 

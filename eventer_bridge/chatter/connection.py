@@ -153,7 +153,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         self._write_pending()
 
     def peek_requests(self, msg_type: str, most: int) -> tuple[list[int], list[bytes]]:
-        """See ``ChatterProtocol.peek_requests``; for ``Handler.take_requests``."""
+        """See ``ChatterProtocol.peek_requests``; for ``Handler.on_several``."""
         return self._protocol.peek_requests(msg_type, most)
 
     def take_requests(self, ids: Sequence[int]) -> list[Conversation]:
@@ -215,7 +215,7 @@ class Connection(Stream[Message | Handled], aio.Resource):
         """See :class:`Stream`; the handler may take requests that came together."""
         if self._protocol.has_several:
             assert self._handler is not None
-            if self._handler.take_requests():
+            if self._handler.on_several():
                 return True
         return super().take_some()
 

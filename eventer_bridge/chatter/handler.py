@@ -22,10 +22,11 @@ class Handler(abc.ABC):
     def on_message(self, message: Message) -> None:
         """A message arrived; pings are handled by the protocol."""
 
-    def take_requests(self) -> bool:
-        """Take requests that came together (``Connection.peek_requests``); returns if there were.
+    def on_several(self) -> bool:
+        """Several messages came together; returns whether some were taken.
 
-        What is not taken comes to :meth:`on_message`, and so does what came with few others.
+        ``Connection.peek_requests`` and ``take_requests`` take them; all others come to
+        :meth:`on_message`.
         """
         return False
 

@@ -16,7 +16,7 @@ data alike, even integers with redundant zeros (a differential test shows it).
 Sans I/O; any thread.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from eventer_bridge.errors import InvalidMessageError
@@ -55,19 +55,6 @@ def encode_integer(value: int) -> bytes:
     # ids come one after the other: all groups but the last one are mostly those of the one before
     groups = _groups.get(value >> 7) or _encode_groups(value >> 7)
     return groups + _LAST_GROUPS[value & 0x7F]
-
-
-def encode_integers(values: Iterable[int]) -> list[bytes]:
-    """As :func:`encode_integer`, of several."""
-    small, n_small, groups, last = SMALL_INTEGERS, len(SMALL_INTEGERS), _groups, _LAST_GROUPS
-    return [
-        small[i]
-        if 0 <= i < n_small
-        else (groups.get(i >> 7) or _encode_groups(i >> 7)) + last[i & 0x7F]
-        if i > 0
-        else _encode_any_integer(i)
-        for i in values
-    ]
 
 
 def _encode_groups(value: int) -> bytes:

@@ -109,7 +109,7 @@ def decode_register_reqs(messages: Sequence[bytes], room: int) -> list[list[Regi
 
     Args:
         messages: the requests.
-        room: the one that exceeds so many events is the last one.
+        room: the request that reaches so many events is the last.
 
     Returns:
         Those up to there, or to the first that :func:`decode` refuses.

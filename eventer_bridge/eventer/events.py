@@ -48,7 +48,6 @@ _NONE: Final = bytes((sbs.FIRST,))
 _VALUE: Final = bytes((sbs.SECOND,))
 _BINARY: Final = bytes((sbs.SECOND, sbs.FIRST))
 _JSON: Final = bytes((sbs.SECOND, sbs.SECOND))
-_ONLY_JSON: Final = _NONE + _JSON
 _JSON_WITH_LENGTH: Final = tuple(_JSON + i for i in sbs.SMALL_INTEGERS)
 
 _three_bytes: Final = struct.Struct("BBB").pack
@@ -412,13 +411,7 @@ def _read_content(
         return source_timestamp, *_read_payload(data, pos, is_registered)
     if end > len(data):
         raise IndexError
-    text = data[pos:end]
-    if end - pos > payloads.HARMLESS_BYTES or not text.isascii():
-        return source_timestamp, _json_payload(text, end, is_registered), end
-    try:
-        return source_timestamp, JsonPayload(_decode_json(text)), end
-    except msgspec.DecodeError as e:
-        raise _no_json(e) from None
+    return source_timestamp, _json_payload(data[pos:end], end, is_registered), end
 
 
 def _read_payload(data: bytes, pos: int, is_registered: bool) -> tuple[Payload | None, int]:
@@ -445,11 +438,7 @@ def _json_payload(text: bytes, end: int, is_registered: bool) -> JsonPayload:
     try:
         payload = JsonPayload(_decode_json(text))
     except msgspec.DecodeError as e:
-        raise _no_json(e) from None
+        raise InvalidEventError(f"payload is not JSON: {e}") from None
     if is_registered and not is_harmless and (reason := payloads.exceeded(text)):
         raise InvalidEventError(f"payload: {reason}")
     return payload
-
-
-def _no_json(error: msgspec.DecodeError) -> InvalidEventError:
-    return InvalidEventError(f"payload is not JSON: {error}")

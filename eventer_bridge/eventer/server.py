@@ -137,8 +137,8 @@ class _Client(chatter.Handler):
             case _:
                 raise RemoteProtocolError(f"{message.type} is not expected now")
 
-    def take_requests(self) -> bool:
-        """Take registrations that came together; none of them is large."""
+    def on_several(self) -> bool:
+        """See ``Handler``: takes registrations, none of which is large."""
         registrations = self._session.registrations
         if self._session.rights is None or (room := registrations.room) <= 0:
             return False

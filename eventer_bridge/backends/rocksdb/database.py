@@ -62,8 +62,9 @@ WRITE_BUFFER_BYTES: Final = 4 << 20
 16 MB takes twice as long, as most of that is not in the processor's cache."""
 
 MERGED_BUFFERS: Final = 2
-"""So many of them are written as one sorted file. More would make larger files, but reading looks
-into each of them before: with eight of 2 MB, a replay takes 20 % longer."""
+"""So many of them are written as one sorted file, and four times as many are kept while the disk is
+slow. More and smaller ones make adding rows cheaper and reading dearer, which looks into each: with
+eight of 2 MB, a replay takes 20 % longer."""
 
 ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
 """The same for all families together, including those being written."""
