@@ -85,7 +85,8 @@ COMMIT_PART_BYTES: Final = 1 << 20
 
 MAX_EVENT_TYPES: Final = 1_000_000
 """Cost of all known event types (see ``type_budget``). They are kept in memory: ordinary ones at
-0.3 kB each, others at up to ``TYPE_PRICE_BYTES`` per unit of cost."""
+0.3 kB each (0.5 kB while their events come in the order of their source timestamps), others at up
+to ``TYPE_PRICE_BYTES`` per unit of cost."""
 
 RESERVED_EVENT_TYPES: Final = 10_000
 """The part of these reserved for the server itself, its modules and other servers."""

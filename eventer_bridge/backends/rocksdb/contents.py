@@ -17,7 +17,7 @@ from eventer_bridge.backends.rocksdb.unfinished import unfinished_session
 from eventer_bridge.errors import StoreDamagedError, StoreFormatError
 from eventer_bridge.model import EventType
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Version of the layout in ``keys``; incremented when older versions would misread it."""
 
 IMPORTING: Final = b"import"

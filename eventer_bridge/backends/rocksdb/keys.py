@@ -21,10 +21,12 @@ decoded at once (``numpy`` over the joined keys, as Spark's source does)::
               "log"                                     → random, see ``acknowledged``
               "history"                                 → name of the store's history, a UUID
               "unfinished"                              → see ``unfinished``
+              "in order until" · type                   → position; see ``source_order``
 
 The order of positions is the natural order of events (001, "Event ordering"), ties between
 servers broken by id, as in ``model.natural_key``. Only events that have a source timestamp are in
-``source``: most have none, and are found in ``event``.
+``source``, and of those only the ones that ``event`` does not have in the order of their source
+timestamps already (``source_order``).
 
 Sessions that were registered together are one *block* (``session_block``): they have a row in
 ``session`` and one in ``server``, whose keys name the first of them, even after it was deleted.
@@ -103,10 +105,17 @@ HISTORY_KEY: Final = b"history"
 UNFINISHED_KEY: Final = b"unfinished"
 """Session that is being written in parts (``unfinished``)."""
 
+IN_ORDER_KEY: Final = b"in order until"
+"""Position of the last event of a type, which follows, that is in order (``source_order``)."""
+
 JSON_FLAG: Final = 1
 BINARY_FLAG: Final = 2
 SOURCE_FLAG: Final = 4
-"""Flags of a value: the payload is JSON, or binary; there is a source timestamp."""
+INDEXED_FLAG: Final = 8
+"""Flags of a value: the payload is JSON, or binary; there is a source timestamp; the event is in
+``source``."""
+
+PAYLOAD_FLAGS: Final = JSON_FLAG | BINARY_FLAG
 
 VALUE_HEAD_BYTES: Final = 1
 SOURCED_HEAD_BYTES: Final = VALUE_HEAD_BYTES + TIMESTAMP_BYTES
@@ -115,8 +124,9 @@ SOURCED_HEAD_BYTES: Final = VALUE_HEAD_BYTES + TIMESTAMP_BYTES
 SPENT_KEY: Final = b"types of "
 """Price of the types of an owner, whose name follows in UTF-8 (``type_budget``)."""
 
-_FLAGS: Final = tuple(bytes((i,)) for i in range(8))
+_FLAGS: Final = tuple(bytes((i,)) for i in range(16))
 _JSON_ONLY: Final = _FLAGS[JSON_FLAG]
+_JSON_SOURCED: Final = _FLAGS[JSON_FLAG | SOURCE_FLAG]
 _source_timestamp: Final = attrgetter("source_timestamp")
 
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -227,10 +237,24 @@ def source_of(value: bytes) -> bytes:
     return value[VALUE_HEAD_BYTES:SOURCED_HEAD_BYTES] if value[0] & SOURCE_FLAG else b""
 
 
-def source_key(key: bytes, value: bytes) -> bytes:
-    """Key in ``source``, from a row of ``event``; empty if the event is not there."""
+def is_in_order(value: bytes) -> bool:
+    """Whether an event is in the order of source timestamps in ``event``, from its value."""
+    return value[0] & (SOURCE_FLAG | INDEXED_FLAG) == SOURCE_FLAG
+
+
+def by_source(key: bytes, value: bytes) -> bytes:
+    """What orders events by source timestamp, from a row of ``event``; empty if it has none.
+
+    Returns:
+        The key that the event has in ``source``, or would have.
+    """
     source = source_of(value)
     return source and key[:TYPE_BYTES] + source + key[TYPE_BYTES:]
+
+
+def source_key(key: bytes, value: bytes) -> bytes:
+    """Key in ``source``, from a row of ``event``; empty if the event is not there."""
+    return by_source(key, value) if value[0] & INDEXED_FLAG else b""
 
 
 def event_key(key: bytes) -> bytes:
@@ -254,41 +278,43 @@ def encode_id(event_id: EventId) -> bytes:
     return b"".join(map(encode_int, (event_id.server, event_id.session, event_id.instance)))
 
 
-def source_keys(
-    events: Iterable[Event], type_ids: Iterable[TypeId], positions: Iterable[bytes]
-) -> list[bytes]:
-    """Keys in ``source`` of those events that are there."""
-    timestamps: list[Timestamp | None] = [*map(_source_timestamp, events)]
-    if not any(timestamps):
-        return []
+def encode_sources(events: Iterable[Event]) -> list[bytes]:
+    """Source timestamps of events, empty where there is none."""
+    pack = _TIMESTAMP.pack
     return [
-        type_id + encode_timestamp(timestamp) + position
-        for type_id, timestamp, position in zip(type_ids, timestamps, positions, strict=True)
-        if timestamp is not None
+        b"" if timestamp is None else pack(timestamp.s + SIGN_BIT, timestamp.us)
+        for timestamp in map(_source_timestamp, events)
     ]
 
 
-def encode_values(events: Iterable[Event]) -> list[bytes]:
-    """Values of events."""
+def encode_values(events: Iterable[Event], sources: Iterable[bytes]) -> list[bytes]:
+    """Values of events that are not in ``source``.
+
+    Args:
+        events: the events.
+        sources: source timestamps, by :func:`encode_sources`.
+    """
     return [
-        _JSON_ONLY + payload.data
-        if event.source_timestamp is None and isinstance(payload := event.payload, JsonPayload)
-        else _encode_value(event)
-        for event in events
+        (_JSON_SOURCED + source if source else _JSON_ONLY) + payload.data
+        if isinstance(payload := event.payload, JsonPayload)
+        else _encode_value(source, payload)
+        for event, source in zip(events, sources, strict=True)
     ]
 
 
-def _encode_value(event: Event) -> bytes:
-    timestamp, payload = event.source_timestamp, event.payload
-    has_source, head = (0, b"") if timestamp is None else (SOURCE_FLAG, encode_timestamp(timestamp))
-    if isinstance(payload, JsonPayload):
-        return b"".join((_FLAGS[has_source | JSON_FLAG], head, payload.data))
+def _encode_value(source: bytes, payload: BinaryPayload | None) -> bytes:
+    flag = SOURCE_FLAG if source else 0
     if payload is None:
-        return _FLAGS[has_source] + head
+        return _FLAGS[flag] + source
     # the label is only stored and returned, and need not be valid Unicode
     label = payload.data_type.encode("utf-8", "surrogatepass")
     size = _TYPE.pack(len(label))
-    return b"".join((_FLAGS[has_source | BINARY_FLAG], head, size, label, payload.data))
+    return b"".join((_FLAGS[flag | BINARY_FLAG], source, size, label, payload.data))
+
+
+def indexed(value: bytes) -> bytes:
+    """The value of an event that is in ``source``."""
+    return b"".join((_FLAGS[value[0] | INDEXED_FLAG], memoryview(value)[1:]))
 
 
 def decode_event(key: bytes, value: bytes, names: Mapping[TypeId, EventType]) -> Event:
@@ -322,7 +348,7 @@ def decode_events(
             source_s, source_us = unpack_timestamp(value, VALUE_HEAD_BYTES)
             source_timestamp = Timestamp(source_s - SIGN_BIT, source_us)
             begin = SOURCED_HEAD_BYTES
-            kind &= ~SOURCE_FLAG
+            kind &= PAYLOAD_FLAGS
         if kind == JSON_FLAG:  # most of them
             payload = JsonPayload(raw(value[begin:]))
         else:
@@ -345,8 +371,10 @@ def check_value(value: bytes) -> None:
     Raises:
         ValueError: the value is damaged; the text says why.
     """
-    kind = value[0] & ~SOURCE_FLAG if value else -1
+    kind = value[0] & ~(SOURCE_FLAG | INDEXED_FLAG) if value else -1
     begin = VALUE_HEAD_BYTES
+    if value and value[0] & INDEXED_FLAG and not value[0] & SOURCE_FLAG:
+        raise ValueError("no source timestamp, but a flag says that it is in an index")
     if value and value[0] & SOURCE_FLAG:
         begin = SOURCED_HEAD_BYTES
         if len(value) < begin or not is_timestamp(value, VALUE_HEAD_BYTES):
@@ -370,7 +398,7 @@ def check_value(value: bytes) -> None:
 
 
 def _decode_payload(value: bytes, begin: int) -> Payload | None:
-    kind = value[0] & ~SOURCE_FLAG
+    kind = value[0] & PAYLOAD_FLAGS
     if kind == JSON_FLAG:
         return JsonPayload(msgspec.Raw(value[begin:]))
     if kind == BINARY_FLAG:

@@ -45,12 +45,15 @@ class Database:
         undecided: keys of the sessions that are written, but not known to be durable yet: those
             of the commit that is under way, or that failed, until the owner decides. Nobody
             who reads sees them.
+        in_order_ends: where the order of source timestamps of types ended (``source_order``).
+            Who reads may do without what is not loaded.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.is_closing = False
         self.undecided: AbstractSet[bytes] = frozenset()
+        self.in_order_ends: dict[bytes, bytes] = {}
         self._gate = threading.Condition()
         self._n_users = 0
         self._unusable: str | None = None  # why, while the database is not open

@@ -53,13 +53,15 @@ def ext_open(path: Path, accept_loss_of: int | None = None) -> Opened:
 
 
 def ext_load(store: Store) -> Opened:
-    """Load event types and latest events.
+    """Load event types, latest events, and the order of source timestamps.
 
     Raises:
         StorageError: it cannot be read.
     """
     types = TypeRegistry(store.ext_types(), store.ext_spent())
-    latest = store.ext_latest(islice(types.names, limits.LATEST_CACHE_TYPES))
+    known = [*islice(types.names, limits.LATEST_CACHE_TYPES)]
+    latest = store.ext_latest(known)
+    store.ext_load_order(known, latest)
     return Opened(store, types, LatestCache(store.ext_last_position(), latest))
 
 

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from itertools import filterfalse, islice
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from rocksdict import RdictIter
 
@@ -32,7 +32,7 @@ FEW_TYPES: Final = 16
 """Up to so many types are always merged."""
 
 MERGED_TYPES: Final = 4096
-"""Ranges that are merged at a time, at about 1 kB each."""
+"""Types that are merged at a time, at about 1 kB for each range."""
 
 Filter = Callable[[bytes], bool]
 """Whether the event with this key (of the scanned family) belongs to the answer."""
@@ -67,6 +67,9 @@ class KeyRange(NamedTuple):
 
 NOWHERE: Final = KeyRange(b"", b"")
 """No part of it."""
+
+TypeScan: TypeAlias = Callable[[Snapshot, TypeId, KeyRange], list[Iterator[bytes]]]
+"""Gives keys of a type in a span, which is without type: iterators, each of which is in order."""
 
 
 def scan(snapshot: Snapshot, iterator: RdictIter, span: KeyRange) -> Iterator[bytes]:
@@ -159,7 +162,7 @@ def _seen(snapshot: Snapshot, block_keys: Iterator[bytes]) -> Iterator[bytes]:
 
 def merge(
     snapshot: Snapshot,
-    iterator: RdictIter,
+    scan_type: TypeScan,
     type_ids: Iterable[TypeId],
     span: KeyRange,
     *,
@@ -169,11 +172,11 @@ def merge(
 ) -> list[bytes]:
     """First keys of several types, in the order of what follows the type.
 
-    Costs a seek for each type, and what is returned.
+    Costs some seeks for each type, and what is returned.
 
     Args:
         snapshot: what is read from.
-        iterator: of ``event`` or ``source``.
+        scan_type: gives keys of a type: :func:`scan_event`, or ``in_order.scan_by_source``.
         type_ids: types.
         span: the part of each type's range.
         limit: keys at most.
@@ -185,7 +188,11 @@ def merge(
     waiting = iter(type_ids)
     while some := list(islice(waiting, MERGED_TYPES)):
         span = KeyRange(start, stop, descending)
-        ranges = [_range(snapshot, iterator, type_id, span, done) for type_id in some]
+        ranges = [
+            _until_done(snapshot, keys_of_type, type_id, done)
+            for type_id in some
+            for keys_of_type in scan_type(snapshot, type_id, span)
+        ]
         found: Iterable[bytes] = heapq.merge(*ranges, key=without_type, reverse=descending)
         if accept:
             found = filter(accept, found)
@@ -199,12 +206,17 @@ def merge(
     return first
 
 
-def _range(
-    snapshot: Snapshot, iterator: RdictIter, type_id: TypeId, span: KeyRange, done: Set[TypeId]
-) -> Iterator[bytes]:
-    """Keys of a type in a span, until the type is done."""
+def scan_event(snapshot: Snapshot, type_id: TypeId, span: KeyRange) -> list[Iterator[bytes]]:
+    """As :func:`scan`, keys in ``event`` of a type; the span is without type."""
     start, stop, descending = span
-    found = scan(snapshot, iterator, KeyRange(type_id + start, type_id + stop, descending))
+    span = KeyRange(type_id + start, type_id + stop, descending)
+    return [scan(snapshot, snapshot.iterator("event"), span)]
+
+
+def _until_done(
+    snapshot: Snapshot, found: Iterator[bytes], type_id: TypeId, done: Set[TypeId]
+) -> Iterator[bytes]:
+    """Keys of a type that may be seen, until the type is done."""
     if snapshot.hidden:
         found = filterfalse(snapshot.hides, found)
     while type_id not in done and (key := next(found, None)) is not None:
@@ -304,5 +316,6 @@ def find_in_blocks(
             return found
         span = rest
     n_left = limit - len(found)
-    events = snapshot.iterator("event")
-    return found + merge(snapshot, events, type_ids, span, limit=n_left, accept=accept, done=done)
+    return found + merge(
+        snapshot, scan_event, type_ids, span, limit=n_left, accept=accept, done=done
+    )

@@ -21,6 +21,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.database import StorageErrors, explain
+from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES, SessionBlock
@@ -84,7 +85,16 @@ class Snapshot:
         hidden: keys of the sessions that are not to be seen.
     """
 
-    __slots__ = ("_database", "_event", "_families", "_finder", "_iterators", "hidden", "pause")
+    __slots__ = (
+        "_database",
+        "_db",
+        "_event",
+        "_families",
+        "_finder",
+        "_iterators",
+        "hidden",
+        "pause",
+    )
 
     def __init__(
         self,
@@ -127,6 +137,13 @@ class Snapshot:
     def iterator(self, family: str) -> RdictIter:
         """The iterator of one of :data:`READ_FAMILIES`, which whoever reads from it moves."""
         return self._iterators[family]
+
+    def in_order_until(self, type_id: TypeId) -> bytes:
+        """Position of the last event of a type that may be in order; empty where none is.
+
+        That of now is right for the moment: of what is written after it, nothing is seen.
+        """
+        return self._database.in_order_ends.get(type_id, keys.KEY_MAX)
 
     def hides(self, key: bytes) -> bool:
         """Whether a row of ``event`` or ``source`` is not to be seen, by its key."""

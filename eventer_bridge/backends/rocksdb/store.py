@@ -39,6 +39,7 @@ from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
 from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_order
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType
@@ -67,11 +68,14 @@ class Store(Database):
     Attributes:
         path: as given.
         counted: retention's: types whose events commits tally, each with where to.
+        order: which events need a row in ``source``; to be loaded before others than those of new
+            types are staged.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         super().__init__(path, read_only=read_only)
         self.counted: Mapping[TypeId, Share] = {}
+        self.order = SourceOrder({}, {})
         self._write_lock = threading.Lock()
         self._oldest_written = keys.KEY_MAX  # since the last ``ext_begin_deleting``
         self._sync_lock = threading.Lock()
@@ -101,9 +105,40 @@ class Store(Database):
         last = snapshot.seek_last(snapshot.iterator("session"), b"")
         return b"" if last is None else last[:ORIGIN_BYTES] + keys.KEY_MAX
 
+    def ext_load_order(
+        self, type_ids: Iterable[TypeId], latest: Iterable[tuple[TypeId, Row]]
+    ) -> None:
+        """Load :attr:`order`.
+
+        Args:
+            type_ids: the types that it is to know.
+            latest: their latest rows.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        ends: dict[TypeId, bytes] = {}
+        with self.errors():
+            found = self._db.iter()
+            found.seek(keys.IN_ORDER_KEY)
+            while found.valid() and (key := found.key()).startswith(keys.IN_ORDER_KEY):
+                ends[key.removeprefix(keys.IN_ORDER_KEY)] = found.value()
+                found.next()
+            found.status()
+        snapshot, rows = self._all(), dict(latest)
+        last = snapshot.seek_last(snapshot.iterator("session"), b"")
+        floor = b"" if last is None else last[:ORIGIN_BYTES] + keys.KEY_MAX
+        of_types = [(i, rows.get(i)) for i in type_ids]
+        self.order = ext_read_order(snapshot, ends, of_types, floor)
+        self.in_order_ends = ends
+
+    def _all(self) -> Snapshot:
+        """This moment, also what is undecided."""
+        return Snapshot(self, self._db, self._families, is_all_seen=True)
+
     def ext_latest(self, type_ids: Iterable[TypeId]) -> list[tuple[TypeId, Row]]:
         """The latest row of each of these types, also of what is undecided."""
-        snapshot = Snapshot(self, self._db, self._families, is_all_seen=True)
+        snapshot = self._all()
         iterator = snapshot.iterator("event")
         found = [(i, snapshot.seek_last(iterator, i)) for i in type_ids]
         return [(i, (key, snapshot.value(key))) for i, key in found if key is not None]
@@ -113,7 +148,7 @@ class Store(Database):
         commit: Commit,
         sessions: Sequence[Sequence[Event]],
         type_ids: Sequence[TypeId],
-        new_types: Iterable[tuple[TypeId, bytes]],
+        new_types: Sequence[tuple[TypeId, bytes]],
     ) -> None:
         """Add sessions to a commit, as a block (``session_block``).
 
@@ -167,10 +202,11 @@ class Store(Database):
             commit.batch.delete(keys.UNFINISHED_KEY)
         yield
 
-    def stage_types(self, commit: Commit, new_types: Iterable[tuple[TypeId, bytes]]) -> None:
+    def stage_types(self, commit: Commit, new_types: Sequence[tuple[TypeId, bytes]]) -> None:
         """Add types, encoded, to a commit."""
         for type_id, data in new_types:
             commit.batch.put(type_id, data, self._handles[-1])
+        self.order.add_types(type_id for type_id, _ in new_types)
 
     def _stage_block(self, commit: Commit, key: bytes, entries: bytes) -> None:
         _, _, session_cf, server_cf, _ = self._handles
@@ -200,16 +236,19 @@ class Store(Database):
         """
         encoded = keys.INSTANCES
         instances = [encoded[event.id.instance] for event in events]
-        values = keys.encode_values(events)
+        sources = keys.encode_sources(events)
+        values = keys.encode_values(events, sources)
         local_ids = [*map(add, sessions, instances)]
         positions = [*map(add, repeat(origin), local_ids)]
         event_keys = [*map(add, type_ids, positions)]
+        indexed = self.order.add(commit.batch, type_ids, sources, positions, values)
+        for i in indexed:
+            values[i] = keys.indexed(values[i])
+            commit.sources.append(keys.source_key(event_keys[i], values[i]))
         commit.events.update(zip(event_keys, values, strict=True))
-        source_keys = keys.source_keys(events, type_ids, positions)
-        commit.sources += source_keys
         commit.n_bytes += sum(map(len, values))
         commit.n_bytes += len(events) * keys.EVENT_KEY_BYTES
-        commit.n_bytes += len(source_keys) * keys.SOURCE_KEY_BYTES
+        commit.n_bytes += len(indexed) * keys.SOURCE_KEY_BYTES
         latest, rows = commit.latest, commit.events
         for type_id, key in dict(zip(type_ids, event_keys, strict=True)).items():  # the last of it
             known = latest.get(type_id)

@@ -1,13 +1,13 @@
 """Finding what a timeseries query asks for (001, "timeseries"; 000, "query events").
 
 Runs on a reader thread. Events are sought in one or two parts of their order: by timestamp in one;
-by source timestamp those that have one in ``source`` and, behind them in either direction, those
+by source timestamp those that have one (``in_order``) and, behind them in either direction, those
 that have none in ``event``, where the others are passed over. In ``event``, those of one type
 follow each other: keys and values are read in one pass, and what a span cannot say is a condition
 of the value. Elsewhere keys are found first, by looking up the ids that are asked for or by what
 ``scan`` offers, and that is a filter of keys, which looks up each value it asks for.
 
-An index key is the key of an event in the family in which its part is sought.
+An index key is the key that an event has, or would have, in the family in whose order it is sought.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from eventer_bridge.backends.rocksdb import keys
+from eventer_bridge.backends.rocksdb.in_order import find_contiguous, scan_by_source
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.scan import (
     NOWHERE,
@@ -34,14 +35,14 @@ from eventer_bridge.model import EventId, Order, OrderBy, QueryTimeseriesParams,
 from eventer_bridge.payloads import same_as
 
 Family: TypeAlias = Literal["event", "source"]
-"""Column family in whose order events are sought."""
+"""Order in which events are sought: of ``event``, or of ``source``, which has a part of them."""
 
 
 class _Part(NamedTuple):
     """Where a part of the answer is sought.
 
     Attributes:
-        family: in which its events are sought.
+        family: in whose order its events are sought.
         sought: span of it.
         shown: part of that from which events are given. The two differ only for unique types: an
             event that an earlier page gave still keeps the later ones of its type out.
@@ -90,18 +91,34 @@ class Timeseries:
         """
         done: set[TypeId] = set()
         for part in self._parts():
-            if part.family == "event" and self._only_type is not None:  # the last part
-                yield from self._snapshot.event_rows(
-                    self._only_type + part.sought.start,
-                    self._only_type + part.sought.stop,
+            span = self._contiguous_span(part)
+            if span is not None:
+                conditions = _make_conditions(self._params, part.family)
+                if part.family == "source":
+                    conditions.insert(0, keys.is_in_order)
+                for rows in self._snapshot.event_rows(
+                    *span,
                     descending=part.sought.descending,
                     limit=limit,
-                    conditions=_make_conditions(self._params, "event"),
-                )
+                    conditions=conditions,
+                ):
+                    limit -= len(rows[0])
+                    yield rows
             else:
                 found = self._find(part, done, limit)
                 limit -= len(found)
                 yield from self._snapshot.rows_of(map(keys.event_key, found))
+
+    def _contiguous_span(self, part: _Part) -> tuple[bytes, bytes] | None:
+        """Where the events of a part follow each other in ``event``; None: they do not."""
+        type_id, (start, stop, _) = self._only_type, part.sought
+        if type_id is None:
+            return None
+        if part.family == "event":
+            return type_id + start, type_id + stop
+        if self._params.t_from is not None or self._params.t_to is not None:
+            return None
+        return find_contiguous(self._snapshot, type_id, part.sought)
 
     def first(self) -> bytes | None:
         """Key in ``event`` of the first event; None: there is none. Raises as :meth:`rows`."""
@@ -177,7 +194,7 @@ class Timeseries:
         if family == "source":
             return merge(
                 self._snapshot,
-                self._snapshot.iterator("source"),
+                scan_by_source,
                 self._type_ids,
                 span,
                 limit=limit,
@@ -208,9 +225,9 @@ class Timeseries:
     def _index_key(self, key: bytes) -> tuple[Family, bytes]:
         """Family in which an event is sought, and its key there, from its key in ``event``."""
         if self._is_by_source:
-            source_key = keys.source_key(key, self._snapshot.value(key))
-            if source_key:
-                return "source", source_key
+            by_source = keys.by_source(key, self._snapshot.value(key))
+            if by_source:
+                return "source", by_source
         return "event", key
 
 

@@ -80,5 +80,6 @@ def undo(db: Rdict) -> None:
         row.status()  # raises if it is not the end, but a failure
         if type_id >= first_new:
             batch.delete(type_id, type_cf)
+            batch.delete(keys.IN_ORDER_KEY + type_id)
     batch.delete(keys.UNFINISHED_KEY)
     db.write(batch, synced)

@@ -3,10 +3,10 @@
 Runs on a thread that may block. RocksDB verifies the checksum of every block that it reads. Memory
 does not depend on the size of the store, except for the event types.
 
-Every event must be in the block of its session, which must be in ``server``, and in ``source`` if
-it has a source timestamp. The numbers of rows show that nothing else is in ``source`` and
-``session``; only if they do not match, each row's event is looked up. What is kept for clients:
-``verify_clients``.
+Every event must be in the block of its session, which must be in ``server``. If it has a source
+timestamp, it must be in ``source``, or in the order of source timestamps (``source_order``). The
+numbers of rows show that nothing else is in ``source`` and ``session``; only if they do not match,
+each row's event is looked up. What is kept for clients: ``verify_clients``.
 """
 
 from collections.abc import Callable, Iterator
@@ -72,6 +72,7 @@ class _Verification:
         self._report = rows.report
         self.names: dict[TypeId, EventType] = {}
         self._last_sessions: dict[bytes, bytes] = {}
+        self._in_order_until: dict[TypeId, bytes] = {}
 
     def run(self) -> Counts:
         self._check_types()
@@ -180,6 +181,8 @@ class _Verification:
 
     def _check_marks(self) -> None:
         for key, session in self._rows.all("default"):
+            if key.startswith(keys.IN_ORDER_KEY):
+                self._check_in_order_until(key, session)
             if key.startswith(keys.DELETED_KEY):
                 self._check_deleted(key, session)
             if key == keys.HISTORY_KEY and not session.isascii():
@@ -198,6 +201,13 @@ class _Verification:
                     f"session ids up to {id_text(session)} are reserved,"
                     f" but {id_text(last)} is stored",
                 )
+
+    def _check_in_order_until(self, key: bytes, position: bytes) -> None:
+        type_id = key.removeprefix(keys.IN_ORDER_KEY)
+        if type_id not in self.names or len(position) not in (0, keys.POSITION_BYTES):
+            self._report("default", key_text(key), "not where the order of a type ends")
+        else:
+            self._in_order_until[type_id] = position
 
     def _check_deleted(self, key: bytes, position: bytes) -> None:
         is_server = len(key) == len(keys.DELETED_KEY) + keys.INT_BYTES
@@ -222,6 +232,7 @@ class _Verification:
 
     def _event_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys of events, and their keys in ``source``, empty where they are not there."""
+        last = b""  # by source timestamp, of those that are in order
         for key, value in self._rows.all("event"):
             if len(key) != keys.EVENT_KEY_BYTES or not keys.is_timestamp(key, keys.TYPE_BYTES):
                 self._report("event", key_text(key), "not a key of this index")
@@ -233,9 +244,21 @@ class _Verification:
             try:
                 keys.check_value(value)
                 source_key = keys.source_key(key, value)
+                if keys.is_in_order(value):
+                    last = self._check_in_order(key, keys.by_source(key, value), last)
             except ValueError as e:
                 self._report("event", _event(key), f"cannot be decoded: {e}")
             yield key, source_key
+
+    def _check_in_order(self, key: bytes, by_source: bytes, last: bytes) -> bytes:
+        """Check that an event is in order, behind the last one that is; returns the new last."""
+        type_id = key[: keys.TYPE_BYTES]
+        if key > type_id + self._in_order_until.get(type_id, keys.KEY_MAX):
+            self._report("event", _event(key), "behind where the order of its type ends")
+        if by_source < last:
+            text = f"source timestamp before that of {_event(last)}, but not in source"
+            self._report("event", _event(key), text)
+        return max(last, by_source)
 
     def _check_entries(self, event_keys: list[bytes]) -> None:
         for key in event_keys:
@@ -272,20 +295,23 @@ class _Verification:
             for key, value in zip(good, self._rows.values("event", wanted), strict=False):
                 if value is None:
                     self._report("event", _event(key), "no row, but source has one")
-                elif _is_other_source(key, value):
-                    self._report("source", _event(key), "another source timestamp than in event")
+                else:
+                    self._check_source(key, value)
+
+    def _check_source(self, source_key: bytes, value: bytes) -> None:
+        event_key = keys.event_key(source_key)
+        try:
+            keys.check_value(value)
+        except ValueError:
+            return  # reported already
+        if keys.by_source(event_key, value) != source_key:
+            self._report("source", _event(event_key), "another source timestamp than in event")
+        elif not keys.source_key(event_key, value):
+            self._report("source", _event(event_key), "has a row, but the event is in order")
 
 
 def _is_list(entries: bytes) -> bool:
     return bool(entries) and len(entries) % ENTRY_BYTES == 0
-
-
-def _is_other_source(source_key: bytes, value: bytes) -> bool:
-    try:
-        keys.check_value(value)
-    except ValueError:
-        return False  # reported already
-    return source_key[keys.TYPE_BYTES : -keys.POSITION_BYTES] != keys.source_of(value)
 
 
 def _session(block_key: bytes) -> str:

@@ -36,10 +36,10 @@ def check_open_store(store: Store) -> set[bytes]:
 
     sources = {key for key, _ in snapshot.rows("source")}
     assert sources == {
-        key[: keys.TYPE_BYTES] + source + key[keys.TYPE_BYTES :]
-        for key, value in events.items()
-        if (source := keys.source_of(value))
+        source_key for key, value in events.items() if (source_key := keys.source_key(key, value))
     }
+    in_order = [keys.by_source(*row) for row in sorted(events.items()) if keys.is_in_order(row[1])]
+    assert in_order == sorted(in_order)
 
     servers: dict[bytes, bytes] = {}
     from_sessions: set[bytes] = set()

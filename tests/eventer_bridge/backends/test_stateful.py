@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from eventer_bridge import limits
 from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.backends.base import Backend, HighWaterMark
-from eventer_bridge.backends.rocksdb import scan
+from eventer_bridge.backends.rocksdb import in_order, scan, source_order
 from eventer_bridge.model import (
     Event,
     EventType,
@@ -337,6 +337,8 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(limits, "MAX_GROUP_EVENTS", 8)
         patch.setattr(limits, "LATEST_CACHE_TYPES", 2)
         patch.setattr(scan, "FEW_TYPES", 1)
+        patch.setattr(source_order, "MAX_PASSED_EVENTS", 2)
+        patch.setattr(in_order, "MAX_BLOCK_KEYS", 2)
         patch.setattr(scan, "MERGED_TYPES", 2)
         patch.setattr(scan, "MAX_BLOCK_KEYS", 2)
         yield

@@ -167,8 +167,10 @@ async def test_a_backup_of_a_gateway_under_load_is_verified_and_restored(tmp_pat
 async def make_store(path: Path, n_events: int = 100) -> Path:
     """The store of a gateway that ran, at ``path/events``."""
     async with gateway(path) as running, await RawPeer.init(running.port) as peer:
-        given = {"source_timestamp": {"s": 1, "us": 0}}
-        events = [{**event("a", str(i % 3)), **given} for i in range(n_events)]
+        events = [
+            {**event("a", str(i % 3)), "source_timestamp": {"s": -i, "us": 0}}
+            for i in range(n_events)
+        ]
         assert (await peer.request(register_req(1, *events)))["success"]
     return path / "events"
 

@@ -204,14 +204,14 @@ async def test_a_loss_of_another_format_is_not_accepted(tmp_path: Path) -> None:
     async with await rocksdb.create(live) as backend:
         writer = Writer(backend)
         commit = Commit()
-        backend._store.stage_format(commit, b"1")
+        backend._store.stage_format(commit, b"2")
         backend._store.ext_write_synced(commit)
         end = find_end(list_logs(live)[-1])
         await writer.session(draft())
         directories.copy(live, path)
     os.truncate(list_logs(path)[-1], end)
     before = state(path)
-    with pytest.raises(StoreFormatError, match="has format 1, this version supports only format 2"):
+    with pytest.raises(StoreFormatError, match="has format 2, this version supports only format 3"):
         await stored(path, accept_loss_of=1)
     assert state(path) == before
 

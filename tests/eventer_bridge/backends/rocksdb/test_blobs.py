@@ -105,12 +105,12 @@ async def test_it_is_copied_once_in_a_step(tmp_path: Path, monkeypatch: pytest.M
         (event,) = Writer(backend).make(draft("a", payload=LARGE))
         commit = Commit(1)
 
-        def note(events: Sequence[Event]) -> list[bytes]:
+        def note(events: Sequence[Event], sources: Sequence[bytes]) -> list[bytes]:
             encoded.append(commit.batch.size_in_bytes())
-            return encode_values(events)
+            return encode_values(events, sources)
 
         monkeypatch.setattr(keys, "encode_values", note)
         steps = backend._store.stage_in_steps(commit, [event], [keys.encode_type_id(0)], [])
         n_bytes = [commit.batch.size_in_bytes() for _ in steps if encoded]
-    assert n_bytes[0] == encoded[0]
+    assert n_bytes[0] - encoded[0] < 100  # what ends the order of the type
     assert n_bytes[1] > len(LARGE.data)

@@ -276,10 +276,10 @@ async def test_staging_that_panics_closes_the_backend(
     await core.register(source, [good]).committed
     encode = keys.encode_values
 
-    def panicking(events: Sequence[Event]) -> list[bytes]:
+    def panicking(events: Sequence[Event], sources: Sequence[bytes]) -> list[bytes]:
         if any(event.type == ("wrong",) for event in events):
             raise Panic
-        return encode(events)
+        return encode(events, sources)
 
     monkeypatch.setattr(keys, "encode_values", panicking)
     if n_events == 1:

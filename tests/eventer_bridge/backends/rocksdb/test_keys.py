@@ -29,6 +29,11 @@ payloads = st.one_of(
 events = st.builds(Event, ids, types, timestamps, st.none() | timestamps, payloads)
 
 
+def encoded(event: Event) -> bytes:
+    [value] = keys.encode_values([event], keys.encode_sources([event]))
+    return value
+
+
 @given(ints, ints)
 def test_integers_keep_their_order(first: int, second: int) -> None:
     assert (keys.encode_int(first) < keys.encode_int(second)) == (first < second)
@@ -67,34 +72,43 @@ def test_an_event_comes_back(event: Event, number: int) -> None:
     instance = keys.INSTANCES[event.id.instance]
     key = type_id + key + instance
     assert len(key) == keys.TYPE_BYTES + keys.POSITION_BYTES
-    [value] = keys.encode_values([event])
-    source_keys = keys.source_keys([event], [type_id], [key[keys.TYPE_BYTES :]])
-    assert [*filter(None, [keys.source_key(key, value)])] == source_keys
-    assert len(source_keys) == (event.source_timestamp is not None)
-    for source_key in source_keys:
-        assert len(source_key) == keys.SOURCE_KEY_BYTES
-        assert keys.event_key(source_key) == key
-        assert keys.decode_timestamp(source_key, keys.TYPE_BYTES) == event.source_timestamp
-    assert keys.decode_event(key, value, {type_id: event.type}) == event
+    value = encoded(event)
+    names = {type_id: event.type}
+    assert keys.decode_event(key, value, names) == event
+    keys.check_value(value)
+    assert keys.source_key(key, value) == b""
+    assert keys.is_in_order(value) == (event.source_timestamp is not None)
+    if event.source_timestamp is None:
+        assert keys.by_source(key, value) == b""
+        return
+    by_source = keys.by_source(key, value)
+    assert len(by_source) == keys.SOURCE_KEY_BYTES
+    assert keys.event_key(by_source) == key
+    assert keys.decode_timestamp(by_source, keys.TYPE_BYTES) == event.source_timestamp
+    indexed = keys.indexed(value)
+    assert keys.source_key(key, indexed) == keys.by_source(key, indexed) == by_source
+    assert not keys.is_in_order(indexed)
+    assert keys.decode_event(key, indexed, names) == event
+    assert keys.payload_of(indexed) == event.payload
+    keys.check_value(indexed)
 
 
 def test_a_label_need_not_be_good_unicode() -> None:
     payload = BinaryPayload("\ud800", b"x")
     event = Event(EventId(1, 1, 1), ("a",), Timestamp(0, 0), None, payload)
     key = b"type" + keys.session_key(event.timestamp, 1, 1) + keys.encode_int(1)
-    assert keys.decode_event(key, keys.encode_values([event])[0], {b"type": ("a",)}) == event
+    assert keys.decode_event(key, encoded(event), {b"type": ("a",)}) == event
 
 
 @given(events, events)
 def test_source_timestamps_keep_their_order(first: Event, second: Event) -> None:
     for event in (first, second):
-        source = keys.source_of(keys.encode_values([event])[0])
+        [source] = keys.encode_sources([event])
+        assert source == keys.source_of(encoded(event))
         assert len(source) == (keys.TIMESTAMP_BYTES if event.source_timestamp else 0)
-    of_both = keys.source_keys([first, second], [b"type"] * 2, [b"", b""])
-    timestamps = [i.source_timestamp for i in (first, second) if i.source_timestamp]
-    assert [keys.decode_timestamp(i, keys.TYPE_BYTES) for i in of_both] == timestamps
-    if len(timestamps) == 2:
-        assert (of_both[0] < of_both[1]) == (timestamps[0] < timestamps[1])
+    low, high = keys.encode_sources([first, second])
+    if first.source_timestamp and second.source_timestamp:
+        assert (low < high) == (first.source_timestamp < second.source_timestamp)
 
 
 @given(types)
@@ -114,7 +128,8 @@ def test_the_layout_stays_as_it_is() -> None:
     assert keys.session_key(event.timestamp, 1, 2).hex(" ", 4) == (
         "80000000 00000004 00000005 80000000 00000001 80000000 00000002"
     )
-    assert keys.encode_values([event])[0].hex() == "067fffffffffffffff000000060000000174ff"
+    assert encoded(event).hex() == "067fffffffffffffff000000060000000174ff"
     plain = Event(event_id, ("a",), Timestamp(4, 5), None, JsonPayload.of([1]))
-    assert keys.encode_values([plain])[0] == b"\x01[1]"
+    assert encoded(plain) == b"\x01[1]"
+    assert keys.indexed(encoded(event)).hex().startswith("0e7f")
     assert keys.encode_type(("a", "b")) == b'["a","b"]'

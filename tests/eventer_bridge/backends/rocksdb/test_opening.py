@@ -89,14 +89,14 @@ async def test_a_newer_format(tmp_path: Path) -> None:
     async with await rocksdb.create(tmp_path):
         pass
     db = Rdict(str(tmp_path), Options(raw_mode=True))
-    db[b"format"] = b"3"
+    db[b"format"] = b"4"
     # a newer version may well have more column families
     db.create_column_family("newer", Options(raw_mode=True)).close()
     db.close()
     (tmp_path / MARKER).unlink()
     for _ in range(2):  # and refusing does not keep it locked
         message = await opening_fails(tmp_path, StoreFormatError)
-        assert message == "the event store has format 3, this version supports only format 2"
+        assert message == "the event store has format 4, this version supports only format 3"
 
 
 def state(path: Path) -> dict[str, tuple[int, bytes]]:
@@ -109,9 +109,9 @@ def state(path: Path) -> dict[str, tuple[int, bytes]]:
     ("row", "error", "reason"),
     [
         (
-            ("default", FORMAT_KEY, b"1"),
+            ("default", FORMAT_KEY, b"2"),
             StoreFormatError,
-            "has format 1, this version supports only format 2",
+            "has format 2, this version supports only format 3",
         ),
         (("default", FORMAT_KEY, IMPORTING), StoreDamagedError, "an import into this event store"),
         (("default", FORMAT_KEY, None), StoreDamagedError, "a database, but not an event store"),

@@ -173,8 +173,8 @@ def check_copy(copy: Path, *, is_undone: bool = False) -> None:
         assert [server.last_session for server in info.servers] == [1]
         if is_undone:
             assert len(store.ext_types()) == SMALL
-            sourced = sum(1 for event in events_of(1, SMALL) if event.source_timestamp)
-            for family, n_left in (("event", SMALL), ("source", sourced)):
+            # each of the small one has a type of its own, and so is in order
+            for family, n_left in (("event", SMALL), ("source", 0)):
                 rows = store.iterator(family)
                 rows.seek_to_first()
                 assert sum(1 for _ in iterate(rows)) == n_left

@@ -43,6 +43,7 @@ SESSION: Final = keys.session_key(Timestamp(2, 0), 1, 2)
 FIRST, SECOND = map(keys.encode_int, (1, 2))
 EVENT: Final = A + SESSION + FIRST
 SOURCE: Final = A + keys.encode_timestamp(Timestamp(7, 0)) + SESSION + FIRST
+LATER: Final = keys.session_key(Timestamp(3, 0), 1, 3)
 SERVER: Final = SESSION[keys.TIMESTAMP_BYTES :]
 OTHER_SOURCE: Final = keys.encode_timestamp(Timestamp(8, 0))
 
@@ -92,7 +93,7 @@ async def test_a_store_that_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = [i for i, _ in progress]
     assert done == sorted(done)
     assert done
-    assert {total for _, total in progress} == {9 + 1 + 5 + 5 + 3 + 4 + 2 + 2}
+    assert {total for _, total in progress} == {9 + 1 + 5 + 5 + 3 + 7 + 2 + 2}
 
 
 async def test_an_empty_store(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def entries_cut_off(rows: Rows) -> None:
 
 
 def unknown_flags(rows: Rows) -> None:
-    rows["event"][EVENT] = b"\x08"
+    rows["event"][EVENT] = b"\x10"
 
 
 def empty_value(rows: Rows) -> None:
@@ -196,7 +197,33 @@ def source_timestamp_cut_off(rows: Rows) -> None:
 
 
 def other_source_timestamp(rows: Rows) -> None:
-    rows["event"][EVENT] = b"\x04" + keys.encode_timestamp(Timestamp(8, 0))
+    rows["event"][EVENT] = b"\x0c" + keys.encode_timestamp(Timestamp(8, 0))
+
+
+def indexed_without_source_timestamp(rows: Rows) -> None:
+    del rows["source"][SOURCE]
+    rows["event"][EVENT] = b"\x09[]"
+
+
+def in_order_behind_its_end(rows: Rows) -> None:
+    del rows["source"][SOURCE]
+    rows["event"][EVENT] = b"\x04" + keys.encode_timestamp(Timestamp(7, 0))
+
+
+def not_in_order(rows: Rows) -> None:
+    in_order_behind_its_end(rows)
+    for session, source in ((1, 9), (3, 6)):
+        key = A + keys.session_key(Timestamp(session, 0), 1, session) + FIRST
+        rows["event"][key] = b"\x04" + keys.encode_timestamp(Timestamp(source, 0))
+    rows["default"][keys.IN_ORDER_KEY + A] = LATER + FIRST
+
+
+def end_of_order_cut_off(rows: Rows) -> None:
+    rows["default"][keys.IN_ORDER_KEY + A] = LATER
+
+
+def end_of_order_of_an_unknown_type(rows: Rows) -> None:
+    rows["default"][keys.IN_ORDER_KEY + keys.encode_type_id(9)] = b""
 
 
 def unknown_type(rows: Rows) -> None:
@@ -318,6 +345,10 @@ def key_of(key: bytes) -> str:
     return f"key {key.hex()}"
 
 
+def end_of_order(type_id: bytes) -> str:
+    return key_of(keys.IN_ORDER_KEY + type_id)
+
+
 DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
     no_event: [
         "event: 1/2/1: no row, but session has an entry",
@@ -362,7 +393,7 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         "session: 1/2: 59 bytes are no list of events",
         "session: 1/2/3: another event type than in event",
     ],
-    unknown_flags: ["event: 1/2/1: cannot be decoded: unknown flags 08"],
+    unknown_flags: ["event: 1/2/1: cannot be decoded: unknown flags 10"],
     empty_value: ["event: 1/2/1: cannot be decoded: unknown flags none"],
     json_that_is_none: [
         "event: 1/2/1: cannot be decoded: payload: JSON is malformed: trailing characters (byte 4)"
@@ -380,7 +411,21 @@ DAMAGES: Final[dict[Callable[[Rows], None], list[str]]] = {
         "source: 1/2/1: no row, but event has one",
         "source: 1/2/1: another source timestamp than in event",
     ],
+    indexed_without_source_timestamp: [
+        "event: 1/2/1: cannot be decoded: no source timestamp,"
+        " but a flag says that it is in an index"
+    ],
+    in_order_behind_its_end: ["event: 1/2/1: behind where the order of its type ends"],
+    not_in_order: [
+        "event: 1/2/1: source timestamp before that of 1/1/1, but not in source",
+        "event: 1/3/1: source timestamp before that of 1/1/1, but not in source",
+    ],
+    end_of_order_cut_off: [f"default: {end_of_order(A)}: not where the order of a type ends"],
+    end_of_order_of_an_unknown_type: [
+        f"default: {end_of_order(keys.encode_type_id(9))}: not where the order of a type ends"
+    ],
     unknown_type: [
+        f"default: {end_of_order(C)}: not where the order of a type ends",
         "event: 1/2/3: unknown event type key 00000002",
         "event: 1/3/2: unknown event type key 00000002",
     ],
@@ -452,6 +497,20 @@ async def test_damaged_rows(tmp_path: Path, damage: Callable[[Rows], None]) -> N
     assert findings_after(tmp_path, damage) == DAMAGES[damage]
 
 
+async def test_a_row_in_source_of_an_event_in_order(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(draft("a", source=5))
+        await writer.session(draft("a", source=7))
+
+    def damage(rows: Rows) -> None:
+        rows["source"][SOURCE] = b""
+
+    assert findings_after(tmp_path, damage) == [
+        "source: 1/2/1: has a row, but the event is in order"
+    ]
+
+
 async def test_a_store_of_an_earlier_version(tmp_path: Path) -> None:
     await make_store(tmp_path)
     (tmp_path / MARKER).unlink()
@@ -514,7 +573,7 @@ async def test_info(tmp_path: Path) -> None:
     await make_store(tmp_path)
     with control.open_read_only(tmp_path) as store:
         found = ext_info(store)
-    assert (found.format, found.events, found.event_types) == (2, 9, 3)
+    assert (found.format, found.events, found.event_types) == (3, 9, 3)
     assert (found.first_timestamp, found.last_timestamp) == (Timestamp(1, 0), Timestamp(3, 0))
     assert found.servers == [
         ServerInfo(1, 1, 3, Timestamp(1, 0), Timestamp(3, 0), 3),

@@ -24,7 +24,7 @@ QUOTA = TypeQuota("client", 10_000)
 
 def make_parts_small() -> None:
     """So that a session has several of them, in this process."""
-    limits.COMMIT_PART_ROWS = 768  # type: ignore[misc]
+    limits.COMMIT_PART_ROWS = 640  # type: ignore[misc]
 
 
 def events_of(session: int, n_events: int) -> list[Event]:
