@@ -64,7 +64,8 @@ _LAST: Final[dict[str, Any]] = {"metavar": "TIME", "callback": value_option(mome
     "--to", "last", **_LAST, help="Timestamp at or before this; a date includes its whole day."
 )
 @click.option(
-    "--types",
+    "--type",
+    "types",
     metavar="TYPE",
     multiple=True,
     callback=event_types_option,
@@ -120,7 +121,7 @@ def report(  # noqa: PLR0917  # click gives all of them by name
     them together, and needs no network. Spark makes them on this machine: install the extra
     'spark' (pip install 'mariner-gateway[spark]').
 
-    --types does not apply to availability and runs, which need all events of a server.
+    --type does not apply to availability and runs, which need all events of a server.
 
     Exit code 0: the reports are made, even if there are no events; 1: Spark, the store, the
     lake or the gateway failed; 2: no such store or lake, or wrong usage; 130: interrupted.

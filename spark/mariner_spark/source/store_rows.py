@@ -27,7 +27,8 @@ _SOURCED: Final = keys.SOURCED_HEAD_BYTES
 _SIGN: Final = np.uint64(keys.SIGN_BIT)
 
 _KINDS: Final = {0: None, keys.JSON_FLAG: JSON, keys.BINARY_FLAG: BINARY}
-_IS_KNOWN: Final = np.array([i & ~keys.SOURCE_FLAG in _KINDS for i in range(256)])
+_KNOWN_BITS: Final = keys.SOURCE_FLAG | keys.INDEXED_FLAG
+_IS_KNOWN: Final = np.array([i & ~_KNOWN_BITS in _KINDS for i in range(256)])
 
 
 class StoreRows:
@@ -170,7 +171,7 @@ _COLUMNS: Final[dict[str, Callable[[StoreRows, pa.Field], pa.Array]]] = {
 @cache
 def _kinds_of_flags() -> pa.Array:
     """Kinds of payloads by flags; not made on import, because ``pa.array`` imports pandas."""
-    return pa.array([_KINDS.get(i & ~keys.SOURCE_FLAG) for i in range(256)])
+    return pa.array([_KINDS.get(i & keys.PAYLOAD_FLAGS) for i in range(256)])
 
 
 def _signed(biased: NDArray[Any]) -> NDArray[np.int64]:

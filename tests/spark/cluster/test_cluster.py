@@ -27,7 +27,7 @@ async def test_executors_read_a_gateway(tmp_path: Path) -> None:
         output = cluster.submit(
             tmp_path,
             *("--py-files", package, PROGRAM, JOB, "report", "top"),
-            *(*gateway, "--token", options["token"], *access, "--types", "site/*"),
+            *(*gateway, "--token", options["token"], *access, "--type", "site/*"),
         )
     line, page = output.splitlines()
     seen = json.loads(line)

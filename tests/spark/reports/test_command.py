@@ -62,7 +62,7 @@ def test_some_reports_of_some_events(reported: Reported, tmp_path: Path) -> None
     begin = 1_735_689_600
     result = run_report(
         *("top", "availability", "--store", reported.store, "--out", tmp_path),
-        *("--types", "site/0/*", "--types", "site/?/d7", "--depth", "1"),
+        *("--type", "site/0/*", "--type", "site/?/d7", "--depth", "1"),
         *("--from", "2025-01-01T00:01:00Z", "--to", str(begin + 119)),
     )
     assert result.exit_code == 0, result
@@ -88,7 +88,7 @@ def test_gaps_of_some_types_last_until_the_end_of_all(spark: SparkSession, tmp_p
         for name, first, n_events in (("silent", 1, 6), ("steady", 7, 60))
     )
     fill(tmp_path / "events", silent + steady)
-    source = ("--store", tmp_path / "events", "--types", "silent", "--out", tmp_path)
+    source = ("--store", tmp_path / "events", "--type", "silent", "--out", tmp_path)
     result = run_report("gaps", *source, "--to", "-60")
     assert result.exit_code == 0, result
     [row] = table(tmp_path, "gaps")
@@ -168,7 +168,7 @@ def test_of_a_gateway(spark: SparkSession, tmp_path: Path) -> None:
                 return run_report("top", "gaps", *arguments, **environment)
 
             return (
-                await asyncio.to_thread(run, *access, "--token-file", token, "--types", "site/*"),
+                await asyncio.to_thread(run, *access, "--token-file", token, "--type", "site/*"),
                 await asyncio.to_thread(run, *access, *wrong),
                 await asyncio.to_thread(run, *gateway, "--token", "secret"),
             )
@@ -207,7 +207,7 @@ def test_a_lake_has_numbers_of_one_path(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", plain_events(N_EVENTS))
-    types = [f"--types={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
+    types = [f"--type={i}" for i in ("site/0/*", "site/?/d7", "site/1/d6", "?/0/*", "x/*", "d8")]
     names = ("top", "latest", "runs")
     result = run_report(
         *names, "--lake", lake, "--out", tmp_path, *types, "--to", "2025-01-01T00:03"
@@ -241,7 +241,7 @@ def test_of_a_lake(spark: SparkSession, tmp_path: Path) -> None:
             "Give either --token or --token-file",
         ),
         (["--store", "a", "--from", "yesterday"], "'yesterday': expected ISO 8601"),
-        (["--store", "a", "--types", "a/*/b"], "--types"),
+        (["--store", "a", "--type", "a/*/b"], "--type"),
         (["--store", "a", "--depth", "0"], "--depth"),
     ],
 )

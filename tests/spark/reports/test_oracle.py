@@ -49,7 +49,7 @@ def test_reports_say_what_the_oracle_says(
     folder = tmp_path_factory.mktemp("nasty")
     events = nasty_store(seed)
     fill(folder / "events", events)
-    types = [f"--types={'/'.join(i)}" for i in asked.types or ()]
+    types = [f"--type={'/'.join(i)}" for i in asked.types or ()]
     path = "".join(["$", *(f".{key}" for key in asked.keys)])
     with pytest.MonkeyPatch.context() as patch:
         for name, small in _SMALL.items():
