@@ -55,8 +55,8 @@ class TailPanel:
         self._show(self._frozen if self._is_paused else kept.newest())
 
     async def _start(self) -> None:
+        number = self._n_asked + 1
         await self._stop()
-        number = self._n_asked
         self._failure.set_text("")
         try:
             tail = await self._watcher.follow(patterns_of(self._pattern.value))

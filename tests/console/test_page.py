@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import aiohttp
 import psutil
@@ -15,11 +16,16 @@ from playwright.async_api import Browser, ViewportSize
 from eventer_bridge.model import JsonPayload, QueryLatestParams, RegisterEvent
 from mariner import client
 from tests.console import hostile
-from tests.console.browsing import NARROW, WIDE, browser, logged_in, needs_browser
+from tests.console.browsing import NARROW, TIMEOUT_MS, WIDE, browser, logged_in, needs_browser
 from tests.console.support import Console, console, watched
 from tests.support.gateway import Gateway, gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), needs_browser]
+
+
+N_IDLE: Final = 3
+"""Connections to the gateway while no page follows it: the application's, and the console's to each
+of the two names that it has for the gateway."""
 
 
 class Running(NamedTuple):
@@ -159,19 +165,29 @@ async def test_the_tail_is_paused_and_filtered(running: Running) -> None:
 
 
 async def test_one_tail_is_followed_however_often_it_is_asked_for(running: Running) -> None:
-    n_before = await n_connections(running)
+    await until_connections(running, N_IDLE)  # until the pages of other tests are gone
     async with logged_in(running.browser, running.console.url) as seen:
         await seen.open("Tail")
         await seen.page.get_by_label("Types").last.fill("none/*")
         button = seen.page.get_by_role("button", name="Follow")
         await button.evaluate("i => { for (let n = 0; n < 5; n++) i.click() }")
         await seen.until("0 so far")
-        while await n_connections(running) != n_before + 1:
-            await asyncio.sleep(0.01)
+        await until_connections(running, N_IDLE + 1)
         await button.evaluate("i => { for (let n = 0; n < 5; n++) i.click() }")
         await seen.page.close()
-        while await n_connections(running) != n_before:
-            await asyncio.sleep(0.01)
+        await until_connections(running, N_IDLE)
+
+
+async def until_connections(running: Running, n: int) -> None:
+    """Wait until the gateway has so many connections."""
+    seen: list[int] = []
+    try:
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            while not seen or seen[-1] != n:
+                seen.append(await n_connections(running))
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(f"{n} connections wanted, there were {[k for k, _ in itertools.groupby(seen)]}")
 
 
 async def n_connections(running: Running) -> int:
