@@ -49,7 +49,7 @@ class Job(msgspec.Struct):
         connections: that share them, each with one in flight at least.
         events_per_request: for ``register``.
         has_keys: for ``register``: with request keys.
-        first: for ``register``: index of the first event.
+        first: for ``register``: index of the first event; the connections send events in turn.
         stored: for queries: events that the server has.
         types: how many types the events have, see ``workload``.
         wire: what to speak.
@@ -72,6 +72,14 @@ class Job(msgspec.Struct):
     wire: WireName = "mariner"
     ca: str | None = None
     pids: list[int] = []
+
+    @property
+    def n_events(self) -> int:
+        """Events that are registered."""
+        if self.kind != "register":
+            return 0
+        share = self.warm_up // self.connections + self.requests // self.connections
+        return share * self.connections * self.events_per_request
 
 
 class Outcome(msgspec.Struct):
@@ -298,7 +306,8 @@ class _Share:
         warm_up = job.warm_up // job.connections
         count = warm_up + job.requests // job.connections
         self._job = job
-        self._first = job.first + number * count * job.events_per_request
+        self._first = job.first + number * job.events_per_request
+        self._step = job.connections * job.events_per_request
         self._connection = Connection(job.host, job.port, wire=job.wire, ca=job.ca)
         requests = [self._connection.wire.encode(i) for i in self._messages(count)]
         in_flight = max(1, job.in_flight // job.connections)
@@ -311,7 +320,9 @@ class _Share:
         if job.kind == "register":
             make_key = KeyMaker() if job.has_keys else None
             n_events = job.events_per_request
-            return workload.register_requests(self._first, count, n_events, job.types, make_key)
+            return workload.register_requests(
+                self._first, count, n_events, job.types, make_key=make_key, step=self._step
+            )
         if job.kind == "ping":
             return workload.ping_requests(count)
         return workload.query_requests(job.kind, count, job.stored, job.types)
@@ -329,7 +340,8 @@ class _Share:
         if job.wire == "redis":
             workload.check_added(answers)
         elif job.kind == "register":
-            workload.check_registered(answers, self._first, job.events_per_request, job.types)
+            n_events = job.events_per_request
+            workload.check_registered(answers, self._first, n_events, job.types, step=self._step)
         elif job.kind == "ping":
             workload.check_pinged(answers)
         else:

@@ -84,9 +84,11 @@ async def _run_round(
     sizes: Sizes,
     wanted: Mapping[str, Measure],
 ) -> None:
+    n_events = 0
     async with side.start(directory) as server:
         for scenario in scenarios:
-            job = _job(side, server, scenario, sizes)
+            job = _job(side, server, scenario, sizes, n_events)
+            n_events += job.n_events  # whose source timestamps go on from one to the next
             measure = wanted[scenario.name]
             measure.add(side.name, sample_of(job, await do(job, sizes), measure.unit))
             if side is OURS and WRITE in measure.sides:
@@ -94,7 +96,7 @@ async def _run_round(
                 measure.add(WRITE, Sample(write_s * 1_000))
 
 
-def _job(side: Side, server: Server, scenario: Scenario, sizes: Sizes) -> Job:
+def _job(side: Side, server: Server, scenario: Scenario, sizes: Sizes, first: int) -> Job:
     requests = scenario.small if sizes.small else scenario.requests[side.name]
     wire = side.wire or scenario.wire
     return Job(
@@ -107,6 +109,7 @@ def _job(side: Side, server: Server, scenario: Scenario, sizes: Sizes) -> Job:
         connections=scenario.connections,
         events_per_request=scenario.events_per_request,
         has_keys=side.has_keys,
+        first=first,
         stored=sizes.stored,
         types=sizes.types,
         wire=wire,

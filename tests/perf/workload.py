@@ -63,16 +63,19 @@ def register_requests(
     requests: int,
     events_per_request: int,
     types: int = EVENT_TYPES,
+    *,
     make_key: Callable[[], str] | None = None,
+    step: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """Requests that register the events from ``first`` on; ``register_id`` from 0.
 
     With ``make_key`` they have keys, and each comes after the one before it, as those of
-    ``ReconnectingClient``.
+    ``ReconnectingClient``. With ``step`` each begins so many events after the one before it:
+    other connections send those between them.
     """
     before = None
     for i in range(requests):
-        begin = first + i * events_per_request
+        begin = first + i * (step or events_per_request)
         events = [register_event(begin + j, types) for j in range(events_per_request)]
         request = {"msg_type": "register_req", "register_id": i, "register_events": events}
         if make_key is not None:
@@ -120,9 +123,14 @@ def last_event_mark(events: int) -> bytes:
 
 
 def check_registered(
-    answers: Iterable[dict[str, Any]], first: int, events_per_request: int, types: int = EVENT_TYPES
+    answers: Iterable[dict[str, Any]],
+    first: int,
+    events_per_request: int,
+    types: int = EVENT_TYPES,
+    *,
+    step: int = 0,
 ) -> None:
-    """Every request succeeded, in order, with its events and rising ids.
+    """Every request of :func:`register_requests` succeeded, in order, with rising ids.
 
     Raises:
         WrongAnswerError: one of them did not.
@@ -132,7 +140,7 @@ def check_registered(
         _expect(message["msg_type"], "register_res")
         _expect(message["register_id"], i)
         _expect(message["success"], True)
-        begin = first + i * events_per_request
+        begin = first + i * (step or events_per_request)
         indexes = range(begin, begin + events_per_request)
         _check_events(message["events"], indexes, types)
 
