@@ -16,7 +16,7 @@ from typing import Final
 from tests.perf import workload
 from tests.perf.client import Job
 from tests.perf.report import Bound, Measure, Sample
-from tests.perf.scenarios import ON_EMPTY, ON_FILLED, Scenario, Sizes
+from tests.perf.scenarios import CONNECTIONS, ON_EMPTY, ON_FILLED, Scenario, Sizes
 from tests.perf.sides import (
     HAT,
     OURS,
@@ -38,7 +38,7 @@ WRITE: Final = "write"
 
 def measures(sizes: Sizes) -> list[Measure]:
     """The rows, without values."""
-    rows = [_row(i) for i in (*ON_EMPTY, *ON_FILLED)]
+    rows = [_row(i) for i in (*ON_EMPTY, *CONNECTIONS, *ON_FILLED)]
     disk = f"disk space of an event of {sizes.stored:,}"
     return [*rows, Measure("disk", disk, "B", sides=(OURS.name, HAT.name))]
 
@@ -57,7 +57,10 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
     Raises:
         ChildError: a server or a client failed; an answer was not right.
     """
-    empty = [i for i in ON_EMPTY if i.name in wanted]
+    empty = {
+        name: [i for i in scenarios if i.name in wanted]
+        for name, scenarios in (("empty", ON_EMPTY), ("connections", CONNECTIONS))
+    }
     filled = [i for i in ON_FILLED if i.name in wanted]
     stores = {side.name: new_directory(directory, side, "filled") for side in (OURS, HAT)}
     if filled or "disk" in wanted:
@@ -68,10 +71,11 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
                 wanted["disk"].add(side.name, used_bytes(stores[side.name]) / sizes.stored)
     for number in range(sizes.rounds):
         for side in in_turn(number, SIDES):
-            here = [i for i in empty if side.name in i.requests]
-            if here and side.is_there:
-                path = new_directory(directory, side, f"empty-{number}")
-                await _run_round(side, path, here, sizes, wanted)
+            for name, scenarios in empty.items():
+                here = [i for i in scenarios if side.name in i.requests]
+                if here and side.is_there:
+                    path = new_directory(directory, side, f"{name}-{number}")
+                    await _run_round(side, path, here, sizes, wanted)
         for side in in_turn(number):
             if filled:
                 await _run_round(side, stores[side.name], filled, sizes, wanted)

@@ -90,20 +90,6 @@ ON_EMPTY: Final = (
         in_flight=64,
         wire="eventer",
     ),
-    *(
-        Scenario(
-            f"connections-{number}",
-            f"register: 1 event, {max(64, number)} in flight, connections: {number}",
-            "events/s",
-            0,
-            "register",
-            {"ours": 512 * 60},
-            512,
-            in_flight=64,
-            connections=number,
-        )
-        for number in (1, 8, 64, 512)
-    ),
     Scenario(
         "register-100",
         "register: 100 events, 64 in flight",
@@ -128,6 +114,22 @@ ON_EMPTY: Final = (
         wire="eventer",
     ),
 )
+
+CONNECTIONS: Final = tuple(
+    Scenario(
+        f"connections-{number}",
+        f"register: 1 event, {max(64, number)} in flight, connections: {number}",
+        "events/s",
+        0,
+        "register",
+        {"ours": 512 * 60},
+        512,
+        in_flight=64,
+        connections=number,
+    )
+    for number in (1, 8, 64, 512)
+)
+"""On an empty store, too, but their own: clients of one type come in no order."""
 
 ON_FILLED: Final = (
     Scenario(

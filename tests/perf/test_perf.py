@@ -20,7 +20,7 @@ pytestmark = pytest.mark.perf
 DIFFERENCES = {"idle-connection", "spark-one-type"}
 """In small, a difference may be none: so few fit into memory, or time, that is there anyway."""
 
-ON_EMPTY = [i.name for i in scenarios.ON_EMPTY]
+ON_EMPTY = [i.name for i in (*scenarios.ON_EMPTY, *scenarios.CONNECTIONS)]
 
 GROUPS = {
     "an empty store": ON_EMPTY,
