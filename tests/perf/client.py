@@ -49,6 +49,7 @@ class Job(msgspec.Struct):
         connections: that share them, each with one in flight at least.
         events_per_request: for ``register``.
         has_keys: for ``register``: with request keys.
+        is_backwards: for ``register``: each request has earlier events than the one before it.
         first: for ``register``: index of the first event; the connections send events in turn.
         stored: for queries: events that the server has.
         types: how many types the events have, see ``workload``.
@@ -66,6 +67,7 @@ class Job(msgspec.Struct):
     connections: int = 1
     events_per_request: int = 1
     has_keys: bool = False
+    is_backwards: bool = False
     first: int = 0
     stored: int = 0
     types: int = workload.EVENT_TYPES
@@ -308,6 +310,9 @@ class _Share:
         self._job = job
         self._first = job.first + number * job.events_per_request
         self._step = job.connections * job.events_per_request
+        if job.is_backwards:
+            self._first += (count - 1) * self._step
+            self._step = -self._step
         self._connection = Connection(job.host, job.port, wire=job.wire, ca=job.ca)
         requests = [self._connection.wire.encode(i) for i in self._messages(count)]
         in_flight = max(1, job.in_flight // job.connections)

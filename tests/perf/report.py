@@ -143,6 +143,13 @@ COMPARISONS: Final = (
         ("with key", "without", "CPU with ÷ without"),
         is_of_cpu=True,
     ),
+    Comparison(
+        "Source timestamps that go back from one request to the next",
+        "backwards",
+        "ours",
+        ("backwards", "in order", "CPU backwards ÷ in order"),
+        is_of_cpu=True,
+    ),
     Comparison("TLS", "tls", "ours", ("TLS", "plain", "TLS ÷ plain")),
     Comparison(
         "One in flight, and a bare synced write of as many bytes to the same folder",

@@ -113,6 +113,7 @@ def _job(side: Side, server: Server, scenario: Scenario, sizes: Sizes, first: in
         connections=scenario.connections,
         events_per_request=scenario.events_per_request,
         has_keys=side.has_keys,
+        is_backwards=side.is_backwards,
         first=first,
         stored=sizes.stored,
         types=sizes.types,

@@ -74,6 +74,7 @@ class Side(NamedTuple):
         wire: all that it speaks; None: Mariner, and Eventer on its other port.
         program: what has to be installed.
         has_keys: whether its registrations have request keys.
+        is_backwards: whether their source timestamps go back from one to the next.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Side(NamedTuple):
     wire: WireName | None = None
     program: str | None = None
     has_keys: bool = False
+    is_backwards: bool = False
 
     @property
     def is_there(self) -> bool:
@@ -145,10 +147,11 @@ async def _start_redis(directory: Path) -> AsyncIterator[Server]:
 OURS: Final = Side("ours", _start_ours)
 TLS: Final = Side("tls", _start_tls)
 KEYED: Final = Side("keyed", _start_ours, has_keys=True)
+BACKWARDS: Final = Side("backwards", _start_ours, is_backwards=True)
 HAT: Final = Side("hat", _start_hat)
 LIMIT: Final = Side("limit", _start_limit)
 REDIS: Final = Side("redis", _start_redis, "redis", "redis-server")
-SIDES: Final = (OURS, KEYED, TLS, HAT, LIMIT, REDIS)
+SIDES: Final = (OURS, KEYED, BACKWARDS, TLS, HAT, LIMIT, REDIS)
 
 
 def in_turn(number: int, sides: Sequence[Side] = (OURS, HAT)) -> list[Side]:
