@@ -66,6 +66,11 @@ MERGED_BUFFERS: Final = 2
 slow. More and smaller ones make adding rows cheaper and reading dearer, which looks into each: with
 eight of 2 MB, a replay takes 20 % longer."""
 
+COMPACTED_FILES: Final = 8
+"""So many sorted files of a family are merged at a time with what was merged before, which is all
+written again. Each query looks into each of them: the newest 1,000 events of all types take 6 %
+longer than with RocksDB's 4, while storing 3,000,000 in batches costs a fifth less."""
+
 ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
 """The same for all families together, including those being written."""
 
@@ -455,6 +460,7 @@ def _family_options(name: str, cache: Cache) -> Options:
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_min_write_buffer_number_to_merge(MERGED_BUFFERS)
     options.set_max_write_buffer_number(4 * MERGED_BUFFERS)
+    options.set_level_zero_file_num_compaction_trigger(COMPACTED_FILES)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_bottommost_compression_type(DBCompressionType.zstd())
     options.set_level_compaction_dynamic_level_bytes(True)
