@@ -3,13 +3,16 @@
 import asyncio
 
 import pytest
+from nicegui import Client, ui
 
 from eventer_bridge.model import BinaryPayload, JsonPayload, RegisterEvent
 from mariner import client
 from mariner.errors import InitError
 from mariner_console import limits
 from mariner_console.config import WatchedGateway
+from mariner_console.page.tail import TailPanel
 from mariner_console.tail import Kept, follow
+from mariner_console.watcher import Watcher
 from tests.console.support import event
 from tests.support.inprocess import running_gateway
 
@@ -53,6 +56,25 @@ async def test_a_flood_is_read_and_counted() -> None:
         assert tail.close_reason is None
         await tail.async_close()
         assert tail.close_reason is not None
+
+
+async def test_what_is_begun_while_the_page_closes_is_not_followed() -> None:
+    async with running_gateway() as gateway:
+        watcher = Watcher(WatchedGateway("a", "127.0.0.1", "app", gateway.mariner.port, "secret"))
+        with Client(ui.page("/tail")):
+            panel = TailPanel(watcher)
+
+        def is_following() -> bool:
+            return panel._tail is not None
+
+        await panel._start()
+        assert is_following()
+        beginning = asyncio.create_task(panel._start())
+        await asyncio.sleep(0)  # it closes the tail before
+        await panel._stop()
+        await beginning
+        assert not is_following()
+        await watcher.async_close()
 
 
 async def test_a_wrong_token_is_told() -> None:

@@ -138,7 +138,7 @@ CONNECTIONS: Final = tuple(
     )
     for number in (1, 8, 64, 512)
 )
-"""On an empty store, too, but their own: clients of one type come in no order."""
+"""On another empty store: several clients send events of one type, in no order."""
 
 ON_FILLED: Final = (
     Scenario(

@@ -70,8 +70,8 @@ def register_requests(
     """Requests that register the events from ``first`` on; ``register_id`` from 0.
 
     With ``make_key`` they have keys, and each comes after the one before it, as those of
-    ``ReconnectingClient``. With ``step`` each begins so many events after the one before it:
-    other connections send those between them.
+    ``ReconnectingClient``. With ``step`` each begins so many events after the one before it (other
+    connections send those between them), or before it, if that is negative.
     """
     before = None
     for i in range(requests):

@@ -48,6 +48,7 @@ def check(path: Path, db: Rdict, names: Iterable[str]) -> None:
     if is_known_format(path, db, names):
         read_types(path, db.get_column_family("type"))
         read_spent(path, db)
+        read_in_order_ends(path, db)
         unfinished_session(db)
 
 
@@ -125,6 +126,30 @@ def read_spent(path: Path, default: Rdict) -> dict[str, int]:
         iterator.next()
     iterator.status()
     return spent
+
+
+def read_in_order_ends(path: Path, default: Rdict) -> dict[TypeId, bytes]:
+    """Where the order of types ended (``source_order``).
+
+    Args:
+        path: path of the store, for messages.
+        default: column family ``default``.
+
+    Raises:
+        StoreDamagedError: a row is no position.
+        Exception: RocksDB's, for ``database.explain``.
+    """
+    ends: dict[TypeId, bytes] = {}
+    iterator = default.iter()
+    iterator.seek(keys.IN_ORDER_KEY)
+    while iterator.valid() and (key := iterator.key()).startswith(keys.IN_ORDER_KEY):
+        end = iterator.value()
+        if len(end) not in (0, keys.POSITION_BYTES):
+            raise StoreDamagedError(f"{path}: the event store is damaged: a type's order")
+        ends[key.removeprefix(keys.IN_ORDER_KEY)] = end
+        iterator.next()
+    iterator.status()
+    return ends
 
 
 def _has_rows(family: Rdict) -> bool:

@@ -67,9 +67,10 @@ slow. More and smaller ones make adding rows cheaper and reading dearer, which l
 eight of 2 MB, a replay takes 20 % longer."""
 
 COMPACTED_FILES: Final = 8
-"""So many sorted files of a family are merged at a time with what was merged before, which is all
-written again. Each query looks into each of them: the newest 1,000 events of all types take 6 %
-longer than with RocksDB's 4, while storing 3,000,000 in batches costs a fifth less."""
+"""New sorted files of a family that are compacted together. Each time, all that was compacted
+before is written again; until then, each query looks into each of them. Compared with RocksDB's
+default of 4, storing 3,000,000 events in batches costs a fifth less, and reading the newest 1,000
+events of all types takes 6 % longer."""
 
 ALL_WRITE_BUFFERS_BYTES: Final = 64 << 20
 """The same for all families together, including those being written."""

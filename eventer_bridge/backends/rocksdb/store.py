@@ -32,7 +32,12 @@ from eventer_bridge.backends.base import HighWaterMark
 from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit
-from eventer_bridge.backends.rocksdb.contents import FAMILIES, read_spent, read_types
+from eventer_bridge.backends.rocksdb.contents import (
+    FAMILIES,
+    read_in_order_ends,
+    read_spent,
+    read_types,
+)
 from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
@@ -117,14 +122,8 @@ class Store(Database):
         Raises:
             StorageError: it cannot be read.
         """
-        ends: dict[TypeId, bytes] = {}
         with self.errors():
-            found = self._db.iter()
-            found.seek(keys.IN_ORDER_KEY)
-            while found.valid() and (key := found.key()).startswith(keys.IN_ORDER_KEY):
-                ends[key.removeprefix(keys.IN_ORDER_KEY)] = found.value()
-                found.next()
-            found.status()
+            ends = read_in_order_ends(self.path, self._db)
         snapshot, rows = self._all(), dict(latest)
         last = snapshot.seek_last(snapshot.iterator("session"), b"")
         floor = b"" if last is None else last[:ORIGIN_BYTES] + keys.KEY_MAX

@@ -18,7 +18,13 @@ from eventer_bridge.backends import rocksdb
 from eventer_bridge.backends.rocksdb import control
 from eventer_bridge.backends.rocksdb.clean_shutdown import MARKER, write_marker
 from eventer_bridge.backends.rocksdb.contents import ALL_FAMILIES, IMPORTING
-from eventer_bridge.backends.rocksdb.keys import FORMAT_KEY, encode_owner, encode_type_id
+from eventer_bridge.backends.rocksdb.database import COMPACTED_FILES
+from eventer_bridge.backends.rocksdb.keys import (
+    FORMAT_KEY,
+    IN_ORDER_KEY,
+    encode_owner,
+    encode_type_id,
+)
 from eventer_bridge.errors import (
     StorageError,
     StoreDamagedError,
@@ -99,6 +105,14 @@ async def test_a_newer_format(tmp_path: Path) -> None:
         assert message == "the event store has format 4, this version supports only format 3"
 
 
+async def test_files_are_compacted_as_configured(tmp_path: Path) -> None:
+    async with await rocksdb.create(tmp_path):
+        pass
+    _, options = state(tmp_path)[max(i for i in state(tmp_path) if i.startswith("OPTIONS-"))]
+    found = re.findall(rb"level0_file_num_compaction_trigger=(\d+)", options)
+    assert [*map(int, found)] == [COMPACTED_FILES] * (len(ALL_FAMILIES) + 1)
+
+
 def state(path: Path) -> dict[str, tuple[int, bytes]]:
     """Modes and contents of all files."""
     return {i.name: (i.stat().st_mode, i.read_bytes()) for i in path.iterdir() if i.is_file()}
@@ -116,6 +130,7 @@ def state(path: Path) -> dict[str, tuple[int, bytes]]:
         (("default", FORMAT_KEY, IMPORTING), StoreDamagedError, "an import into this event store"),
         (("default", FORMAT_KEY, None), StoreDamagedError, "a database, but not an event store"),
         (("default", encode_owner("x"), b"?"), StoreDamagedError, "a quota's row"),
+        (("default", IN_ORDER_KEY + encode_type_id(0), b"?"), StoreDamagedError, "a type's order"),
         (("type", encode_type_id(0), None), StoreDamagedError, "a type is missing"),
         (("type", encode_type_id(0), b"{"), StoreDamagedError, "a type: "),
     ],
