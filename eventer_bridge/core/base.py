@@ -152,6 +152,11 @@ class EventCore(aio.Resource, abc.ABC):
         others = [i for i in self._hearing if i is not observer]
         self._hearing = [*others, observer] if is_hearing else others
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody is notified of sessions."""
+        return bool(self._hearing)
+
     def remove_observer(self, observer: Observer) -> None:
         """Notify it no longer."""
         self._observers.remove(observer)

@@ -363,7 +363,7 @@ class ClientRegistrations(Generic[RequestT]):
             i
             for i in outcomes
             # what has no events yet may get more of them from modules
-            if type(i) is Session and i.committed is commit and i.events and not i.is_large
+            if type(i) is Session and i.committed is commit and i.made and not i.is_large
         ]
         if len(sessions) < len(outcomes):
             return False
@@ -372,6 +372,13 @@ class ClientRegistrations(Generic[RequestT]):
             n_bytes = sum([i.payload_bytes for i in sessions])
             if not _is_one_answer(n_events, n_bytes):
                 return False
+        # of one event each, it would cost more than it gives
+        if (
+            n_events > len(sessions)
+            and not self._service.core.is_heard
+            and n_events == sum([len(i.made) for i in sessions])
+        ):
+            self._wire.pack(requests, sessions)
         self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))
         self._await_commit(commit)
         return True

@@ -57,6 +57,12 @@ class ClientWire(Protocol[RequestT_contra]):
     def send_declined(self, reason: str, /) -> None:
         """It is not; the connection is closed afterwards."""
 
+    def pack(self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /) -> None:
+        """Requests became small sessions, of which nobody else hears: it may pack them.
+
+        They have the requested events, and no others.
+        """
+
     def send_registered(
         self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /
     ) -> None:

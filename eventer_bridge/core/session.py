@@ -1,5 +1,10 @@
 """A session: the events of one registration request, from the request to the disk (000).
 
+Thousands of events may wait for a commit. As objects they would have left the processor's caches
+until it is done, and so would what comes meanwhile. So if a session has several events, and nobody
+else hears of it, they are encoded for the answer at once. Then it is *packed*: it has its events
+only in that form, until somebody asks for them.
+
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
 disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.
 
@@ -7,7 +12,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count, islice, repeat
 from typing import Any, Final, NamedTuple, Self
 
@@ -44,8 +49,7 @@ class Session(msgspec.Struct, eq=False):
         committed: done when the events are durable; fails with a branch of
             ``EventerBridgeError`` if they may not be. Sessions of one commit may share it, so
             never cancel it: use ``asyncio.wait`` if that could happen.
-        events: its events; empty until they are created, which is before observers are
-            notified of the session and before ``committed`` succeeds.
+        made: its events, unless it is packed: faster to look at than :attr:`events`.
         is_large: whether it is processed in slices (:func:`is_large`); added events count.
         is_stepwise: whether storing and notifying happen in slices: for a large one, or one
             with many new event types.
@@ -59,12 +63,13 @@ class Session(msgspec.Struct, eq=False):
     requested: int
     payload_bytes: int
     committed: asyncio.Future[None]
-    events: Sequence[Event] = ()
+    made: Sequence[Event] = ()
     is_large: bool = False
     is_stepwise: bool = False
     quota: TypeQuota | None = None
     key: RequestKey | None = None
     encodings: dict[str, Any] = {}
+    _make_events: Callable[[], Sequence[Event]] | None = None
 
     @classmethod
     def sized(
@@ -84,6 +89,29 @@ class Session(msgspec.Struct, eq=False):
 
     def __repr__(self) -> str:
         return object.__repr__(self)  # not all of its events
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Its events; empty until they are created.
+
+        That is before observers are notified of the session and before ``committed`` succeeds.
+        """
+        if self._make_events is not None:
+            self.made, self._make_events = self._make_events(), None
+        return self.made
+
+    @events.setter
+    def events(self, events: Sequence[Event]) -> None:
+        self.made = events
+
+    def pack(self, make_events: Callable[[], Sequence[Event]]) -> None:
+        """Forget the events, which are among ``encodings``; ``make_events`` makes them again."""
+        self.made, self._make_events = (), make_events
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is packed."""
+        return self._make_events is not None
 
     @property
     def has_failed(self) -> bool:

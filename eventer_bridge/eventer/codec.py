@@ -307,6 +307,12 @@ def encode_register_successes(sessions: Sequence[Sequence[Event]]) -> list[bytes
     return [encode_register_success([*islice(waiting, len(i))]) for i in sessions]
 
 
+def decode_register_success(data: bytes) -> Sequence[Event]:
+    """The events of a :func:`encode_register_success`."""
+    response, _ = _read_register_res(data, 0)
+    return response.events or ()
+
+
 def _encode_init_req(message: MsgInitReq) -> bytes:
     fields = (
         sbs.encode_string(message.client_name),

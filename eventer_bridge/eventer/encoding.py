@@ -4,6 +4,7 @@ Runs on the event loop's thread.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from eventer_bridge.core.session import Session
 from eventer_bridge.eventer import codec, events
@@ -34,12 +35,24 @@ def is_answerable(session: Session) -> bool:
     return "eventer" in session.encodings or session.committed.exception() is not None
 
 
+def pack(sessions: Sequence[Session]) -> None:
+    """Pack small sessions of which all events were requested."""
+    for session, answer in zip(sessions, register_successes(sessions), strict=True):
+        session.encodings["eventer answer"] = answer
+        session.pack(partial(codec.decode_register_success, answer))
+
+
 def register_successes(sessions: Sequence[Session]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
-    own = [i.events for i in sessions if not i.encodings and i.requested == len(i.events)]
+    own = [i.made for i in sessions if not i.encodings and i.requested == len(i.made)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(own)
-    return [codec.encode_register_success(encoded_requested(i)) for i in sessions]
+    return [_register_success(i) for i in sessions]
+
+
+def _register_success(session: Session) -> bytes:
+    answer: bytes | None = session.encodings.get("eventer answer")
+    return answer or codec.encode_register_success(encoded_requested(session))
 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:

@@ -217,6 +217,13 @@ class _Client(chatter.Handler):
         if self._init is not None:
             self._send(*codec.encode(MsgInitRes(None, reason)), conversation=self._init)
 
+    def pack(
+        self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
+    ) -> None:
+        """See ``ClientWire``. What is not answered, is not encoded for that."""
+        if None not in requests:
+            encoding.pack(sessions)
+
     def send_registered(
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:

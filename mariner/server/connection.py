@@ -33,7 +33,7 @@ from eventer_bridge.net.stream import Stream
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.server.encoding import encoded_requested
+from mariner.server.encoding import encoded_requested, pack
 from mariner.wire import codec
 from mariner.wire.messages import (
     CursorLost,
@@ -232,6 +232,11 @@ class ClientConnection(Stream[Received]):
         """See ``ClientWire``."""
         self.write(framing.encode_frame(codec.encode(InitRes(False, error=reason))))
 
+    def pack(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
+        """See ``ClientWire``."""
+        for session in sessions:
+            pack(session)
+
     def send_registered(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""
         if self.close_reason is not None:
@@ -240,7 +245,7 @@ class ClientConnection(Stream[Received]):
             parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            own = [i.events for i in sessions if not i.encodings and i.requested == len(i.events)]
+            own = [i.made for i in sessions if not i.encodings and i.requested == len(i.made)]
             if len(own) == len(sessions):  # nobody else gets them
                 answers = codec.encode_register_successes(requests, own)
             else:

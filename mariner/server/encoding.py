@@ -4,6 +4,7 @@ Runs on the event loop's thread.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from eventer_bridge.core.session import Session
 from eventer_bridge.net import framing
@@ -55,9 +56,15 @@ def is_answerable(session: Session) -> bool:
     return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
+def pack(session: Session) -> None:
+    """Pack a small session of which all events were requested."""
+    (encoded,) = encoded_session(session)
+    session.pack(partial(codec.decode_events, encoded))
+
+
 def encoded_requested(session: Session) -> Sequence[bytes]:
     """As :func:`encoded_session`, of the request's events, without those added by modules."""
-    if session.requested == len(session.events):
+    if session.is_packed or session.requested == len(session.events):
         return encoded_session(session)
     return (b",".join(encoded_events(session)[: session.requested]),)
 

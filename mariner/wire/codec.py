@@ -306,6 +306,11 @@ def encode_events(events: Sequence[Event]) -> bytes:
     return _encode(events)[1:-1]
 
 
+def decode_events(encoded: bytes) -> Sequence[Event]:
+    """The opposite of :func:`encode_events`."""
+    return _decode_events(b"[%b]" % encoded)
+
+
 def encode_events_message(events: Sequence[bytes]) -> bytes:
     """An ``events`` message of encoded events."""
     return b'{"msg_type":"events","events":[%b]}' % b",".join(events)

@@ -84,6 +84,7 @@ class Client(Stream[str]):
         self.write(" ".join(map(str, words)).encode() + b"\n")
 
     def use_rights(self, rights: object) -> None: ...
+    def pack(self, requests: object, sessions: object) -> None: ...
 
     def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         self.send("welcome", status.name)
