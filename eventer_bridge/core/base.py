@@ -95,7 +95,8 @@ class EventCore(aio.Resource, abc.ABC):
         self.n_ended = 0
         self._drained_cbs: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
-        self._hearing: list[Observer] = []  # those of sessions; replaced, never changed
+        # those of sessions, by ``persisted``; replaced, never changed
+        self._hearing: dict[bool, list[Observer]] = {False: [], True: []}
         self._source_ids = itertools.count(1)
         self._last_status = Status.STANDBY
         self._stalls = Stalls()
@@ -145,22 +146,29 @@ class EventCore(aio.Resource, abc.ABC):
     def add_observer(self, observer: Observer) -> None:
         """Notify ``observer`` of every session and status from now on."""
         self._observers.append(observer)
-        self.set_hearing(observer, is_hearing=True)
+        self.set_hearing(observer, registered=True, persisted=True)
 
-    def set_hearing(self, observer: Observer, *, is_hearing: bool) -> None:
-        """Notify an observer of sessions or, while there is nobody to tell, only of the status."""
-        others = [i for i in self._hearing if i is not observer]
-        self._hearing = [*others, observer] if is_hearing else others
+    def set_hearing(self, observer: Observer, *, registered: bool, persisted: bool) -> None:
+        """Notify an observer only of what it has somebody to tell of, and of the status.
+
+        Args:
+            observer: one that was added.
+            registered: whether to notify it of sessions that were registered.
+            persisted: the same, of sessions that are durable.
+        """
+        for kind, is_hearing in (False, registered), (True, persisted):
+            others = [i for i in self._hearing[kind] if i is not observer]
+            self._hearing[kind] = [*others, observer] if is_hearing else others
 
     @property
-    def is_heard(self) -> bool:
-        """Whether somebody is notified of sessions."""
-        return bool(self._hearing)
+    def tells_of_persisted(self) -> bool:
+        """Whether somebody is notified of sessions that are durable."""
+        return bool(self._hearing[True])
 
     def remove_observer(self, observer: Observer) -> None:
         """Notify it no longer."""
         self._observers.remove(observer)
-        self.set_hearing(observer, is_hearing=False)
+        self.set_hearing(observer, registered=False, persisted=False)
 
     def create_source(self, source_type: SourceType) -> Source:
         """A source that nobody else has in this execution of the server."""
@@ -312,7 +320,7 @@ class EventCore(aio.Resource, abc.ABC):
 
     def _notify_sessions(self, sessions: Sequence[Session], *, persisted: bool) -> None:
         """Notify observers of sessions, in their order."""
-        for observer in self._hearing:
+        for observer in self._hearing[persisted]:
             for session in sessions:
                 try:
                     observer.on_session(session, persisted)
@@ -321,7 +329,7 @@ class EventCore(aio.Resource, abc.ABC):
 
     def _notify_in_steps(self, session: Session, *, persisted: bool) -> Steps[None]:
         """The same, of a large session."""
-        for observer in self._hearing:
+        for observer in self._hearing[persisted]:
             try:
                 if isinstance(observer, PatientObserver):
                     yield from observer.on_large_session(session, persisted)

@@ -375,7 +375,7 @@ class ClientRegistrations(Generic[RequestT]):
         # of one event each, it would cost more than it gives
         if (
             n_events > len(sessions)
-            and not self._service.core.is_heard
+            and not self._service.core.tells_of_persisted
             and n_events == sum([len(i.made) for i in sessions])
         ):
             self._wire.pack(requests, sessions)

@@ -58,9 +58,9 @@ class ClientWire(Protocol[RequestT_contra]):
         """It is not; the connection is closed afterwards."""
 
     def pack(self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /) -> None:
-        """Requests became small sessions, of which nobody else hears: it may pack them.
+        """Requests became small sessions, of which nobody hears when they are durable.
 
-        They have the requested events, and no others.
+        They have the requested events, and no others. It may pack them.
         """
 
     def send_registered(
@@ -141,10 +141,11 @@ class ClientService:
         self.accounts = Accounts()
         self._tasks: set[asyncio.Task[None]] = set()
         core.add_observer(self)
-        core.set_hearing(self, is_hearing=False)
+        self._on_hearing()
 
-    def _on_hearing(self, is_hearing: bool) -> None:
-        self.core.set_hearing(self, is_hearing=is_hearing)
+    def _on_hearing(self) -> None:
+        registered, persisted = self.fanout.hears(False), self.fanout.hears(True)
+        self.core.set_hearing(self, registered=registered, persisted=persisted)
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Notify clients (``core.Observer``)."""

@@ -69,8 +69,7 @@ class Fanout:
     Args:
         encode: see :data:`EncodeCb`.
         prepare: encodes all events of a large session in steps, before ``encode``.
-        on_hearing: called when there are receivers again, or none any more: then :meth:`notify` is
-            not needed.
+        on_hearing: called when :meth:`hears` changed.
 
     Attributes:
         groups: of receivers, by filter.
@@ -80,12 +79,13 @@ class Fanout:
         self,
         encode: EncodeCb,
         prepare: Callable[[Session], Steps[None]],
-        on_hearing: Callable[[bool], None] = lambda _: None,
+        on_hearing: Callable[[], None] = lambda: None,
     ) -> None:
         self._encode = encode
         self._prepare = prepare
         self._on_hearing = on_hearing
         self.groups: dict[Filter, _Group] = {}
+        self._n_groups = {False: 0, True: 0}  # by ``persisted``
         self._registered: _GroupsByType = BoundedCache()
         self._persisted: _GroupsByType = BoundedCache()
 
@@ -95,10 +95,9 @@ class Fanout:
             return
         group = self.groups.get(receiver_filter)
         if group is None:
-            if not self.groups:
-                self._on_hearing(True)
             group = self.groups[receiver_filter] = _Group(receiver_filter)
             self._forget(receiver_filter.persisted)
+            self._count_group(receiver_filter.persisted, 1)
         group.receivers.add(receiver)
 
     def remove(self, receiver: Receiver, receiver_filter: Filter) -> None:
@@ -110,8 +109,17 @@ class Fanout:
         if not group.receivers:
             del self.groups[receiver_filter]
             self._forget(receiver_filter.persisted)
-            if not self.groups:
-                self._on_hearing(False)
+            self._count_group(receiver_filter.persisted, -1)
+
+    def _count_group(self, persisted: bool, change: int) -> None:
+        heard = self.hears(persisted)
+        self._n_groups[persisted] += change
+        if self.hears(persisted) is not heard:
+            self._on_hearing()
+
+    def hears(self, persisted: bool) -> bool:
+        """Whether there are receivers; without, :meth:`notify` is not needed."""
+        return self._n_groups[persisted] > 0
 
     def notify(self, session: Session, persisted: bool) -> None:
         """Notify all current receivers whose filter matches a session."""

@@ -2,8 +2,8 @@
 
 Thousands of events may wait for a commit. As objects they would have left the processor's caches
 until it is done, and so would what comes meanwhile. So if a session has several events, and nobody
-else hears of it, they are encoded for the answer at once. Then it is *packed*: it has its events
-only in that form, until somebody asks for them.
+hears of it when it is durable, they are encoded for the answer at once. Then it is *packed*: it has
+its events only in that form, until somebody asks for them.
 
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
 disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.

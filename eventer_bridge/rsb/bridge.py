@@ -137,6 +137,7 @@ class Bridge(aio.Resource):
         self._bus: Bus | None = None
         self._async_group = aio.Group()
         core.add_observer(self)
+        core.set_hearing(self, registered=True, persisted=False)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -163,7 +164,7 @@ class Bridge(aio.Resource):
 
     def on_session(self, session: Session, persisted: bool) -> None:
         """Send its events to the bus (``core.Observer``)."""
-        if persisted or not self._informers or self._core.status is not Status.OPERATIONAL:
+        if not self._informers or self._core.status is not Status.OPERATIONAL:
             return
         # of RSB events, only those added by modules
         came = session.requested if session.source == self._source else 0
@@ -173,7 +174,7 @@ class Bridge(aio.Resource):
 
     def on_large_session(self, session: Session, persisted: bool) -> Steps[None]:
         """As :meth:`on_session` (``core.PatientObserver``)."""
-        if persisted or not self._informers or self._core.status is not Status.OPERATIONAL:
+        if not self._informers or self._core.status is not Status.OPERATIONAL:
             return
         came = session.requested if session.source == self._source else 0
         for part in parts(len(session.events)):

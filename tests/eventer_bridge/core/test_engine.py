@@ -117,18 +117,24 @@ async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> 
     await backend.flush()
     assert all(future.done() for future in futures)
     assert recorder.sessions[3:] == [(2, True), (3, True), (4, True)]
-    core.set_hearing(recorder, is_hearing=False)
+    core.set_hearing(recorder, registered=False, persisted=False)
     await register(core, register_event("a"))
     await backend.flush()
     assert len(recorder.sessions) == 6
-    core.set_hearing(recorder, is_hearing=True)
+    core.set_hearing(recorder, registered=True, persisted=True)
     await register(core, register_event("a"))
     await backend.flush()
     assert recorder.sessions[6:] == [(6, False), (6, True)]
+    for persisted in False, True:
+        core.set_hearing(recorder, registered=not persisted, persisted=persisted)
+        assert core.tells_of_persisted is persisted
+        await register(core, register_event("a"))
+        await backend.flush()
+    assert recorder.sessions[8:] == [(7, False), (8, True)]
     core.remove_observer(recorder)
     await register(core, register_event("a"))
     await backend.flush()
-    assert len(recorder.sessions) == 8
+    assert len(recorder.sessions) == 10
 
 
 class Raising(Recorder):

@@ -85,8 +85,17 @@ def test_everybody_hears_of_what_passes_its_filter(
     joining: list[tuple[Filter, bool]], sessions: list[list[tuple[int, EventType]]]
 ) -> None:
     loop = asyncio.new_event_loop()
-    heard: list[bool] = [False]
-    fanout = Fanout(encode, prepare, heard.append)
+    heard = [(False, False)]
+
+    def on_hearing() -> None:
+        heard.append((fanout.hears(False), fanout.hears(True)))
+        assert heard[-1] != heard[-2]
+
+    def check_heard() -> None:
+        there = {one_filter.persisted for one_filter in fanout.groups}
+        assert heard[-1] == (False in there, True in there)
+
+    fanout = Fanout(encode, prepare, on_hearing)
     ways = itertools.cycle(
         [fanout.notify, lambda *args: slices.at_once(fanout.notify_in_steps(*args))]
     )
@@ -94,7 +103,7 @@ def test_everybody_hears_of_what_passes_its_filter(
     for one_filter, leaves in joining:
         receivers.append((Recorder(), one_filter, leaves))
         fanout.add(receivers[-1][0], one_filter)
-        assert heard[-1] is bool(fanout.groups)
+        check_heard()
     expected: dict[Recorder, list[tuple[bytes, int]]] = {i: [] for i, _, _ in receivers}
     for turn in range(2):
         for each in sessions:
@@ -113,7 +122,7 @@ def test_everybody_hears_of_what_passes_its_filter(
         for receiver, one_filter, leaves in receivers:
             if leaves:
                 fanout.remove(receiver, one_filter)
-                assert heard[-1] is bool(fanout.groups)
+                check_heard()
     for receiver, told in expected.items():
         assert receiver.told == told
     loop.close()

@@ -117,7 +117,27 @@ async def test_whoever_comes_before_the_commit_hears_of_what_is_packed(it: Servi
         assert answers == [[*i] for i in notified]
 
 
-async def test_what_others_hear_of_is_not_packed(it: Serving) -> None:
+async def test_who_hears_of_what_is_registered_does_so_before_it_is_packed(it: Serving) -> None:
+    async with AsyncExitStack() as stack:
+        first = await it.mariner(stack)
+        second = await it.mariner(stack, subscriptions=SUBSCRIPTIONS)
+        third = await stack.enter_async_context(initialised(it.eventer, SUBSCRIPTIONS))
+        with held_sync():
+            register(first)
+            await until_packed(it, 1)
+            heard = await received(second)
+            check(heard)
+            notified, _ = await third.receive(MsgEventsNotify)
+            assert [*notified.events] == heard
+        assert await received(first) == heard
+        fourth = await stack.enter_async_context(initialised(it.eventer))
+        register_by_eventer(fourth)
+        response, _ = await fourth.receive(MsgRegisterRes)
+        assert len(it.packed) == 2
+        assert await received(second) == [*(response.events or ())]
+
+
+async def test_what_others_hear_of_when_it_is_durable_is_not_packed(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         first = await it.mariner(stack)
         second = await it.mariner(stack, subscriptions=SUBSCRIPTIONS, persisted=True)
