@@ -1,8 +1,9 @@
-"""Many subscribers over Eventer that hear of the same events."""
+"""Subscribers that hear of the same events: one over Mariner, many over Eventer."""
 
 import asyncio
 import contextlib
 import functools
+import itertools
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.perf.sides import (
     new_directory,
     running,
 )
+from tests.perf.wires import WireName
 
 Hearing: TypeAlias = asyncio.Task[subscribers.Outcome]
 """What subscribers become in the end."""
@@ -34,16 +36,35 @@ SUBSCRIBER_PROCESSES: Final = 2
 
 
 class FanOut(NamedTuple):
-    """Events to subscribers; ``scenarios.Scenario`` explains the names."""
+    """Events to subscribers; ``scenarios.Scenario`` explains the names that are not explained here.
+
+    Attributes:
+        subscribers: how many; None: as many as the sizes say.
+    """
 
     name: str
     title: str
     requests: Mapping[str, int]
     small: int
     events_per_request: int
+    wire: WireName = "eventer"
+    subscribers: int | None = None
+
+    def n_subscribers(self, sizes: Sizes) -> int:
+        """How many subscribers there are."""
+        return sizes.subscribers if self.subscribers is None else self.subscribers
 
 
 FAN_OUTS: Final = (
+    FanOut(
+        "heard-100",
+        "100 events to {} subscriber, 64 in flight",
+        {"ours": 2_500, "hat": 250},
+        16,
+        100,
+        wire="mariner",
+        subscribers=1,
+    ),
     FanOut(
         "fan-out-single", "Eventer: 1 event to {} subscribers", {"ours": 4_000, "hat": 300}, 50, 1
     ),
@@ -58,7 +79,12 @@ def measures(sizes: Sizes) -> list[Measure]:
     sides = (OURS.name, HAT.name)
     return [
         Measure(
-            i.name, i.title.format(sizes.subscribers), "events/s", 10, Bound.SPEED_UP, sides=sides
+            i.name,
+            i.title.format(i.n_subscribers(sizes)),
+            "events/s",
+            10,
+            Bound.SPEED_UP,
+            sides=sides,
         )
         for i in FAN_OUTS
     ]
@@ -71,27 +97,26 @@ async def run(directory: Path, sizes: Sizes, wanted: Mapping[str, Measure]) -> N
         ChildError: a server or a client failed; a subscriber did not hear of every event.
     """
     for number in range(sizes.rounds):
-        for side in in_turn(number):
-            path = new_directory(directory, side, str(number))
-            async with side.start(path) as server:
-                for fan_out in FAN_OUTS:
-                    if fan_out.name in wanted:
-                        requests = fan_out.small if sizes.small else fan_out.requests[side.name]
-                        sample = await _fan_out(server, sizes, fan_out, requests)
-                        wanted[fan_out.name].add(side.name, sample)
+        for side, fan_out in itertools.product(in_turn(number), FAN_OUTS):
+            if fan_out.name in wanted:
+                path = new_directory(directory, side, f"{fan_out.name}-{number}")
+                async with side.start(path) as server:
+                    requests = fan_out.small if sizes.small else fan_out.requests[side.name]
+                    sample = await _fan_out(server, sizes, fan_out, requests)
+                    wanted[fan_out.name].add(side.name, sample)
 
 
 async def _fan_out(server: Server, sizes: Sizes, fan_out: FanOut, requests: int) -> Sample:
     """Events delivered to all subscribers together, a second, and the CPU of each."""
     events = requests * fan_out.events_per_request
     async with contextlib.AsyncExitStack() as stack:
-        port = server.eventer_port
-        each = sizes.subscribers // SUBSCRIBER_PROCESSES
-        job = subscribers.Job(server.host, port, "eventer", each, events)
+        port = server.port_of(fan_out.wire)
+        n_subscribers = fan_out.n_subscribers(sizes)
+        n_processes = min(n_subscribers, SUBSCRIBER_PROCESSES)
+        each = n_subscribers // n_processes
+        job = subscribers.Job(server.host, port, fan_out.wire, each, events)
         subscribed = _subscribed_here if sizes.small else subscribed_process
-        heard = [
-            await stack.enter_async_context(subscribed(job)) for _ in range(SUBSCRIBER_PROCESSES)
-        ]
+        heard = [await stack.enter_async_context(subscribed(job)) for _ in range(n_processes)]
         publisher = Job(
             server.host,
             port,
@@ -99,14 +124,14 @@ async def _fan_out(server: Server, sizes: Sizes, fan_out: FanOut, requests: int)
             requests=requests,
             in_flight=64,
             events_per_request=fan_out.events_per_request,
-            wire="eventer",
+            wire=fan_out.wire,
         )
         outcomes = asyncio.gather(*heard)
         cpu_s = client.cpu_s(server.pids)
         published, _ = await asyncio.gather(do(publisher, sizes), outcomes)
         cpu_s = client.cpu_s(server.pids) - cpu_s
     seconds = max(i.ended_at for i in outcomes.result()) - published.begun_at
-    delivered = events * each * SUBSCRIBER_PROCESSES
+    delivered = events * each * n_processes
     return Sample(delivered / seconds, cpu_s / delivered * 1e6)
 
 
