@@ -95,7 +95,7 @@ class EventCore(aio.Resource, abc.ABC):
         self.n_ended = 0
         self._drained_cbs: list[Callable[[], None]] = []
         self._observers: list[Observer] = []
-        # those of sessions, by ``persisted``; replaced, never changed
+        # by ``persisted``: those that hear of sessions; the lists are replaced, never changed
         self._hearing: dict[bool, list[Observer]] = {False: [], True: []}
         self._source_ids = itertools.count(1)
         self._last_status = Status.STANDBY
@@ -143,22 +143,28 @@ class EventCore(aio.Resource, abc.ABC):
         """Call ``callback`` once, as soon as the core is no longer full."""
         self._drained_cbs.append(callback)
 
-    def add_observer(self, observer: Observer) -> None:
-        """Notify ``observer`` of every session and status from now on."""
-        self._observers.append(observer)
-        self.set_hearing(observer, registered=True, persisted=True)
-
-    def set_hearing(self, observer: Observer, *, registered: bool, persisted: bool) -> None:
-        """Notify an observer only of what it has somebody to tell of, and of the status.
+    def add_observer(
+        self, observer: Observer, *, registered: bool = True, persisted: bool = True
+    ) -> None:
+        """Notify an observer of the status and of sessions from now on.
 
         Args:
-            observer: one that was added.
+            observer: a new one.
             registered: whether to notify it of sessions that were registered.
             persisted: the same, of sessions that are durable.
         """
-        for kind, is_hearing in (False, registered), (True, persisted):
-            others = [i for i in self._hearing[kind] if i is not observer]
-            self._hearing[kind] = [*others, observer] if is_hearing else others
+        self._observers.append(observer)
+        self.set_hearing(observer, registered=registered, persisted=persisted)
+
+    def set_hearing(self, observer: Observer, *, registered: bool, persisted: bool) -> None:
+        """Change what an observer is notified of, as by :meth:`add_observer`; of one added only."""
+        is_there = observer in self._observers
+        for kind, is_wanted in (False, registered), (True, persisted):
+            hearing = self._hearing[kind]
+            if not (is_there and is_wanted):
+                self._hearing[kind] = [i for i in hearing if i is not observer]
+            elif observer not in hearing:
+                self._hearing[kind] = [*hearing, observer]
 
     @property
     def tells_of_persisted(self) -> bool:

@@ -363,7 +363,7 @@ class ClientRegistrations(Generic[RequestT]):
             i
             for i in outcomes
             # what has no events yet may get more of them from modules
-            if type(i) is Session and i.committed is commit and i.made and not i.is_large
+            if type(i) is Session and i.committed is commit and i.unpacked and not i.is_large
         ]
         if len(sessions) < len(outcomes):
             return False
@@ -376,7 +376,7 @@ class ClientRegistrations(Generic[RequestT]):
         if (
             n_events > len(sessions)
             and not self._service.core.tells_of_persisted
-            and n_events == sum([len(i.made) for i in sessions])
+            and n_events == sum([len(i.unpacked) for i in sessions])
         ):
             self._wire.pack(requests, sessions)
         self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))
@@ -480,7 +480,8 @@ class ClientRegistrations(Generic[RequestT]):
         if error := session.committed.exception():
             self._answer_failed(request, error)
         elif isinstance(outcome, Repeated):
-            if not session.events or not self._is_answerable(session, outcome):
+            has_events = session.is_packed or session.events
+            if not has_events or not self._is_answerable(session, outcome):
                 return False
             self._wire.send_repeated(request, session)
         elif not self._is_answerable(session, outcome):

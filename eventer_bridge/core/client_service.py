@@ -58,9 +58,10 @@ class ClientWire(Protocol[RequestT_contra]):
         """It is not; the connection is closed afterwards."""
 
     def pack(self, requests: Sequence[RequestT_contra], sessions: Sequence[Session], /) -> None:
-        """Requests became small sessions, of which nobody hears when they are durable.
+        """Pack small sessions (``Session.pack``), if that pays; each is that of a request.
 
-        They have the requested events, and no others. It may pack them.
+        They have the requested events and no others; as yet nobody wants to hear of them when they
+        are durable.
         """
 
     def send_registered(
@@ -140,11 +141,11 @@ class ClientService:
         self.joining = asyncio.Semaphore(limits.MAX_JOINING)
         self.accounts = Accounts()
         self._tasks: set[asyncio.Task[None]] = set()
-        core.add_observer(self)
-        self._on_hearing()
+        core.add_observer(self, registered=False, persisted=False)
 
     def _on_hearing(self) -> None:
-        registered, persisted = self.fanout.hears(False), self.fanout.hears(True)
+        registered = self.fanout.hears(persisted=False)
+        persisted = self.fanout.hears(persisted=True)
         self.core.set_hearing(self, registered=registered, persisted=persisted)
 
     def on_session(self, session: Session, persisted: bool) -> None:

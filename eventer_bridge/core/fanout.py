@@ -112,17 +112,19 @@ class Fanout:
             self._count_group(receiver_filter.persisted, -1)
 
     def _count_group(self, persisted: bool, change: int) -> None:
-        heard = self.hears(persisted)
+        heard = self.hears(persisted=persisted)
         self._n_groups[persisted] += change
-        if self.hears(persisted) is not heard:
+        if self.hears(persisted=persisted) is not heard:
             self._on_hearing()
 
-    def hears(self, persisted: bool) -> bool:
-        """Whether there are receivers; without, :meth:`notify` is not needed."""
+    def hears(self, *, persisted: bool) -> bool:
+        """Whether any receiver wants sessions that were registered (false) or are durable."""
         return self._n_groups[persisted] > 0
 
     def notify(self, session: Session, persisted: bool) -> None:
         """Notify all current receivers whose filter matches a session."""
+        if not self.hears(persisted=persisted):
+            return
         indices_by_group: dict[_Group, list[int]] = {}
         self._collect(indices_by_group, session.events, persisted)
         if indices_by_group:
@@ -131,7 +133,7 @@ class Fanout:
 
     def notify_in_steps(self, session: Session, persisted: bool) -> Steps[None]:
         """As :meth:`notify`, of a large session."""
-        if not self.groups:
+        if not self.hears(persisted=persisted):
             return
         indices_by_group: dict[_Group, list[int]] = {}
         groups_by_type = (self._persisted if persisted else self._registered).known

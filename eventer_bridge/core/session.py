@@ -1,9 +1,10 @@
 """A session: the events of one registration request, from the request to the disk (000).
 
-Thousands of events may wait for a commit. As objects they would have left the processor's caches
-until it is done, and so would what comes meanwhile. So if a session has several events, and nobody
-hears of it when it is durable, they are encoded for the answer at once. Then it is *packed*: it has
-its events only in that form, until somebody asks for them.
+Thousands of events may wait for a commit. As objects, they would be out of the processor's caches
+when it is done, and would push out what comes meanwhile. So if a session has several events, and
+nobody wants to hear of it when it is durable, they are encoded for the answer at once. Then it is
+*packed*: it has its events only in that form, until somebody asks for them. That is rare, and costs
+more than it saved: they are decoded, and kept beside it.
 
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
 disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.
@@ -49,27 +50,28 @@ class Session(msgspec.Struct, eq=False):
         committed: done when the events are durable; fails with a branch of
             ``EventerBridgeError`` if they may not be. Sessions of one commit may share it, so
             never cancel it: use ``asyncio.wait`` if that could happen.
-        made: its events, unless it is packed: faster to look at than :attr:`events`.
+        unpacked: its events; empty before they are created, and while it is packed. Faster to
+            look at than :attr:`events`.
         is_large: whether it is processed in slices (:func:`is_large`); added events count.
         is_stepwise: whether storing and notifying happen in slices: for a large one, or one
             with many new event types.
         quota: of the source, for new event types.
         key: what the source calls the request; None: nothing.
-        encodings: encoded events by wire, filled in by the wires, so that an event is encoded
-            once per wire and not once per receiver.
+        encodings: encoded events or an answer by wire, filled in by the wires, so that an event
+            is encoded once per wire and not once per receiver.
     """
 
     source: Source
     requested: int
     payload_bytes: int
     committed: asyncio.Future[None]
-    made: Sequence[Event] = ()
+    unpacked: Sequence[Event] = ()
     is_large: bool = False
     is_stepwise: bool = False
     quota: TypeQuota | None = None
     key: RequestKey | None = None
     encodings: dict[str, Any] = {}
-    _make_events: Callable[[], Sequence[Event]] | None = None
+    _unpack: Callable[[], Sequence[Event]] | None = None
 
     @classmethod
     def sized(
@@ -96,22 +98,22 @@ class Session(msgspec.Struct, eq=False):
 
         That is before observers are notified of the session and before ``committed`` succeeds.
         """
-        if self._make_events is not None:
-            self.made, self._make_events = self._make_events(), None
-        return self.made
+        if self._unpack is not None:
+            self.events = self._unpack()
+        return self.unpacked
 
     @events.setter
     def events(self, events: Sequence[Event]) -> None:
-        self.made = events
+        self.unpacked, self._unpack = events, None
 
-    def pack(self, make_events: Callable[[], Sequence[Event]]) -> None:
-        """Forget the events, which are among ``encodings``; ``make_events`` makes them again."""
-        self.made, self._make_events = (), make_events
+    def pack(self, unpack: Callable[[], Sequence[Event]]) -> None:
+        """Forget the events, which are among ``encodings``; ``unpack`` makes them again."""
+        self.unpacked, self._unpack = (), unpack
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is packed."""
-        return self._make_events is not None
+        """Whether it has its events only in ``encodings`` (see the module)."""
+        return self._unpack is not None
 
     @property
     def has_failed(self) -> bool:

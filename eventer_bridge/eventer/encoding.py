@@ -36,15 +36,16 @@ def is_answerable(session: Session) -> bool:
 
 
 def pack(sessions: Sequence[Session]) -> None:
-    """Pack small sessions of which all events were requested."""
-    for session, answer in zip(sessions, register_successes(sessions), strict=True):
+    """See ``ClientWire.pack``."""
+    answers = codec.encode_register_successes([i.unpacked for i in sessions])
+    for session, answer in zip(sessions, answers, strict=True):
         session.encodings["eventer answer"] = answer
         session.pack(partial(codec.decode_register_success, answer))
 
 
 def register_successes(sessions: Sequence[Session]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
-    own = [i.made for i in sessions if not i.encodings and i.requested == len(i.made)]
+    own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(own)
     return [_register_success(i) for i in sessions]

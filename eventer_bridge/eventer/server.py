@@ -220,7 +220,7 @@ class _Client(chatter.Handler):
     def pack(
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:
-        """See ``ClientWire``. What is not answered, is not encoded for that."""
+        """See ``ClientWire``. Not if one of them wants no answer."""
         if None not in requests:
             encoding.pack(sessions)
 

@@ -136,8 +136,7 @@ class Bridge(aio.Resource):
         self._introspection = Introspection(settings.name, tuple(participants), self._send)
         self._bus: Bus | None = None
         self._async_group = aio.Group()
-        core.add_observer(self)
-        core.set_hearing(self, registered=True, persisted=False)
+        core.add_observer(self, persisted=False)
         self._async_group.spawn(aio.call_on_cancel, self._stop)
 
     @property
@@ -163,7 +162,7 @@ class Bridge(aio.Resource):
     # --- core.Observer --------------------------------------------------------------------
 
     def on_session(self, session: Session, persisted: bool) -> None:
-        """Send its events to the bus (``core.Observer``)."""
+        """Send its events to the bus, when it is registered (``core.Observer``)."""
         if not self._informers or self._core.status is not Status.OPERATIONAL:
             return
         # of RSB events, only those added by modules

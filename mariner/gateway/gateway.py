@@ -284,8 +284,7 @@ class Gateway(aio.Resource):
             self.core = await self._embed(config.event_core, metrics)
         core = self.core
         if self._tracing is not None and isinstance(core, engine.Engine):
-            core.add_observer(self._tracing)
-            core.set_hearing(self._tracing, registered=True, persisted=False)
+            core.add_observer(self._tracing, persisted=False)
         self.mariner = await server.listen(
             core,
             self._access.authenticators["mariner"],

@@ -77,7 +77,7 @@ class Tracing:
         self._error = StatusCode.ERROR
 
     def on_session(self, session: Session, persisted: bool) -> None:
-        """Begin a span (``core.Observer``)."""
+        """Begin a span, when it is registered (``core.Observer``)."""
         # not for security
         if random.random() >= self._ratio or session.source == REMOTE_SOURCE:  # noqa: S311
             return

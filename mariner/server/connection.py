@@ -234,8 +234,7 @@ class ClientConnection(Stream[Received]):
 
     def pack(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""
-        for session in sessions:
-            pack(session)
+        pack(sessions)
 
     def send_registered(self, requests: Sequence[int], sessions: Sequence[Session]) -> None:
         """See ``ClientWire``."""
@@ -245,7 +244,9 @@ class ClientConnection(Stream[Received]):
             parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            own = [i.made for i in sessions if not i.encodings and i.requested == len(i.made)]
+            own = [
+                i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)
+            ]
             if len(own) == len(sessions):  # nobody else gets them
                 answers = codec.encode_register_successes(requests, own)
             else:

@@ -56,10 +56,11 @@ def is_answerable(session: Session) -> bool:
     return "mariner session" in session.encodings or session.committed.exception() is not None
 
 
-def pack(session: Session) -> None:
-    """Pack a small session of which all events were requested."""
-    (encoded,) = encoded_session(session)
-    session.pack(partial(codec.decode_events, encoded))
+def pack(sessions: Sequence[Session]) -> None:
+    """See ``ClientWire.pack``."""
+    for session in sessions:
+        (encoded,) = encoded_session(session)
+        session.pack(partial(codec.decode_events, encoded))
 
 
 def encoded_requested(session: Session) -> Sequence[bytes]:

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +16,7 @@ from eventer_bridge.core import engine
 from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.fanout import Filter
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule, Rights
 from eventer_bridge.core.session import Session
@@ -24,6 +25,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import ServerStats
+from eventer_bridge.subscription import Subscription
 from tests.eventer_bridge.core import line_wire
 from tests.eventer_bridge.core.line_wire import ENCODING, Client
 
@@ -93,6 +95,26 @@ async def until_closed(it: Serving, reason: str) -> None:
 def test_the_wire_is_short() -> None:
     source = Path(line_wire.__file__).read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 125
+
+
+async def test_the_core_tells_a_server_only_what_its_clients_want_to_hear() -> None:
+    async with serving() as it:
+        fanout, subscription = it.service.fanout, Subscription([("x",)])
+        wanted = {kind: Filter(subscription, None, kind) for kind in (False, True)}
+
+        def told() -> list[bool]:
+            return [kind for kind in (False, True) if it.service in it.core._hearing[kind]]
+
+        receiver: Any = object()
+        assert told() == []
+        fanout.add(receiver, wanted[True])
+        assert told() == [True]
+        fanout.add(receiver, wanted[False])
+        assert told() == [False, True]
+        fanout.remove(receiver, wanted[True])
+        assert told() == [False]
+        fanout.remove(receiver, wanted[False])
+        assert told() == []
 
 
 async def test_who_subscribed_hears_of_what_is_registered() -> None:

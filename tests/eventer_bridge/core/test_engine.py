@@ -109,6 +109,25 @@ async def test_refusals_store_nothing(core: Engine) -> None:
     assert [e.type[-1] for e in result.events] == ["engine", "history"]
 
 
+async def test_an_observer_that_leaves_meanwhile_costs_the_others_nothing(
+    core: Engine, backend: Backend
+) -> None:
+    class Leaving(Recorder):
+        def on_session(self, session: Session, persisted: bool) -> None:
+            super().on_session(session, persisted)
+            core.remove_observer(self)
+            core.set_hearing(self, registered=True, persisted=True)  # it is not there any more
+
+    leaving, staying = Leaving(), Recorder()
+    core.add_observer(leaving)
+    core.add_observer(staying)
+    for _ in range(2):
+        await register(core, register_event("a"))
+        await backend.flush()
+    assert leaving.sessions == [(2, False)]
+    assert staying.sessions == [(2, False), (2, True), (3, False), (3, True)]
+
+
 async def test_observers_hear_twice_in_order(core: Engine, backend: Backend) -> None:
     recorder = Recorder()
     core.add_observer(recorder)

@@ -88,7 +88,7 @@ def test_everybody_hears_of_what_passes_its_filter(
     heard = [(False, False)]
 
     def on_hearing() -> None:
-        heard.append((fanout.hears(False), fanout.hears(True)))
+        heard.append((fanout.hears(persisted=False), fanout.hears(persisted=True)))
         assert heard[-1] != heard[-2]
 
     def check_heard() -> None:

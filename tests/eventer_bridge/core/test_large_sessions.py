@@ -23,6 +23,9 @@ async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> N
         core = await engine.create(backend, 1)
         recorder = Recorder()
         core.add_observer(recorder)
+        of_kind = {False: Recorder(), True: Recorder()}
+        for persisted, each in of_kind.items():
+            core.add_observer(each, registered=not persisted, persisted=persisted)
         n_turns = 0
 
         def count() -> None:
@@ -47,7 +50,9 @@ async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> N
     told = [i for i in recorder.sessions if i[0] < 5]
     assert sorted(told) == sorted(both)
     for persisted in False, True:
-        assert [i[0] for i in told if i[1] is persisted] == [2, 3, 4]
+        told_once = [(i, persisted) for i in (2, 3, 4)]
+        assert [i for i in told if i[1] is persisted] == told_once
+        assert [i for i in of_kind[persisted].sessions if i[0] < 5] == told_once
     assert core.pending_events == 0
 
 

@@ -1,7 +1,7 @@
 """Sessions that wait for their commit in the form of their answers (``Session.pack``)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +14,10 @@ from eventer_bridge.core.authentication import Authenticator
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
-from eventer_bridge.core.session import Session
+from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgRegisterReq, MsgRegisterRes
 from eventer_bridge.eventer.server import EventerServer
-from eventer_bridge.model import Event, JsonPayload
+from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
 from mariner.server import server
 from tests.eventer_bridge.backends.faults import held_sync
 from tests.eventer_bridge.eventer.peers import Peer, initialised, register_event
@@ -25,6 +25,8 @@ from tests.support.inprocess import running_gateway
 from tests.support.peer import RawPeer, event, register_req
 
 NAMES = ("a", "b", "a")
+
+TIMEOUT_S = 30.0
 
 SUBSCRIPTIONS = [("?",)]
 """To what is registered here, and not to the events of the server."""
@@ -91,9 +93,10 @@ def check(events: Iterable[Event]) -> None:
 
 
 async def until_packed(it: Serving, count: int) -> None:
-    while len(it.packed) < count:
-        await asyncio.sleep(0)
-    assert all(i.is_packed and not i.made for i in it.packed)
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(it.packed) < count:
+            await asyncio.sleep(0)
+    assert all(i.is_packed and not i.unpacked for i in it.packed)
 
 
 async def test_whoever_comes_before_the_commit_hears_of_what_is_packed(it: Serving) -> None:
@@ -164,16 +167,50 @@ async def test_what_is_packed_is_repeated_to_who_asks_again(it: Serving) -> None
 async def test_several_packed_sessions_are_answered_each_with_its_own(it: Serving) -> None:
     async with AsyncExitStack() as stack:
         peer = await it.mariner(stack)
+        eventer_peer = await stack.enter_async_context(initialised(it.eventer))
         with held_sync():
             for i in range(5):
                 register(peer, i)
-            await until_packed(it, 5)
-        answers = [await received(peer) for _ in range(5)]
+                await until_packed(it, 2 * i + 1)
+                register_by_eventer(eventer_peer)
+                await until_packed(it, 2 * i + 2)
+        answers: list[Sequence[Event]] = []
+        for _ in range(5):
+            answers.append(await received(peer))
+            response, _ = await eventer_peer.receive(MsgRegisterRes)
+            answers.append(response.events or ())
         for answer in answers:
             check(answer)
         sessions = [answer[0].id.session for answer in answers]
-        assert sessions == [*range(sessions[0], sessions[0] + 5)]
+        assert sessions == [*range(sessions[0], sessions[0] + 10)]
         assert all(i.is_packed for i in it.packed)  # nobody needed the events
+
+
+async def test_what_gains_nothing_is_not_packed(it: Serving) -> None:
+    async with AsyncExitStack() as stack:
+        peer = await it.mariner(stack)
+        assert (await peer.request(register_req(0, event("a"))))["success"]
+        eventer_peer = await stack.enter_async_context(initialised(it.eventer))
+        unanswered = MsgRegisterReq([register_event("a"), register_event("a")])
+        eventer_peer.send(unanswered)
+        await eventer_peer.register(register_event("a"))
+        assert not it.packed
+
+
+def test_what_is_unpacked_stays_so() -> None:
+    loop = asyncio.new_event_loop()
+    made = [Event(EventId(1, 1, i), ("a",), Timestamp(1, 0), None, None) for i in (1, 2)]
+    session = Session(REMOTE_SOURCE, 2, 0, loop.create_future(), made)
+    loop.close()
+    session.pack(lambda: [*made])
+    assert session.is_packed
+    assert len(session.unpacked) == 0
+    found = session.events
+    assert found == made
+    assert session.events is found
+    session.pack(lambda: [*made])
+    session.events = made[:1]
+    assert session.events == made[:1]
 
 
 async def test_what_is_told_to_other_servers_is_no_part_of_the_answer(
