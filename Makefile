@@ -11,6 +11,12 @@ WORKERS := $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1,
 # it ends, and names the test
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
+# the variables are also for what pip builds with: the first until pip 25.2, the second since
+PIP_INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check
+# what a part of the gateway is compiled from, and how
+COMPILED := hatch_build.py $(wildcard eventer_bridge/packed/*.pyx eventer_bridge/packed/*.pxi)
+
 # some images set it; each of the hundreds of processes of the tests would compile everything
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,12 +28,13 @@ help:  ## show the targets
 
 $(READY): EXTRAS := dev,dev-deploy,dev-spark,backup,console,demo,otel,spark
 $(READY)-without-spark: EXTRAS := dev,backup,console,demo,otel
-$(READY) $(READY)-without-spark: pyproject.toml constraints.txt
+$(READY) $(READY)-without-spark: pyproject.toml constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one with: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@# pip compiles on one processor, which takes as long as all the rest
-	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP_INSTALL) --no-compile -e '.[$(EXTRAS)]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages have files that are no Python
+	@$(BIN)/python -c 'from eventer_bridge.packed import IS_COMPILED as it; it or print("not compiled: registrations are slower; see README.md, Two commands")'
 	@touch $@
 
 setup: $(READY)  ## make the virtual environment
@@ -66,7 +73,7 @@ bench-slow: $(READY)  ## measure ten million events, Spark, RSB, relays
 	$(BIN)/python -m tests.perf --slow
 
 torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks back, cut connections; random steps; fuzzing; attacks
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --only-binary atheris -e '.[torture]'
+	-$(PIP_INSTALL) --only-binary atheris -e '.[torture]'
 	$(BIN)/python -m tests.torture
 	$(PYTEST) -m slow
 	EXAMPLES=200 $(BIN)/python -m pytest -q tests/eventer_bridge/backends/test_stateful.py
@@ -75,9 +82,10 @@ torture: $(READY)  ## kill -9, full disks, failing syncs, damaged files, clocks 
 	DIFFERENTIAL_MESSAGES=100_000 $(BIN)/python -m pytest -q -o timeout=600 tests/mariner/wire/test_differential.py tests/eventer_bridge/eventer/test_differential.py
 
 mutate: $(READY)  ## change the code in small ways, one at a time, and see if a test notices
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutate]'
+	$(PIP_INSTALL) -e '.[mutate]'
 	$(BIN)/python -m tests.mutation
 
 clean:  ## remove everything that make created
 	rm -rf .venv .venv-* var dist build mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f eventer_bridge/packed/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,6 +28,7 @@ LAYERS: Final = {
         "control",
         "payloads subscription tls",
         "slices",
+        "packed",
         "excerpts moments resources",
         "model",
         "limits errors",

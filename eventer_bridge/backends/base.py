@@ -32,6 +32,7 @@ from eventer_bridge.model import (
     QueryServerParams,
     Timestamp,
 )
+from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps
 from eventer_bridge.subscription import Subscription
 
@@ -83,6 +84,11 @@ class QueryLoad(NamedTuple):
 
     running: int
     waiting: int
+
+
+ReadTypeCb: TypeAlias = Callable[[bytes], EventType | None]
+"""Reads a type that may be registered from its text on a wire; None: it is none, or is written in
+an unusual way."""
 
 
 class Backend(aio.Resource, abc.ABC):
@@ -294,6 +300,39 @@ class Backend(aio.Resource, abc.ABC):
             self.register(events, quota, len(events), request)
             for events, request in zip_longest(sessions, requests)
         ]
+
+    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
+        """The types that requests are packed with, for :meth:`register_packed`.
+
+        Args:
+            read: reads the types of a wire that may be registered.
+
+        Returns:
+            None: it stores no packed requests.
+        """
+        return None
+
+    def register_packed(
+        self,
+        requests: list[Packed],
+        server: int,
+        first_session: int,
+        timestamp: Timestamp,
+        request_keys: Sequence[RequestKey] = (),
+    ) -> asyncio.Future[None] | None:
+        """As :meth:`register` of the sessions that packed requests become; all commit together.
+
+        Args:
+            requests: one or more, with types of :meth:`known_types`, which are valid.
+            server: id of the server.
+            first_session: id of the first of the sessions; the others follow.
+            timestamp: theirs.
+            request_keys: what the client calls each of them; empty: nothing.
+
+        Returns:
+            Their future. None: nothing was done, and they are to be registered as events.
+        """
+        return None
 
     def register_in_steps(
         self,

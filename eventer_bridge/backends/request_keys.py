@@ -16,6 +16,7 @@ import xxhash
 
 from eventer_bridge import limits
 from eventer_bridge.model import Event, EventId, RegisterEvent, Timestamp
+from eventer_bridge.packed import Packed, content
 from eventer_bridge.slices import Many, Steps, event_parts, parts
 
 DIGEST_BYTES: Final = 16
@@ -77,7 +78,7 @@ def digests(requests: Iterable[Sequence[RegisterEvent]]) -> Iterable[bytes]:
     Who can choose both contents can make two of one digest: only the client itself could, for whom
     the second one would not be stored.
     """
-    return map(_digest, map(_encode, requests))
+    return [_digest(content(i) if isinstance(i, Packed) else _encode(i)) for i in requests]
 
 
 def digest_in_steps(events: Sequence[RegisterEvent]) -> Steps[bytes]:

@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 from hat import aio
 
 from eventer_bridge import limits
+from eventer_bridge.backends.base import ReadTypeCb
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.cursors import Cursors
@@ -33,6 +34,7 @@ from eventer_bridge.model import (
     SourceType,
     Status,
 )
+from eventer_bridge.packed import KnownTypes
 from eventer_bridge.slices import Steps, WorkQueue
 from eventer_bridge.subscription import Subscription
 
@@ -116,6 +118,17 @@ class EventCore(aio.Resource, abc.ABC):
     @property
     def server_id(self) -> int | None:
         """Identifier of this server; None: it registers nothing itself."""
+        return None
+
+    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
+        """The types that a wire may pack requests with (``eventer_bridge.packed``).
+
+        Args:
+            read: reads its types; whether they may be registered is looked at here.
+
+        Returns:
+            None: it gains nothing by packed requests.
+        """
         return None
 
     async def check_ready(self) -> None:

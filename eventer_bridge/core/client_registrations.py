@@ -363,7 +363,10 @@ class ClientRegistrations(Generic[RequestT]):
             i
             for i in outcomes
             # what has no events yet may get more of them from modules
-            if type(i) is Session and i.committed is commit and i.unpacked and not i.is_large
+            if type(i) is Session
+            and i.committed is commit
+            and (i.packed or i.unpacked)
+            and not i.is_large
         ]
         if len(sessions) < len(outcomes):
             return False
@@ -376,7 +379,7 @@ class ClientRegistrations(Generic[RequestT]):
         if (
             n_events > len(sessions)
             and not self._service.core.tells_of_persisted
-            and n_events == sum([len(i.unpacked) for i in sessions])
+            and n_events == sum([len(i.unpacked) for i in sessions if i.packed is None])
         ):
             self._wire.pack(requests, sessions)
         self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))

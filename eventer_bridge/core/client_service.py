@@ -21,6 +21,7 @@ from eventer_bridge.errors import Outcome
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
+from eventer_bridge.packed import KnownTypes
 from eventer_bridge.slices import Steps
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
@@ -121,6 +122,7 @@ class ClientService:
         clients: those that are initialised.
         joining: who goes over from a replay to what is new has it (``replay``).
         accounts: what they use.
+        known_types: that requests are packed with; None: none is.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class ClientService:
         self.clients: set[ServedClient] = set()
         self.joining = asyncio.Semaphore(limits.MAX_JOINING)
         self.accounts = Accounts()
+        self.known_types: KnownTypes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         core.add_observer(self, registered=False, persisted=False)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from eventer_bridge.core.bounded_cache import BoundedCache, type_bytes
 from eventer_bridge.core.session import Session
-from eventer_bridge.model import Event, EventType
+from eventer_bridge.model import EventType
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 
@@ -126,7 +126,7 @@ class Fanout:
         if not self.hears(persisted=persisted):
             return
         indices_by_group: dict[_Group, list[int]] = {}
-        self._collect(indices_by_group, session.events, persisted)
+        self._collect(indices_by_group, session.types, session.server_id, persisted)
         if indices_by_group:
             for _ in self._notify_groups(indices_by_group, session):
                 pass
@@ -137,12 +137,14 @@ class Fanout:
             return
         indices_by_group: dict[_Group, list[int]] = {}
         groups_by_type = (self._persisted if persisted else self._registered).known
+        server_id = session.server_id
         for part in parts(len(session.events)):
-            for event in session.events[part]:
-                if event.type not in groups_by_type:
-                    self._groups_of(event.type, persisted)
+            types = [event.type for event in session.events[part]]
+            for event_type in types:
+                if event_type not in groups_by_type:
+                    self._groups_of(event_type, persisted)
                     yield
-            self._collect(indices_by_group, session.events[part], persisted, part.start)
+            self._collect(indices_by_group, types, server_id, persisted, part.start)
             yield
         if indices_by_group:
             yield from self._prepare(session)
@@ -154,18 +156,18 @@ class Fanout:
     def _collect(
         self,
         indices_by_group: dict[_Group, list[int]],
-        events: Sequence[Event],
+        types: Sequence[EventType],
+        server_id: int,
         persisted: bool,
         first_index: int = 0,
     ) -> None:
         groups_by_type = (self._persisted if persisted else self._registered).known
-        for index, event in enumerate(events, first_index):
-            groups = groups_by_type.get(event.type)
+        for index, event_type in enumerate(types, first_index):
+            groups = groups_by_type.get(event_type)
             if groups is None:
-                groups = self._groups_of(event.type, persisted)
+                groups = self._groups_of(event_type, persisted)
             for group in groups:
-                server_id = group.filter.server_id
-                if server_id is None or server_id == event.id.server:
+                if group.filter.server_id in (None, server_id):
                     indices_by_group.setdefault(group, []).append(index)
 
     def _notify_groups(

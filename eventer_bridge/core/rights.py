@@ -23,6 +23,7 @@ from eventer_bridge.core.validation import check_length, check_type
 from eventer_bridge.errors import InvalidEventError
 from eventer_bridge.excerpts import cut, quoted_type
 from eventer_bridge.model import EventType, JsonPayload, RegisterEvent
+from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps, parts
 from eventer_bridge.subscription import Subscription
 from eventer_bridge.tls import certificate_name
@@ -63,6 +64,7 @@ class Rights:
         type_quota: the part of it that is for new event types.
         subscription: what it may be notified of and query.
         may_register_everything: whether :meth:`refusal` is always None, and need not be called.
+        has_schemas: whether payloads are to satisfy some.
         inline_bytes: size above which a registration needs :meth:`refusal_of_large`.
     """
 
@@ -83,10 +85,10 @@ class Rights:
             for rule in config.register_events
         ]
         self._worker = schemas.worker
-        has_schemas = any(schema is not None for _, schema in self._rules)
-        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if has_schemas else sys.maxsize
+        self.has_schemas = any(schema is not None for _, schema in self._rules)
+        self.inline_bytes = limits.INLINE_SCHEMA_BYTES if self.has_schemas else sys.maxsize
         # the engine refuses events that nobody may register
-        self.may_register_everything = not has_schemas and any(
+        self.may_register_everything = not self.has_schemas and any(
             rule.is_everything for rule, _ in self._rules
         )
         self._checks_by_type: BoundedCache[EventType, Sequence[PayloadSchema]] = BoundedCache()
@@ -115,9 +117,9 @@ class Rights:
             return len(requests)
         known = self._checks_by_type.known
         for n, events in enumerate(requests):
-            for event in events:
-                if known.get(event.type) != ():  # checked, refused, or not known
-                    return n
+            types = events.types if isinstance(events, Packed) else [i.type for i in events]
+            if any(known.get(i) != () for i in types):  # checked, refused, or not known
+                return n
         return len(requests)
 
     async def refusal_of_large(self, register_events: Sequence[RegisterEvent]) -> str | None:

@@ -1,10 +1,11 @@
 """A session: the events of one registration request, from the request to the disk (000).
 
 Thousands of events may wait for a commit. As objects, they would be out of the processor's caches
-when it is done, and would push out what comes meanwhile. So if a session has several events, and
-nobody wants to hear of it when it is durable, they are encoded for the answer at once. Then it is
-*packed*: it has its events only in that form, until somebody asks for them. That is rare, and costs
-more than it saved: they are decoded, and kept beside it.
+when it is done, and would push out what comes meanwhile. So most sessions are *packed*: they have
+their events in another form, until somebody asks for them. That is rare, and costs more than it
+saved: they are decoded, and kept beside it. The session of a packed request
+(``eventer_bridge.packed``) is packed from the beginning. If another one has several events, and
+nobody wants to hear of it when it is durable, they are encoded for the answer at once.
 
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
 disk ahead of use (``limits.RESERVED_SESSIONS``), because an observer may see one before its commit.
@@ -27,12 +28,14 @@ from eventer_bridge.errors import LimitError
 from eventer_bridge.model import (
     Event,
     EventId,
+    EventType,
     ProcessEvent,
     RegisterEvent,
     Source,
     SourceType,
     Timestamp,
 )
+from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Many, Steps, parts
 
 REMOTE_SOURCE: Final = Source(SourceType.CONNECTION, 0)
@@ -52,6 +55,7 @@ class Session(msgspec.Struct, eq=False):
             never cancel it: use ``asyncio.wait`` if that could happen.
         unpacked: its events; empty before they are created, and while it is packed. Faster to
             look at than :attr:`events`.
+        packed: the request, if that is packed; it stays when its events are made.
         is_large: whether it is processed in slices (:func:`is_large`); added events count.
         is_stepwise: whether storing and notifying happen in slices: for a large one, or one
             with many new event types.
@@ -66,6 +70,7 @@ class Session(msgspec.Struct, eq=False):
     payload_bytes: int
     committed: asyncio.Future[None]
     unpacked: Sequence[Event] = ()
+    packed: Packed | None = None
     is_large: bool = False
     is_stepwise: bool = False
     quota: TypeQuota | None = None
@@ -87,7 +92,9 @@ class Session(msgspec.Struct, eq=False):
     ) -> Self:
         """A session that is large if it has many events or payload bytes."""
         large = is_large(requested, payload_bytes)
-        return cls(source, requested, payload_bytes, committed, events, large, large, quota, key)
+        return cls(
+            source, requested, payload_bytes, committed, events, None, large, large, quota, key
+        )
 
     def __repr__(self) -> str:
         return object.__repr__(self)  # not all of its events
@@ -98,22 +105,45 @@ class Session(msgspec.Struct, eq=False):
 
         That is before observers are notified of the session and before ``committed`` succeeds.
         """
-        if self._unpack is not None:
-            self.events = self._unpack()
+        if not self.unpacked:
+            if self._unpack is not None:
+                self.events = self._unpack()
+            elif (packed := self.packed) is not None:
+                timestamp = Timestamp(packed.s, packed.us)
+                self.events = make_events(packed.server, packed.session, packed, timestamp)
         return self.unpacked
 
     @events.setter
     def events(self, events: Sequence[Event]) -> None:
         self.unpacked, self._unpack = events, None
 
+    @property
+    def n_events(self) -> int:
+        """Number of its events."""
+        return len(self.events if self.packed is None else self.packed)
+
+    @property
+    def types(self) -> Sequence[EventType]:
+        """Types of its events, in order; faster than :attr:`events` if the request is packed."""
+        if self.packed is not None:
+            return self.packed.event_types
+        return [event.type for event in self.events]
+
+    @property
+    def server_id(self) -> int:
+        """The server of its events, if there are any."""
+        if self.packed is not None:
+            return self.packed.server
+        return self.events[0].id.server if self.events else 0
+
     def pack(self, unpack: Callable[[], Sequence[Event]]) -> None:
-        """Forget the events, which are among ``encodings``; ``unpack`` makes them again."""
+        """Forget the events, if it has them; ``unpack`` makes them again."""
         self.unpacked, self._unpack = (), unpack
 
     @property
     def is_packed(self) -> bool:
-        """Whether it has its events only in ``encodings`` (see the module)."""
-        return self._unpack is not None
+        """Whether it has its events only in another form (see the module)."""
+        return self._unpack is not None or (self.packed is not None and not self.unpacked)
 
     @property
     def has_failed(self) -> bool:
@@ -191,6 +221,19 @@ def payload_sizes(requests: Sequence[Sequence[RegisterEvent | ProcessEvent]]) ->
     return [sum(islice(of_event, len(events))) for events in requests]
 
 
+def make_events(
+    server: int,
+    session: int,
+    asked: Iterable[RegisterEvent | ProcessEvent],
+    timestamp: Timestamp,
+) -> list[Event]:
+    """Events of a session: one timestamp, instances from 1."""
+    return [
+        Event(EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload)
+        for instance, i in enumerate(asked, 1)
+    ]
+
+
 class SessionIdAllocator:
     """See the module.
 
@@ -242,13 +285,7 @@ class SessionIdAllocator:
         timestamp: Timestamp,
     ) -> list[Event]:
         """Events of a session: one timestamp (:meth:`now`), instances from 1."""
-        server = self.server_id
-        return [
-            Event(
-                EventId(server, session, instance), i.type, timestamp, i.source_timestamp, i.payload
-            )
-            for instance, i in enumerate(register_events, 1)
-        ]
+        return make_events(self.server_id, session, register_events, timestamp)
 
     def create_sessions(
         self, first: int, requests: Sequence[Sequence[RegisterEvent | ProcessEvent]]

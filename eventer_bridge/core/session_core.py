@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
 from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend
+from eventer_bridge.backends.base import Backend, ReadTypeCb
 from eventer_bridge.backends.request_keys import RequestKey
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore, tried
@@ -60,6 +60,7 @@ from eventer_bridge.errors import (
 )
 from eventer_bridge.model import (
     Event,
+    EventType,
     ProcessEvent,
     RegisterEvent,
     Source,
@@ -67,6 +68,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.modules.runner import ModuleRunner
+from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps, WorkQueue
 
 mlog = logging.getLogger(__name__)
@@ -199,15 +201,10 @@ class SessionCore(EventCore):
             or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
-            or not self._types.known.keys()
-            >= (types := {event.type for events in told for event in events})
-            or (
-                # for whom would new types be counted?
-                quotas.count(quotas[0]) < len(quotas) and not self._backend.has_types(types)
-            )
+            or not ((packed := self._packed(told)) or self._are_types_known(told, quotas))
         ):
             return self._register_each(sources, requests, quotas, keys)
-        sizes = payload_sizes(told)
+        sizes = [i.payload_bytes for i in packed] if packed else payload_sizes(told)
         n_bytes = sum(sizes)
         if n_bytes > limits.LARGE_SESSION_BYTES:
             return self._register_each(sources, requests, quotas, keys)
@@ -215,6 +212,10 @@ class SessionCore(EventCore):
             first_id = self._session_ids.next_sessions(len(requests))
         except LimitError:  # it may be of the last ones only
             return self._register_each(sources, requests, quotas, keys)
+        if packed and (sessions := self._register_packed(sources, packed, sizes, first_id, keys)):
+            self._begin_own(len(sessions), n_events, n_bytes)
+            self._track(Tracked(sessions, n_events, n_bytes), sessions[0].committed)
+            return [*sessions]
         created = self._session_ids.create_sessions(first_id, told)
         commits = self._backend.register_all(created, quotas[0], keys)
         commit = commits[0]
@@ -225,6 +226,52 @@ class SessionCore(EventCore):
         self._begin_own(len(sessions), n_events, n_bytes)
         self._track(Tracked(sessions, n_events, n_bytes), commit)
         return [*sessions]
+
+    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
+        """See :class:`EventCore`."""
+        if self.registers_one_by_one:
+            return None
+        known = self._types.known
+
+        def read_known(text: bytes) -> EventType | None:
+            event_type = read(text)
+            return event_type if event_type in known else None
+
+        return self._backend.known_types(read_known)
+
+    @staticmethod
+    def _packed(requests: Sequence[Sequence[object]]) -> list[Packed]:
+        """The requests, if all of them are packed, and are valid."""
+        packed = [i for i in requests if type(i) is Packed and i.is_valid]
+        return packed if len(packed) == len(requests) else []
+
+    def _register_packed(
+        self,
+        sources: Sequence[Source],
+        requests: list[Packed],
+        sizes: Sequence[int],
+        first_id: int,
+        keys: Sequence[RequestKey],
+    ) -> list[Session]:
+        """The sessions that packed requests become; empty: nothing was done."""
+        timestamp = self._session_ids.now()
+        commit = self._backend.register_packed(requests, self._server_id, first_id, timestamp, keys)
+        if commit is None:
+            return []
+        n_asked, nothing = map(len, requests), repeat(())
+        return [*map(Session, sources, n_asked, sizes, repeat(commit), nothing, requests)]
+
+    def _are_types_known(
+        self,
+        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        quotas: Sequence[TypeQuota | None],
+    ) -> bool:
+        """Whether they were checked before, and whoever asks need not pay for one."""
+        types = {event.type for events in requests for event in events}
+        if not self._types.known.keys() >= types:
+            return False
+        # for whom would new types be counted?
+        return quotas.count(quotas[0]) == len(quotas) or self._backend.has_types(types)
 
     def _register_of_one(
         self,

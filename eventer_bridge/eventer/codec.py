@@ -34,10 +34,12 @@ from eventer_bridge.errors import InvalidEventError, InvalidMessageError
 from eventer_bridge.eventer.events import (
     encode_events,
     encode_register_events,
+    encode_type,
     read_events,
     read_events_in_steps,
     read_register_events,
     read_register_events_in_steps,
+    read_type,
 )
 from eventer_bridge.eventer.messages import (
     Message,
@@ -59,7 +61,8 @@ from eventer_bridge.eventer.queries import (
     read_query_params,
     read_query_types,
 )
-from eventer_bridge.model import Event, QueryResult, RegisterEvent, Status
+from eventer_bridge.model import Event, EventType, QueryResult, RegisterEvent, Status
+from eventer_bridge.packed import KnownTypes, Packed, pack_sbs
 from eventer_bridge.slices import Steps, at_once, cut_in_steps
 
 _STATUSES: Final = (Status.STANDBY, Status.STARTING, Status.OPERATIONAL, Status.STOPPING)
@@ -104,22 +107,47 @@ def decode_register_req(data: bytes) -> Steps[MsgRegisterReq | RefusedReq]:
     return MsgRegisterReq(register_events)
 
 
-def decode_register_reqs(messages: Sequence[bytes], room: int) -> list[list[RegisterEvent]]:
+def pack_register_req(data: bytes, types: KnownTypes | None) -> Packed | None:
+    """Pack a ``MsgRegisterReq`` of these types, if any (``eventer_bridge.packed``)."""
+    return None if types is None else pack_sbs(data, types, _decode_packed)
+
+
+def _decode_packed(data: bytes) -> Sequence[RegisterEvent]:
+    """The events of a packed message; cannot fail."""
+    return read_register_events(data, 0)[0]
+
+
+def read_known_type(text: bytes) -> EventType | None:
+    """An event type that is a whole text; None: it is none, or longer than it need be."""
+    try:
+        event_type, _ = read_type(text, 0)
+    except (InvalidEventError, InvalidMessageError, IndexError):
+        return None
+    return event_type if encode_type(event_type) == text else None
+
+
+def decode_register_reqs(
+    messages: Sequence[bytes], room: int, types: KnownTypes | None = None
+) -> list[Sequence[RegisterEvent]]:
     """Events of each ``MsgRegisterReq``, as by :func:`decode`, but faster.
 
     Args:
         messages: the requests.
         room: the request that reaches so many events is the last.
+        types: requests of these are packed; None: none is.
 
     Returns:
         Those up to there, or to the first that :func:`decode` refuses.
     """
-    decoded: list[list[RegisterEvent]] = []
+    decoded: list[Sequence[RegisterEvent]] = []
+    register_events: Sequence[RegisterEvent] | None
     with contextlib.suppress(InvalidEventError, InvalidMessageError, IndexError):
         for data in messages:
-            register_events, end = read_register_events(data, 0)
-            if end != len(data):
-                break
+            register_events = pack_register_req(data, types)
+            if register_events is None:
+                register_events, end = read_register_events(data, 0)
+                if end != len(data):
+                    break
             decoded.append(register_events)
             room -= len(register_events) or 1
             if room <= 0:

@@ -8,6 +8,7 @@ from functools import partial
 
 from eventer_bridge.core.session import Session
 from eventer_bridge.eventer import codec, events
+from eventer_bridge.packed import encode_sbs_answers
 from eventer_bridge.slices import Many, Steps, event_parts
 
 
@@ -45,6 +46,9 @@ def pack(sessions: Sequence[Session]) -> None:
 
 def register_successes(sessions: Sequence[Session]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
+    packed = [i.packed for i in sessions if i.packed is not None]
+    if len(packed) == len(sessions):
+        return encode_sbs_answers(packed)
     own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(own)
@@ -52,6 +56,8 @@ def register_successes(sessions: Sequence[Session]) -> list[bytes]:
 
 
 def _register_success(session: Session) -> bytes:
+    if session.packed is not None:
+        return encode_sbs_answers([session.packed])[0]
     answer: bytes | None = session.encodings.get("eventer answer")
     return answer or codec.encode_register_success(encoded_requested(session))
 

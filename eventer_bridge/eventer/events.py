@@ -92,7 +92,7 @@ def encode_events(events: Sequence[Event]) -> list[bytes]:
         head = (
             session_id,
             small[instance] if 0 <= instance < n_small else encode_integer(instance),
-            types.get(event.type) or _encode_type(event.type),
+            types.get(event.type) or encode_type(event.type),
             time,
         )
         source, payload = event.source_timestamp, event.payload
@@ -116,12 +116,17 @@ def encode_register_events(events: Sequence[RegisterEvent]) -> bytes:
     """
     parts = [sbs.encode_length(len(events))]
     for event in events:
-        parts.append(_encoded_types.get(event.type) or _encode_type(event.type))
+        parts.append(_encoded_types.get(event.type) or encode_type(event.type))
         parts += _encode_content(event.source_timestamp, event.payload)
     return b"".join(parts)
 
 
-def _encode_type(event_type: EventType) -> bytes:
+def encode_type(event_type: EventType) -> bytes:
+    """An EventType.
+
+    Raises:
+        UnicodeEncodeError: a segment has no UTF-8 form (a lone surrogate).
+    """
     segments = [sbs.encode_string(i) for i in event_type]
     encoded = sbs.encode_length(len(segments)) + b"".join(segments)
     if len(encoded) <= limits.MAX_CACHED_TYPE_BYTES:

@@ -40,6 +40,7 @@ from eventer_bridge.eventer.messages import (
 from eventer_bridge.model import QueryParams, QueryResult, Status
 from eventer_bridge.net import Admission
 from eventer_bridge.net.stats import CloseReason
+from eventer_bridge.packed import KnownTypes
 from eventer_bridge.slices import Steps
 
 mlog = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ async def listen(
         OSError: the address cannot be listened on.
     """
     server = EventerServer(core, authenticator, encoding, observe_query)
+    server.service.known_types = core.known_types(codec.read_known_type)
     return await server.begin(
         chatter.listen(
             address,
@@ -103,7 +105,9 @@ class _Client(chatter.Handler):
     """One client's connection. Its requests are told by their conversation; None: no answer."""
 
     def __init__(self, service: ClientService, connection: chatter.Connection) -> None:
+        self._service = service
         self._connection = connection
+        self._known_types: KnownTypes | None = None  # until it is accepted
         self._session: ClientSession[chatter.Conversation | None] = ClientSession(
             service, connection, self
         )
@@ -118,6 +122,11 @@ class _Client(chatter.Handler):
         is_large = len(message.data) > self._large_bytes and message.type == _REGISTER_REQ
         if is_large and self._session.rights is not None:
             self._session.registrations.take_in(self._take_in(message))
+            return
+        if message.type == _REGISTER_REQ and (
+            packed := codec.pack_register_req(message.data, self._known_types)
+        ):
+            self._session.registrations.register(_request(message), packed)
             return
         decoded = codec.decode(message.type, message.data)
         if self._session.rights is None:
@@ -143,7 +152,7 @@ class _Client(chatter.Handler):
         if self._session.rights is None or (room := registrations.room) <= 0:
             return False
         ids, messages = self._connection.peek_requests(_REGISTER_REQ, room)
-        asked = codec.decode_register_reqs(messages, room)
+        asked = codec.decode_register_reqs(messages, room, self._known_types)
         n_allowed = registrations.n_allowed(asked)
         if not n_allowed:
             return False
@@ -207,6 +216,8 @@ class _Client(chatter.Handler):
     def use_rights(self, rights: Rights) -> None:
         """See ``ClientWire``."""
         self._large_bytes = min(limits.LARGE_MESSAGE_BYTES, rights.inline_bytes)
+        # the payloads of others are looked at in any case
+        self._known_types = None if rights.has_schemas else self._service.known_types
 
     def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         """See ``ClientWire``."""

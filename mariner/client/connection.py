@@ -16,6 +16,7 @@ from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stats import CloseReason, ServerStats
 from eventer_bridge.net.stream import Stream
+from eventer_bridge.packed import Packed
 from mariner.client import reasons
 from mariner.errors import ClosedError, LocalProtocolError, RemoteProtocolError
 from mariner.wire.messages import Message, PingReq, PingRes
@@ -62,7 +63,7 @@ class ServerConnection(Stream[Received]):
                 self._pong = PingRes(message.ping_id)
             else:
                 self.send(PingRes(message.ping_id))
-        elif not isinstance(message, LargeMessage):  # only servers get these
+        elif not isinstance(message, (LargeMessage, Packed)):  # only servers get these
             self._handle_message(message)
 
     def on_protocol_error(self, error: RemoteProtocolError) -> None:

@@ -30,6 +30,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.liveness import Liveness
 from eventer_bridge.net.stats import CloseReason
 from eventer_bridge.net.stream import Stream
+from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
@@ -54,6 +55,8 @@ from mariner.wire.messages import (
 )
 from mariner.wire.protocol import LargeMessage, MarinerProtocol, Received, RefusedRegister, Role
 
+_REGISTRATIONS: Final = (Packed, RegisterReq)
+
 
 class ClientConnection(Stream[Received]):
     """See the module.
@@ -64,7 +67,7 @@ class ClientConnection(Stream[Received]):
         slot: of the connection.
     """
 
-    __slots__ = ("_is_operational", "_ping_id", "_protocol", "_session")
+    __slots__ = ("_is_operational", "_known_types", "_ping_id", "_protocol", "_session")
 
     mlog = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class ClientConnection(Stream[Received]):
         )
         super().__init__(self._protocol, service.stats, liveness, slot, connections)
         self._session: ClientSession[int] = ClientSession(service, self, self)
+        self._known_types = service.known_types
         self._is_operational = False  # as last sent to the client
         self._ping_id = 0
 
@@ -87,12 +91,12 @@ class ClientConnection(Stream[Received]):
         messages = self._protocol.next_messages()
         if not messages:
             return False
-        if len(messages) > 1 and type(messages[0]) is RegisterReq:
+        if len(messages) > 1 and isinstance(messages[0], _REGISTRATIONS):
             registrations = self._session.registrations
             requests: list[Gathered] = []
             room = registrations.room
             for message in messages:
-                if room <= 0 or type(message) is not RegisterReq:
+                if room <= 0 or not isinstance(message, _REGISTRATIONS):
                     break
                 events = message.register_events
                 requests.append(
@@ -110,7 +114,7 @@ class ClientConnection(Stream[Received]):
 
     def on_message(self, message: Received) -> None:
         """See ``Stream``."""
-        if type(message) is RegisterReq:  # most of them
+        if isinstance(message, _REGISTRATIONS):  # most of them
             self._session.registrations.register(
                 message.register_id,
                 message.register_events,
@@ -221,6 +225,8 @@ class ClientConnection(Stream[Received]):
     def use_rights(self, rights: Rights) -> None:
         """See ``ClientWire``."""
         self._protocol.large_bytes = min(limits.LARGE_FRAME_BYTES, rights.inline_bytes)
+        # the payloads of others are looked at in any case
+        self._protocol.known_types = None if rights.has_schemas else self._known_types
 
     def send_accepted(self, status: Status, extensions: Sequence[str]) -> None:
         """See ``ClientWire``."""
@@ -244,10 +250,13 @@ class ClientConnection(Stream[Received]):
             parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
+            packed = [i.packed for i in sessions if i.packed is not None]
             own = [
                 i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)
             ]
-            if len(own) == len(sessions):  # nobody else gets them
+            if len(packed) == len(sessions):
+                answers = codec.encode_packed_successes(packed)
+            elif len(own) == len(sessions):  # nobody else gets them
                 answers = codec.encode_register_successes(requests, own)
             else:
                 answers = [

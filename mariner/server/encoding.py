@@ -8,16 +8,19 @@ from functools import partial
 
 from eventer_bridge.core.session import Session
 from eventer_bridge.net import framing
+from eventer_bridge.packed import encode_events
 from eventer_bridge.slices import Many, Steps, event_parts
 from mariner.wire import codec
 
 
 def notification(session: Session, indices: Sequence[int]) -> bytes:
     """A framed ``events`` message with some of the session's events (``fanout.EncodeCb``)."""
-    if len(indices) == len(session.events):
+    if len(indices) == session.n_events:
         found = encoded_session(session)
         if len(found) > 1:  # copied once: large
             return b"".join(framing.frame_parts(codec.events_message_parts(found)))
+    elif session.packed is not None:
+        found = [encode_events(session.packed, [*indices])]
     else:
         encoded = encoded_events(session)
         found = [encoded[i] for i in indices]
@@ -32,7 +35,11 @@ def encoded_session(session: Session) -> Sequence[bytes]:
     """
     encoded: Sequence[bytes] | None = session.encodings.get("mariner session")
     if encoded is None:
-        encoded = session.encodings["mariner session"] = (codec.encode_events(session.events),)
+        if session.packed is None:
+            events = codec.encode_events(session.events)
+        else:
+            events = encode_events(session.packed)
+        encoded = session.encodings["mariner session"] = (events,)
     return encoded
 
 

@@ -12,6 +12,7 @@ from eventer_bridge.net import limits as net_limits
 from eventer_bridge.net.listening import StreamListener, listen_for_streams
 from mariner.server import encoding
 from mariner.server.connection import ClientConnection
+from mariner.wire import codec
 
 
 async def listen(
@@ -39,6 +40,7 @@ async def listen(
         OSError: listening on the address failed.
     """
     server = MarinerServer(core, authenticator, encoding, observe_query)
+    server.service.known_types = core.known_types(codec.read_type)
     return await server.begin(
         listen_for_streams(
             host,

@@ -21,7 +21,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 
@@ -31,6 +31,7 @@ from eventer_bridge.model import (
     INT64_MAX,
     INT64_MIN,
     Event,
+    EventType,
     JsonPayload,
     QueryLatestParams,
     QueryParams,
@@ -39,6 +40,14 @@ from eventer_bridge.model import (
     QueryTimeseriesParams,
     RegisterEvent,
     Status,
+)
+from eventer_bridge.packed import (
+    KnownTypes,
+    Packed,
+    StoredEvents,
+    encode_answers,
+    encode_stored,
+    pack,
 )
 from eventer_bridge.slices import Steps, cut_in_steps, event_parts
 from mariner import limits
@@ -118,8 +127,49 @@ def decode(message: bytes) -> Message:
         return _decode_again(message, e)
 
 
-def decode_batch(messages: Sequence[bytes]) -> list[Message]:
-    """As :func:`decode` of each, but faster; up to the first that typed decoding refuses."""
+def pack_or_decode(message: bytes, types: KnownTypes | None) -> Message | Packed:
+    """As :func:`decode`, but pack registrations of these types, if any (``packed``)."""
+    if types is not None and (packed := pack(message, types, _decode_packed)) is not None:
+        return packed
+    return decode(message)
+
+
+def read_type(text: bytes) -> EventType | None:
+    """An event type from its JSON; None: it is none."""
+    try:
+        return _decode_strs(text)
+    except _DECODE_ERRORS:
+        return None
+
+
+def _decode_packed(message: bytes) -> Sequence[RegisterEvent]:
+    """The events of a packed message; cannot fail."""
+    decoded = _decode_wire(message)
+    assert type(decoded) is RegisterReq
+    return decoded.register_events
+
+
+def decode_batch(
+    messages: Sequence[bytes], types: KnownTypes | None = None
+) -> list[Message | Packed]:
+    """As :func:`pack_or_decode`, but faster; up to the first that typed decoding refuses."""
+    if types is None:
+        return _decode_typed(messages)
+    packed = [pack(message, types, _decode_packed) for message in messages]
+    unpacked = [data for data, i in zip(messages, packed, strict=True) if i is None]
+    if not unpacked:
+        return cast("list[Message | Packed]", packed)
+    typed = iter(_decode_typed(unpacked))
+    decoded: list[Message | Packed] = []
+    for registration in packed:
+        message = next(typed, None) if registration is None else registration
+        if message is None:
+            break
+        decoded.append(message)
+    return decoded
+
+
+def _decode_typed(messages: Sequence[bytes]) -> list[Message | Packed]:
     decoded: list[Any] = []
     with contextlib.suppress(*_DECODE_ERRORS):
         b"\n".join(messages).decode()  # raw parts are not checked by msgspec
@@ -337,6 +387,12 @@ def encode_register_successes(
     return [*map(_encode, map(_RegisterSuccess, register_ids, repeat(True), events))]
 
 
+def encode_packed_successes(requests: list[Packed]) -> list[bytes]:
+    """As :func:`encode_register_success`, of what packed requests became."""
+    before = b'{"msg_type":"register_res","register_id":'
+    return encode_answers(requests, before, b',"success":true,"events":[', b"]}")
+
+
 def encode_events_in_steps(
     events: Sequence[Event], *, is_redelivered: bool = False
 ) -> Steps[list[bytes]]:
@@ -367,11 +423,14 @@ def register_success_parts(
 def encode_query_result(query_id: int, result: QueryResult) -> Steps[list[bytes]]:
     """The parts of a ``query_res``, whose events are encoded in steps; one part if they are few."""
     events = result.events
+    end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
+    if isinstance(events, StoredEvents):
+        before = b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id
+        return [encode_stored(events, before, end)]
     if len(events) <= core_limits.STEP_EVENTS:
         n_bytes = sum([len(i.payload.data) for i in events if i.payload is not None])
         if n_bytes <= core_limits.STEP_BYTES:
             return [_encode(QueryRes(query_id, events, result.more_follows))]
-    end = b'],"more_follows":true}' if result.more_follows else b'],"more_follows":false}'
     encoded = [b'{"msg_type":"query_res","query_id":%d,"events":[' % query_id]
     del events
     waiting = yield from cut_in_steps(result.events)

@@ -27,6 +27,7 @@ import msgspec
 
 from eventer_bridge.net import framing
 from eventer_bridge.net import limits as net_limits
+from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import (
@@ -79,7 +80,9 @@ _CLOSED: Final = State.CLOSED
 _MAY_SEND: Final[dict[tuple[Role, State], frozenset[type[Any]]]] = {
     (Role.CLIENT, State.CONNECTING): frozenset({InitReq}),
     (Role.CLIENT, State.INITIATING): frozenset(),
-    (Role.CLIENT, State.OPEN): frozenset({RegisterReq, QueryReq, PingReq, PingRes, EventsAck}),
+    (Role.CLIENT, State.OPEN): frozenset(
+        {RegisterReq, Packed, QueryReq, PingReq, PingRes, EventsAck}
+    ),
     (Role.CLIENT, State.CLOSED): frozenset(),
     (Role.SERVER, State.CONNECTING): frozenset(),
     (Role.SERVER, State.INITIATING): frozenset({InitRes}),
@@ -118,7 +121,7 @@ class LargeMessage(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-Received: TypeAlias = Message | RefusedRegister | LargeMessage
+Received: TypeAlias = Message | Packed | RefusedRegister | LargeMessage
 """What a connection gets from its peer."""
 
 
@@ -131,6 +134,7 @@ class MarinerProtocol:
         max_frame_bytes: largest message accepted afterwards.
 
     Attributes:
+        known_types: a server gets registrations of these packed (``codec.decode``).
         large_bytes: size above which a server gets a :class:`LargeMessage`.
     """
 
@@ -145,6 +149,7 @@ class MarinerProtocol:
         "_peer_role",
         "_role",
         "_state",
+        "known_types",
         "large_bytes",
     )
 
@@ -161,6 +166,7 @@ class MarinerProtocol:
                 net_limits.MAX_FRAME_BYTES if is_server else net_limits.MAX_ANSWER_FRAME_BYTES
             )
         self.large_bytes = limits.LARGE_FRAME_BYTES
+        self.known_types: KnownTypes | None = None
         self._role = role
         self._peer_role = Role.SERVER if role is Role.CLIENT else Role.CLIENT
         self._set_state(State.CONNECTING)
@@ -250,10 +256,10 @@ class MarinerProtocol:
             if len(frame) > self.large_bytes and self._role is Role.SERVER:
                 message = LargeMessage(frame)
             else:
-                message = codec.decode(frame)
+                message = codec.pack_or_decode(frame, self.known_types)
                 if type(message) not in self._peer_may_send:
                     raise RemoteProtocolError(self._not_allowed(self._peer_role, type(message)))
-                if self._state is not _OPEN:
+                if self._state is not _OPEN and not isinstance(message, Packed):
                     self._on_init(message)
         except ContractError as e:
             message = self._refused(e)
@@ -269,7 +275,7 @@ class MarinerProtocol:
         if self.large_bytes < net_limits.BATCH_BYTES:  # one of them may be large
             return
         decoder, messages, may_send = self._decoder, self._messages, self._peer_may_send
-        messages += codec.decode_batch([first, *decoder.frames])
+        messages += codec.decode_batch([first, *decoder.frames], self.known_types)
         if not may_send.issuperset(map(type, messages)):
             del messages[next(i for i, m in enumerate(messages) if type(m) not in may_send) :]
         if messages:

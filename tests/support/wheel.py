@@ -1,5 +1,6 @@
 """The wheel of this checkout."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,15 +10,44 @@ from typing import Final
 ROOT: Final = Path(__file__).parent.parent.parent
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel of the files that git knows, in a folder of its own."""
-    source = folder / "source"
+def copy_source(folder: Path) -> Path:
+    """Copy the files that git knows to a folder; returns it."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     for name in listed.stdout.decode().split("\0")[:-1]:
         if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
-    subprocess.run([*command, str(source)], check=True, capture_output=True)
-    [wheel] = folder.glob("*.whl")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def build(source: Path, kind: str, **variables: str) -> tuple[Path, str]:
+    """Build a distribution beside a source tree, with variables of the environment.
+
+    Args:
+        source: the tree.
+        kind: ``wheel`` or ``sdist``.
+        variables: added to the environment of the build.
+
+    Returns:
+        The file, and what the build printed.
+    """
+    suffix = {"wheel": "whl", "sdist": "tar.gz"}[kind]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "build", f"--{kind}", "--no-isolation"),
+            *("--outdir", str(source.parent), str(source)),
+        ],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    [file] = source.parent.glob(f"*.{suffix}")
+    return file, done.stdout
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of the files that git knows, in a folder of its own."""
+    wheel, _ = build(copy_source(folder / "source"), "wheel")
     return wheel

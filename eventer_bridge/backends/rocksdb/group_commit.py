@@ -33,11 +33,12 @@ from typing import NamedTuple
 
 from hat import aio, util
 
-from eventer_bridge import limits
-from eventer_bridge.backends.base import Backend, HeldCb
+from eventer_bridge import limits, packed
+from eventer_bridge.backends.base import Backend, HeldCb, ReadTypeCb
 from eventer_bridge.backends.common import failed
 from eventer_bridge.backends.request_keys import KeptRequest, KeyRetention, RequestKey
 from eventer_bridge.backends.retention import Clock, RetentionRule
+from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.commit import Commit, Group
 from eventer_bridge.backends.rocksdb.deletion import Deletion
 from eventer_bridge.backends.rocksdb.keys import TypeId
@@ -56,6 +57,7 @@ from eventer_bridge.errors import (
     StoreFormatError,
 )
 from eventer_bridge.model import Event, EventType, Timestamp
+from eventer_bridge.packed import KnownTypes, Packed
 from eventer_bridge.slices import Steps, WorkQueue, parts
 
 mlog = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class GroupCommit(Backend):
         self._rules, self._clock = rules, clock
         self._key_retention = key_retention
         self._requests = RequestRows(self._store, key_retention, clock)
+        self._known_types: list[KnownTypes] = []
         self._groups: deque[Group] = deque()  # the first is being committed, or will be next
         self._is_committing = False
         self._decided: asyncio.Future[bool] | None = None  # of the commit that failed
@@ -213,6 +216,44 @@ class GroupCommit(Backend):
             return super().register_all(sessions, quota, requests)
         return [self._stage(sessions, type_ids, new_types, quota, requests)] * len(sessions)
 
+    def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
+        """See :class:`Backend`."""
+        if not packed.IS_COMPILED:
+            return None
+        types = KnownTypes(partial(self._find_type, read), limits.CACHE_BYTES)
+        self._known_types.append(types)
+        return types
+
+    def _find_type(self, read: ReadTypeCb, text: bytes) -> tuple[EventType, TypeId, bytes] | None:
+        """See ``packed.FindCb``."""
+        event_type = read(text)
+        if event_type is None or (type_id := self._types.ids.get(event_type)) is None:
+            return None
+        return self._types.names[type_id], type_id, keys.encode_type(event_type)
+
+    def register_packed(
+        self,
+        requests: list[Packed],
+        server: int,
+        first_session: int,
+        timestamp: Timestamp,
+        request_keys: Sequence[RequestKey] = (),
+    ) -> asyncio.Future[None] | None:
+        """See :class:`Backend`."""
+        if self._failure is not None or not self._async_group.is_open:
+            return None
+        group = self._gather(sum(map(len, requests)))
+        commit = group.commit
+        try:
+            is_staged = self._store.stage_packed(commit, requests, server, first_session, timestamp)
+            if is_staged and request_keys:
+                ids = range(first_session, first_session + len(requests))
+                self._requests.stage(commit.batch, request_keys, server, timestamp, ids)
+        except BaseException as e:
+            self._abandon(group, e)
+            raise
+        return group.future if is_staged else None
+
     def _stage(
         self,
         sessions: Sequence[Sequence[Event]],
@@ -228,13 +269,20 @@ class GroupCommit(Backend):
         try:
             self._store.stage(group.commit, sessions, type_ids, new_types)
             if requests:
-                self._requests.stage(group.commit.batch, requests, sessions)
+                self._stage_keys(group.commit, requests, sessions)
         except BaseException as e:
             self._abandon(group, e)
             raise
         if new_types and quota is not None:
             self._store.stage_spent(group.commit, quota.owner, self._types.spent(quota.owner))
         return group.future
+
+    def _stage_keys(
+        self, commit: Commit, requests: Sequence[RequestKey], sessions: Sequence[Sequence[Event]]
+    ) -> None:
+        first = sessions[0][0]
+        ids = [events[0].id.session for events in sessions]
+        self._requests.stage(commit.batch, requests, first.id.server, first.timestamp, ids)
 
     def register_in_steps(
         self,
@@ -267,7 +315,7 @@ class GroupCommit(Backend):
                     return future
                 yield
             if request is not None:
-                self._requests.stage(group.commit.batch, [request], [events])
+                self._stage_keys(group.commit, [request], [events])
         except GeneratorExit:  # the loop ends
             raise
         except BaseException as e:
@@ -520,6 +568,8 @@ class GroupCommit(Backend):
         is_stored = self._store.decide()
         _, self._types, self._latest = opened
         self._queries.use(self._types, self._latest)
+        for types in self._known_types:
+            types.clear()
         self._requests = RequestRows(self._store, self._key_retention, self._clock)
         if self._decided is not None:
             mlog.info("commit that failed is decided", extra={"is_stored": is_stored})

@@ -39,7 +39,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from eventer_bridge import limits
+from eventer_bridge import limits, packed
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
 from eventer_bridge.backends.readers import LargeCb, PauseCb, Readers, Reading
@@ -393,7 +393,9 @@ class StoreReader:
             most: events in any answer.
         """
         n_left = most if max_results is None else min(max_results, most)
+        few: list[Row] = []  # of a small answer, which wires encode as they are
         taken: list[Event] = []
+        most_bytes = min(limits.STEP_BYTES, limits.MAX_RESULT_BYTES)
         n_bytes, n_free_bytes = 0, limits.LARGE_ANSWER_BYTES
         try:
             for rows, n_value_bytes in found:
@@ -405,19 +407,35 @@ class StoreReader:
                         self._become_large()
                         rows.append((last, self._snapshot.value(last)))
                 has_more = len(rows) > n_left
-                taken += keys.decode_events(rows[:n_left], self._names)
+                few += rows[:n_left]
+                if taken or len(few) > limits.STEP_EVENTS or n_bytes > most_bytes:
+                    taken += keys.decode_events(few, self._names)
+                    few.clear()
                 if n_bytes > limits.MAX_RESULT_BYTES:  # their payloads may have fewer
                     result = take(taken, len(taken))
                     if result.more_follows:
                         return result
                 if has_more:
-                    return QueryResult(taken, True)
+                    return QueryResult(self._events(few) or taken, True)
                 n_left -= len(rows)
+            return QueryResult(self._events(few) or taken, False)
         except KeyError as e:
             raise StoreDamagedError(
                 f"{self._snapshot.path}: the event store is damaged: there is no type {e}"
             ) from None
-        return QueryResult(taken, False)
+
+    def _events(self, rows: list[Row]) -> Sequence[Event]:
+        """Events from few rows; raises ``KeyError`` if there is no such type."""
+        names = self._names
+        if packed.IS_COMPILED:
+            events = packed.stored_events(
+                rows,
+                lambda type_id: keys.encode_type(names[type_id]),
+                lambda rows: keys.decode_events(rows, names),
+            )
+            if events is not None:
+                return events
+        return keys.decode_events(rows, names)
 
 
 def _server_keys(

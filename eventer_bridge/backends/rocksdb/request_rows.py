@@ -40,7 +40,7 @@ from eventer_bridge.backends.retention import Clock
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
-from eventer_bridge.model import Event, Timestamp
+from eventer_bridge.model import Timestamp
 
 FAMILY: Final = "request"
 
@@ -209,45 +209,47 @@ class RequestRows:
         self,
         batch: WriteBatch,
         requests: Sequence[RequestKey],
-        sessions: Sequence[Sequence[Event]],
+        server: int,
+        timestamp: Timestamp,
+        sessions: Sequence[int],
     ) -> None:
         """Keep requests of a client, in the commit of their events.
 
         Args:
             batch: of the commit; the last one, where it has several.
             requests: which were looked up before.
-            sessions: their events, of one moment.
+            server: of their sessions.
+            timestamp: of their sessions.
+            sessions: id of the session of each.
         """
-        first, n_keys = sessions[0][0], len(requests)
-        server, session = first.id.server, first.id.session
+        session, n_keys = sessions[0], len(requests)
         name = requests[0].owner
         owner = self._owners.get(name) or self._owner(name)
         handle = self._store.later(FAMILY)[1]
-        self._count(batch, owner, first.timestamp, n_keys)
+        self._count(batch, owner, timestamp, n_keys)
         names = [request.key for request in requests]
         if (
             n_keys >= limits.MIN_REQUEST_RUN
             and names[0] > owner.greatest
             and names == sorted(names)
-            and sessions[-1][0].id.session == session + n_keys - 1
+            and sessions[-1] == session + n_keys - 1
         ):
             last = n_keys - 1
             digests = b"".join([request.digest for request in requests])
-            value = keys.session_key(first.timestamp, server, session)
+            value = keys.session_key(timestamp, server, session)
             key = RUN_PREFIX + owner.suffixes[0] + names[last].encode()
             batch.put(key, value + _encode_run((names, digests)), handle)
             owner.greatest_in_runs = names[last]
         else:
             last = names.index(max(names))
             prefix = KEY_PREFIX + owner.suffixes[0]
-            place = keys.encode_timestamp(first.timestamp) + keys.encode_int(server)
-            for request, events in zip(requests, sessions, strict=True):
-                value = request.digest + place + keys.encode_int(events[0].id.session)
+            place = keys.encode_timestamp(timestamp) + keys.encode_int(server)
+            for request, session in zip(requests, sessions, strict=True):
+                value = request.digest + place + keys.encode_int(session)
                 batch.put(prefix + request.key.encode(), value, handle)
         if names[last] >= owner.greatest:
             owner.greatest = names[last]
-            session = sessions[last][0].id.session
-            owner.last = KeptRequest(requests[last].digest, first.timestamp, server, session)
+            owner.last = KeptRequest(requests[last].digest, timestamp, server, sessions[last])
 
     def _count(self, batch: WriteBatch, owner: _Owner, now: Timestamp, n_keys: int) -> None:
         """Count more keys of a client; begin another generation first, if it is time to."""

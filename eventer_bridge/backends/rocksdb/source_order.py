@@ -27,6 +27,8 @@ from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
+from eventer_bridge.model import Timestamp
+from eventer_bridge.packed import Packed, Rows, Staged
 
 MAX_PASSED_EVENTS: Final = 16
 """Events of a type that are not in order, more than are in order behind them, before it ends."""
@@ -104,6 +106,18 @@ class SourceOrder:
             if type_id not in self._ends:
                 self._pass(batch, type_id, position, value)
         return indexed
+
+    def stage(
+        self,
+        rows: Rows,
+        requests: list[Packed],
+        server: int,
+        first_session: int,
+        timestamp: Timestamp,
+    ) -> Staged | None:
+        """As :meth:`add`, of packed requests, whose rows are made; see ``Rows.stage``."""
+        s, us = timestamp.s, timestamp.us
+        return rows.stage(requests, server, first_session, s, us, self._last, self._ends)
 
     def _pass(self, batch: WriteBatch, type_id: TypeId, position: bytes, value: bytes) -> None:
         """Note that an event is not in order, unless that ends the order of its type."""

@@ -42,12 +42,13 @@ from eventer_bridge.backends.rocksdb.database import COMMIT, explain, synced
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.lifecycle import Database
-from eventer_bridge.backends.rocksdb.session_block import ORIGIN_BYTES
+from eventer_bridge.backends.rocksdb.session_block import ENTRY_BYTES, ORIGIN_BYTES
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_order
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
-from eventer_bridge.model import Event, EventType
+from eventer_bridge.model import Event, EventType, Timestamp
+from eventer_bridge.packed import Packed, Rows
 from eventer_bridge.slices import Steps, event_parts, parts
 
 _exhaust: Final = deque[None](maxlen=0).extend
@@ -167,6 +168,37 @@ class Store(Database):
         self._stage_block(commit, origin + ids[0], entries)
         commit.n_events += len(events)
 
+    def stage_packed(
+        self,
+        commit: Commit,
+        requests: list[Packed],
+        server: int,
+        first_session: int,
+        timestamp: Timestamp,
+    ) -> bool:
+        """As :meth:`stage`, of what packed requests become; see ``Backend.register_packed``.
+
+        Returns:
+            Whether they were staged; else nothing was.
+        """
+        if commit.packed is None:
+            commit.packed = Rows()
+        staged = self.order.stage(commit.packed, requests, server, first_session, timestamp)
+        if staged is None:
+            return False
+        entries, session_keys, sources, n_bytes, counts = staged
+        self._stage_block(commit, session_keys[0], entries)
+        commit.sessions.update(session_keys)
+        commit.sources += sources
+        n_events = len(entries) // ENTRY_BYTES
+        commit.n_events += n_events
+        commit.n_bytes += n_bytes + n_events * keys.EVENT_KEY_BYTES
+        commit.n_bytes += len(sources) * keys.SOURCE_KEY_BYTES
+        if self.counted:
+            for type_id, n_events, n_value_bytes in counts:
+                self._count(commit, type_id, n_events, n_value_bytes)
+        return True
+
     def stage_in_steps(
         self,
         commit: Commit,
@@ -259,11 +291,14 @@ class Store(Database):
 
     def _tally(self, commit: Commit, type_ids: Sequence[TypeId], values: Sequence[bytes]) -> None:
         """Count events for retention."""
-        counted, tally = self.counted, commit.tally
         for type_id, value in zip(type_ids, values, strict=True):
-            if (share := counted.get(type_id)) is not None:
-                n_events, n_bytes = tally.get(share, (0, 0))
-                tally[share] = n_events + 1, n_bytes + keys.EVENT_KEY_BYTES + len(value)
+            self._count(commit, type_id, 1, len(value))
+
+    def _count(self, commit: Commit, type_id: TypeId, n_events: int, n_value_bytes: int) -> None:
+        if (share := self.counted.get(type_id)) is not None:
+            n_before, n_bytes = commit.tally.get(share, (0, 0))
+            n_bytes += n_events * keys.EVENT_KEY_BYTES + n_value_bytes
+            commit.tally[share] = n_before + n_events, n_bytes
 
     def _put_events(self, commit: Commit) -> None:
         """Put the rows of events in the batch, sorted: neighbors are written at half the cost."""
@@ -272,6 +307,11 @@ class Store(Database):
         event_keys = sorted(events)
         values = map(events.__getitem__, event_keys)
         _put(batch, event_cf, event_keys, values)
+        if commit.packed is not None:
+            for type_id, row in commit.packed.put(batch.put, event_cf):
+                known = commit.latest.get(type_id)
+                if known is None or known[0] < row[0]:
+                    commit.latest[type_id] = row
         _put(batch, source_cf, sorted(commit.sources), repeat(b""))
         commit.events, commit.sources = {}, []
 

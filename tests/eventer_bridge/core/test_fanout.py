@@ -77,7 +77,12 @@ filters = st.builds(
     st.sampled_from([None, 1, 2]),
     st.booleans(),
 )
-events = st.lists(st.tuples(st.sampled_from([1, 2]), st.sampled_from(TYPES)), max_size=8)
+# of one server, as those of a session are
+events = st.builds(
+    lambda server, types: [(server, i) for i in types],
+    st.sampled_from([1, 2]),
+    st.lists(st.sampled_from(TYPES), max_size=8),
+)
 
 
 @given(st.lists(st.tuples(filters, st.booleans()), max_size=8), st.lists(events, max_size=4))

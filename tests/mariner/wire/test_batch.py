@@ -11,6 +11,7 @@ from eventer_bridge import limits
 from eventer_bridge.model import JsonPayload, RegisterEvent
 from eventer_bridge.net.framing import encode_frame
 from eventer_bridge.net.limits import BATCH_BYTES
+from eventer_bridge.packed import KnownTypes, Packed
 from mariner.errors import RemoteProtocolError
 from mariner.wire import codec
 from mariner.wire.messages import EventsMsg, Message, PingReq, RegisterReq
@@ -205,9 +206,11 @@ def test_each_message_is_looked_at_twice_at_most(
     n_looked_at: list[int] = []
     decode_batch = codec.decode_batch
 
-    def noting(messages: Sequence[bytes]) -> list[Message]:
+    def noting(
+        messages: Sequence[bytes], types: KnownTypes | None = None
+    ) -> list[Message | Packed]:
         n_looked_at.append(len(messages))
-        return decode_batch(messages)
+        return decode_batch(messages, types)
 
     monkeypatch.setattr(codec, "decode_batch", noting)
     server = open_server()

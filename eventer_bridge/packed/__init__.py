@@ -1,0 +1,96 @@
+"""Registrations as they came: read, stored and answered without an object for each event.
+
+Most requests are small messages with events of known types, and nobody looks at these before they
+are answered. Such a request stays the bytes that it came as (:class:`Packed`), with a table of
+where its events are in them. From there go the rows of the store (:class:`Rows`) and the answer
+(:func:`encode_answers`, :func:`encode_sbs_answers`). Whoever looks at the events after all has
+them decoded.
+
+Compiled when the project is installed (``hatch_build.py``), if the machine has a C compiler and
+Python's headers; else :data:`IS_COMPILED` is false, and nothing is packed: everything works as
+before, at half the speed. What is unusual (other messages, unknown types, another order of
+properties, binary payloads) is not packed either, and takes the way through Python. Both ways lead
+to the same bytes, and tests compare them.
+
+The events of a small answer to a query stay rows likewise (:class:`StoredEvents`), of which
+:func:`encode_stored` makes JSON.
+
+Knows the form of registrations on both wires (002; 001), of the store's rows
+(``backends.rocksdb.keys``) and of events; no connections, no store. Belongs to the event loop's
+thread.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from eventer_bridge.packed._packed import (
+        KnownTypes,
+        Packed,
+        Rows,
+        Staged,
+        StoredEvents,
+        content,
+        encode_answers,
+        encode_events,
+        encode_sbs_answers,
+        encode_stored,
+        pack,
+        pack_sbs,
+        stored_events,
+    )
+else:
+    try:
+        from eventer_bridge.packed._packed import (
+            KnownTypes,
+            Packed,
+            Rows,
+            StoredEvents,
+            content,
+            encode_answers,
+            encode_events,
+            encode_sbs_answers,
+            encode_stored,
+            pack,
+            pack_sbs,
+            stored_events,
+        )
+    except ModuleNotFoundError:  # there was no compiler
+        from eventer_bridge.packed._absent import (
+            KnownTypes,
+            Packed,
+            Rows,
+            StoredEvents,
+            content,
+            encode_answers,
+            encode_events,
+            encode_sbs_answers,
+            encode_stored,
+            pack,
+            pack_sbs,
+            stored_events,
+        )
+
+    Staged = tuple
+    Sequence.register(Packed)
+    Sequence.register(StoredEvents)
+
+IS_COMPILED: Final = pack is not None
+"""Whether anything can be packed."""
+
+__all__ = [
+    "IS_COMPILED",
+    "KnownTypes",
+    "Packed",
+    "Rows",
+    "Staged",
+    "StoredEvents",
+    "content",
+    "encode_answers",
+    "encode_events",
+    "encode_sbs_answers",
+    "encode_stored",
+    "pack",
+    "pack_sbs",
+    "stored_events",
+]

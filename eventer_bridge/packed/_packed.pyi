@@ -1,0 +1,218 @@
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import final
+
+from rocksdict import ColumnFamily
+
+from eventer_bridge.model import Event, EventType, RegisterEvent
+
+FindCb = Callable[[bytes], tuple[EventType, bytes, bytes] | None]
+"""Finds a type that may be registered, by its text as it came: the type, its id in the store, and
+its JSON; None: there is none."""
+
+Staged = tuple[bytes, list[bytes], list[bytes], int, list[tuple[bytes, int, int]]]
+"""What is to be stored beside rows in ``event``: the entries of their block, the keys of the
+sessions, keys in ``source``, the size of all values, and of each type its id, number of events and
+size of their values."""
+
+@final
+class KnownTypes:
+    """Types by the text that they came as, so that they are not decoded.
+
+    Args:
+        find: asked for what is not known yet.
+        max_bytes: memory that it may use; when that is exceeded it begins anew.
+
+    Attributes:
+        epoch: changes when what was found before does not hold any more.
+    """
+
+    def __init__(self, find: FindCb, max_bytes: int) -> None: ...
+    def __len__(self) -> int: ...
+    def clear(self) -> None:
+        """Forget all of them: their ids may have changed."""
+
+    @property
+    def epoch(self) -> int: ...
+
+@final
+class Packed(Sequence[RegisterEvent]):
+    """The events of a request, as the message that it came as.
+
+    Made by :func:`pack`, or by :func:`pack_sbs`: these have no ``register_id`` and no key.
+
+    Attributes:
+        register_id: of the request.
+        request_key: what the client calls it; None: nothing.
+        after_key: that of the request that must be stored first; None: there is none.
+        payload_bytes: size of its payloads.
+        is_valid: whether the ids of its types still hold.
+        events: its events, decoded when they are first asked for.
+        register_events: the same as itself: the name that other requests have for their events.
+        types: of its events.
+        event_types: the type of each event.
+        server: of the session that it became, by ``Rows.stage``.
+        session: id of that.
+        s: seconds of its timestamp.
+        us: the microseconds.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[RegisterEvent]: ...
+    def __getitem__(self, index): ...  # type: ignore[no-untyped-def]
+    @property
+    def register_id(self) -> int: ...
+    @property
+    def request_key(self) -> str | None: ...
+    @property
+    def after_key(self) -> str | None: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def server(self) -> int: ...
+    @property
+    def session(self) -> int: ...
+    @property
+    def s(self) -> int: ...
+    @property
+    def us(self) -> int: ...
+    @property
+    def is_valid(self) -> bool: ...
+    @property
+    def events(self) -> Sequence[RegisterEvent]: ...
+    @property
+    def register_events(self) -> Sequence[RegisterEvent]: ...
+    @property
+    def event_types(self) -> list[EventType]: ...
+    @property
+    def types(self) -> set[EventType]: ...
+
+@final
+class Rows:
+    """Rows in ``event`` of packed requests, until they are written."""
+
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def stage(
+        self,
+        requests: list[Packed],
+        server: int,
+        first_session: int,
+        s: int,
+        us: int,
+        last: dict[bytes, tuple[bytes, bytes, int]],
+        ends: Mapping[bytes, bytes],
+    ) -> Staged | None:
+        """Add the rows of requests, each of which becomes a session.
+
+        Args:
+            requests: which are valid.
+            server: of the sessions.
+            first_session: id of the first of them; the others follow.
+            s: seconds of their timestamp.
+            us: its microseconds.
+            last: see ``source_order.SourceOrder``; brought up to date.
+            ends: see there, too.
+
+        Returns:
+            None: nothing was changed, because the order of a type begins or ends.
+        """
+
+    def put(
+        self, put: Callable[[bytes, bytes, ColumnFamily], None], family: ColumnFamily
+    ) -> list[tuple[bytes, tuple[bytes, bytes]]]:
+        """Put the rows into a batch, in the order of their keys, and begin anew.
+
+        Returns:
+            Of each type its id and its last row.
+        """
+
+def pack(
+    message: bytes, types: KnownTypes, decode: Callable[[bytes], Sequence[RegisterEvent]]
+) -> Packed | None:
+    """Pack a ``register_req``.
+
+    Args:
+        message: without framing.
+        types: those that are packed.
+        decode: decodes the events of such a message.
+
+    Returns:
+        None: it is another message, or a wrong or unusual one.
+    """
+
+def pack_sbs(
+    message: bytes, types: KnownTypes, decode: Callable[[bytes], Sequence[RegisterEvent]]
+) -> Packed | None:
+    """Pack a ``MsgRegisterReq``; as :func:`pack`, but the text of each type is as it is encoded."""
+
+def content(packed: Packed) -> bytes:
+    """The events of a request as they are digested (``backends.request_keys``): as JSON."""
+
+def encode_events(packed: Packed, indices: list[int] | None = None) -> bytes:
+    """Encode events that a request became, with commas between them (002, ``event``).
+
+    Args:
+        packed: the request.
+        indices: which of them, ascending; None: all of them.
+
+    Raises:
+        IndexError: there is no such event, or they do not ascend.
+    """
+
+def encode_answers(
+    requests: list[Packed], before: bytes, between: bytes, behind: bytes
+) -> list[bytes]:
+    """Encode the answers to requests, each with the events that it became.
+
+    Args:
+        requests: the requests, of which :meth:`Rows.stage` made rows.
+        before: what comes before ``register_id``.
+        between: what comes between that and the events.
+        behind: what comes behind them.
+    """
+
+def encode_sbs_answers(requests: list[Packed]) -> list[bytes]:
+    """Encode a ``MsgRegisterRes`` for each request, with the events that it became.
+
+    Raises:
+        ValueError: a request was not packed by :func:`pack_sbs`.
+    """
+
+@final
+class StoredEvents(Sequence[Event]):
+    """Events as rows of the store, made by :func:`stored_events`; equal to what these are.
+
+    Attributes:
+        events: the events, decoded when they are first asked for.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Event]: ...
+    def __getitem__(self, index): ...  # type: ignore[no-untyped-def]
+    @property
+    def events(self) -> Sequence[Event]: ...
+
+def stored_events(
+    rows: list[tuple[bytes, bytes]],
+    find_type: Callable[[bytes], bytes],
+    decode: Callable[[list[tuple[bytes, bytes]]], Sequence[Event]],
+) -> StoredEvents | None:
+    """Events from their rows in ``event``.
+
+    Args:
+        rows: keys and values; not to be changed any more.
+        find_type: finds the JSON of a type by its id, and raises what this raises.
+        decode: decodes rows.
+
+    Returns:
+        None: one of them is to be decoded: it has a binary payload, or is damaged.
+    """
+
+def encode_stored(events: StoredEvents, before: bytes, behind: bytes) -> bytes:
+    """Encode events with commas between them (002, ``event``).
+
+    Args:
+        events: the events.
+        before: what comes before them.
+        behind: what comes behind them.
+    """

@@ -1,0 +1,528 @@
+# Requests of Mariner as JSON, and its answers.
+#
+# Reading: functions get where to begin, and return where what they read ends; NULL for something
+# else, and for NULL. They move only behind bytes that they compared with one that is not NUL, so
+# that they stop at the NUL with which every ``bytes`` object ends.
+#
+# Writing: what is written is counted first, in ``_most_bytes``.
+
+cdef enum:
+    MAX_INT_DIGITS = 18  # that are read: fits 64 bits in any case
+    MAX_INT_BYTES = 20  # that are written
+
+
+cdef inline const char* _space(const char* p) noexcept nogil:
+    if p is NULL:
+        return NULL
+    while p[0] == c' ' or p[0] == c'\n' or p[0] == c'\t' or p[0] == c'\r':
+        p += 1
+    return p
+
+
+cdef inline const char* _mark(const char* p, char mark) noexcept nogil:
+    """A mark, and the space around it."""
+    p = _space(p)
+    return NULL if p is NULL or p[0] != mark else _space(p + 1)
+
+
+cdef inline const char* _end_mark(const char* p, char mark) noexcept nogil:
+    """A mark, and the space before it."""
+    p = _space(p)
+    return NULL if p is NULL or p[0] != mark else p + 1
+
+
+cdef inline const char* _word(const char* p, const char* word, size_t size) noexcept nogil:
+    return NULL if p is NULL or strncmp(p, word, size) != 0 else p + size
+
+
+cdef inline const char* _key(const char* p, const char* key, size_t size) noexcept nogil:
+    """A key and the colon."""
+    return _mark(_word(p, key, size), c':')
+
+
+cdef inline bint _is_digit(char c) noexcept nogil:
+    return c'0' <= c <= c'9'
+
+
+cdef inline bint _is_hex(char c) noexcept nogil:
+    return c'0' <= c <= c'9' or c'a' <= c <= c'f' or c'A' <= c <= c'F'
+
+
+cdef const char* _int(const char* p, int64_t* value) noexcept nogil:
+    if p is NULL:
+        return NULL
+    cdef bint is_negative = p[0] == c'-'
+    cdef int64_t number = 0
+    if is_negative:
+        p += 1
+    cdef const char* begin = p
+    while _is_digit(p[0]) and p - begin < MAX_INT_DIGITS:
+        number = 10 * number + (p[0] - c'0')
+        p += 1
+    if p == begin or _is_digit(p[0]) or begin[0] == c'0' and (p - begin > 1 or is_negative):
+        return NULL
+    if p[0] == c'.' or p[0] == c'e' or p[0] == c'E':
+        return NULL
+    value[0] = -number if is_negative else number
+    return p
+
+
+cdef inline bint _is_surrogate(const char* p) noexcept nogil:
+    return (p[0] == c'd' or p[0] == c'D') and p[1] >= c'8'
+
+
+cdef inline bint _is_low(const char* p) noexcept nogil:
+    """Whether it is the second half of a pair, if it is a surrogate."""
+    return p[1] >= c'c' or c'C' <= p[1] <= c'F'
+
+
+cdef const char* _character(const char* p) noexcept nogil:
+    """A character by its four digits, or one that takes two halves."""
+    cdef const char* digits = p
+    while p - digits < 4:
+        if not _is_hex(p[0]):
+            return NULL
+        p += 1
+    if not _is_surrogate(digits):
+        return p
+    if _is_low(digits) or p[0] != c'\\' or p[1] != c'u':
+        return NULL
+    digits = p = p + 2
+    while p - digits < 4:
+        if not _is_hex(p[0]):
+            return NULL
+        p += 1
+    return p if _is_surrogate(digits) and _is_low(digits) else NULL
+
+
+cdef const char* _string(const char* p, uint8_t* seen) noexcept nogil:
+    """A string, from behind its opening quote.
+
+    Args:
+        p: where to begin.
+        seen: gets the bits of its bytes, so that it tells ASCII.
+    """
+    cdef uint8_t c, bits = 0
+    while True:
+        c = <uint8_t>p[0]
+        if c == c'"':
+            seen[0] |= bits
+            return p + 1
+        if c < 0x20:  # the NUL at the end, too
+            return NULL
+        if c != c'\\':
+            bits |= c
+            p += 1
+            continue
+        c = <uint8_t>p[1]
+        if c == c'u':
+            p = _character(p + 2)
+            if p is NULL:
+                return NULL
+        elif (
+            c == c'"' or c == c'\\' or c == c'/' or c == c'b'
+            or c == c'f' or c == c'n' or c == c'r' or c == c't'
+        ):
+            p += 2
+        else:
+            return NULL
+
+
+cdef const char* _digits(const char* p) noexcept nogil:
+    """One digit or more."""
+    if not _is_digit(p[0]):
+        return NULL
+    while _is_digit(p[0]):
+        p += 1
+    return p
+
+
+cdef const char* _number(const char* p) noexcept nogil:
+    cdef const char* begin = p
+    if p[0] == c'-':
+        p += 1
+    p = p + 1 if p[0] == c'0' else _digits(p)
+    if p is NULL:
+        return NULL
+    if p[0] == c'.':
+        p = _digits(p + 1)
+        if p is NULL:
+            return NULL
+    if p[0] == c'e' or p[0] == c'E':
+        p += 1
+        if p[0] == c'+' or p[0] == c'-':
+            p += 1
+        p = _digits(p)
+        if p is NULL:
+            return NULL
+    return NULL if p - begin > MAX_NUMBER_BYTES else p
+
+
+cdef const char* _value(const char* p, uint8_t* seen, int depth) noexcept nogil:
+    """Any value within as many others."""
+    if p is NULL:
+        return NULL
+    if p[0] == c'"':
+        return _string(p + 1, seen)
+    if p[0] == c'{' or p[0] == c'[':
+        return NULL if depth == MAX_DEPTH else _container(p, seen, depth + 1)
+    if p[0] == c't':
+        return _word(p, b"true", 4)
+    if p[0] == c'f':
+        return _word(p, b"false", 5)
+    if p[0] == c'n':
+        return _word(p, b"null", 4)
+    return _number(p)
+
+
+cdef const char* _container(const char* p, uint8_t* seen, int depth) noexcept nogil:
+    """An object or an array."""
+    cdef bint is_object = p[0] == c'{'
+    cdef char end = c'}' if is_object else c']'
+    p = _space(p + 1)
+    if p[0] == end:
+        return p + 1
+    while True:
+        if is_object:
+            if p[0] != c'"':
+                return NULL
+            p = _mark(_string(p + 1, seen), c':')
+        p = _space(_value(p, seen, depth))
+        if p is NULL:
+            return NULL
+        if p[0] == end:
+            return p + 1
+        if p[0] != c',':
+            return NULL
+        p = _space(p + 1)
+
+
+cdef const char* _type(const char* p, uint8_t* seen) noexcept nogil:
+    """An array of strings."""
+    if p[0] != c'[':
+        return NULL
+    p = _space(p + 1)
+    if p[0] == c']':
+        return p + 1
+    while p[0] == c'"':
+        p = _space(_string(p + 1, seen))
+        if p is NULL:
+            return NULL
+        if p[0] == c']':
+            return p + 1
+        p = _mark(p, c',')
+        if p is NULL:
+            return NULL
+    return NULL
+
+
+cdef const char* _source(const char* p, Record* record) noexcept nogil:
+    """A source timestamp, or null."""
+    cdef int64_t us = 0
+    if p is NULL:
+        return NULL
+    record.has_source = p[0] != c'n'
+    if not record.has_source:
+        return _word(p, b"null", 4)
+    p = _int(_key(_mark(p, c'{'), b'"s"', 3), &record.s)
+    p = _int(_key(_mark(p, c','), b'"us"', 4), &us)
+    if p is NULL or not 0 <= us < 1_000_000:
+        return NULL
+    record.us = <uint32_t>us
+    return _end_mark(p, c'}')
+
+
+cdef const char* _payload(
+    const char* p, const char* message, Record* record, uint8_t* seen
+) noexcept nogil:
+    """A payload of JSON, or null."""
+    if p is NULL:
+        return NULL
+    record.has_payload = p[0] != c'n'
+    if not record.has_payload:
+        return _word(p, b"null", 4)
+    p = _word(_key(_mark(p, c'{'), b'"payload_type"', 14), b'"json"', 6)
+    p = _key(_mark(p, c','), b'"data"', 6)
+    if p is NULL:
+        return NULL
+    record.payload_begin = <uint32_t>(p - message)
+    p = _value(p, seen, 0)
+    if p is NULL:
+        return NULL
+    record.payload_end = <uint32_t>(p - message)
+    return _end_mark(p, c'}')
+
+
+cdef const char* _plain_text(const char* p) noexcept nogil:
+    """A short string of ASCII without escapes."""
+    if p is NULL or p[0] != c'"':
+        return NULL
+    cdef const char* begin = p + 1
+    p = begin
+    while 0x20 <= p[0] < 0x7F and p[0] != c'"' and p[0] != c'\\':
+        p += 1
+    return p + 1 if p[0] == c'"' and 0 < p - begin <= MAX_REQUEST_KEY_CHARACTERS else NULL
+
+
+cdef str _text_of(const char* p, const char* end):
+    return PyUnicode_DecodeASCII(p + 1, end - p - 2, NULL)
+
+
+cdef const char* _read_keys(Packed packed, const char* p) except? NULL:
+    """The key of the request, and that of the one before it, if there is one."""
+    p = _key(p, b'"request_key"', 13)
+    cdef const char* end = _plain_text(p)
+    if end is NULL:
+        return NULL
+    packed.request_key = _text_of(p, end)
+    p = _space(end)
+    if p[0] != c',':
+        return end
+    p = _key(_space(p + 1), b'"after_key"', 11)
+    end = _plain_text(p)
+    if end is not NULL:
+        packed.after_key = _text_of(p, end)
+    return end
+
+
+cdef const char* _read_type(
+    Packed packed, const char* p, Record* record, uint8_t* seen
+) except? NULL:
+    if p is NULL:
+        return NULL
+    cdef const char* end = packed._guess_type(p, record)
+    if end is not NULL:
+        return end
+    end = _type(p, seen)
+    return NULL if end is NULL else packed._look_up_type(p, end, record)
+
+
+cdef const char* _read_event(Packed packed, const char* p, uint8_t* seen) except? NULL:
+    cdef Record* record = packed._next()
+    cdef const char* message = PyBytes_AS_STRING(packed._message)
+    p = _read_type(packed, _key(_mark(p, c'{'), b'"type"', 6), record, seen)
+    p = _source(_key(_mark(p, c','), b'"source_timestamp"', 18), record)
+    p = _payload(_key(_mark(p, c','), b'"payload"', 9), message, record, seen)
+    if p is not NULL and record.has_payload:
+        packed.payload_bytes += record.payload_end - record.payload_begin
+    return _mark(p, c'}')
+
+
+cdef bint _is_utf8(const char* text, Py_ssize_t size) except -1:
+    try:
+        PyUnicode_DecodeUTF8(text, size, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+cdef bint _is_compact(Packed packed):
+    """Whether most of the message counts as payload, or as an event: it stays in memory."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed._message)
+    return size - packed.payload_bytes <= MAX_AROUND_BYTES * (1 + packed._size)
+
+
+cdef bint _read_json(Packed packed) except -1:
+    """Read a ``register_req``; returns whether it is one that is packed."""
+    cdef uint8_t seen = 0
+    cdef const char* message = PyBytes_AS_STRING(packed._message)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packed._message)
+    cdef const char* p = _key(_mark(message, c'{'), b'"msg_type"', 10)
+    p = _mark(_word(p, b'"register_req"', 14), c',')
+    p = _mark(_int(_key(p, b'"register_id"', 13), &packed.register_id), c',')
+    p = _mark(_key(p, b'"register_events"', 17), c'[')
+    while True:
+        p = _read_event(packed, p, &seen)
+        if p is NULL or p[0] == c']':
+            break
+        p = _mark(p, c',')
+    if p is NULL:
+        return False
+    p = _space(p + 1)
+    if p[0] == c',':
+        p = _read_keys(packed, _space(p + 1))
+    p = _mark(p, c'}')
+    if p is NULL or p - message != size or not _is_compact(packed):
+        return False
+    return not seen & 0x80 or _is_utf8(message, size)
+
+
+def pack(bytes message not None, KnownTypes types not None, decode):
+    """See the stub."""
+    cdef Packed packed = _new(message, types, decode, False)
+    is_packed = PyBytes_GET_SIZE(message) <= MAX_MESSAGE_BYTES and _read_json(packed)
+    return packed if is_packed else None
+
+
+# --- writing ------------------------------------------------------------------------------
+
+cdef inline char* _write(char* p, const char* text, size_t size) noexcept nogil:
+    memcpy(p, text, size)
+    return p + size
+
+
+cdef char* _write_int(char* p, int64_t value) noexcept nogil:
+    cdef char digits[MAX_INT_BYTES]
+    cdef int n = 0
+    cdef uint64_t left = <uint64_t>value
+    if value < 0:
+        p[0] = c'-'
+        p += 1
+        left = 0 - left
+    while True:
+        digits[n] = <char>(c'0' + left % 10)
+        left //= 10
+        n += 1
+        if not left:
+            break
+    while n:
+        n -= 1
+        p[0] = digits[n]
+        p += 1
+    return p
+
+
+cdef const char* ID = b'{"id":{"server":'
+cdef const char* SESSION = b',"session":'
+cdef const char* INSTANCE = b',"instance":'
+cdef const char* TYPE = b'"type":'
+cdef const char* TIMESTAMP = b',"timestamp":{"s":'
+cdef const char* US = b',"us":'
+cdef const char* SOURCE = b',"source_timestamp":{"s":'
+cdef const char* NO_SOURCE = b',"source_timestamp":null'
+cdef const char* PAYLOAD = b',"payload":{"payload_type":"json","data":'
+cdef const char* NO_PAYLOAD = b',"payload":null}'
+
+cdef enum:
+    EVENT_BYTES = 160 + 7 * MAX_INT_BYTES  # of an event, without type and payload
+
+
+cdef inline char* _write_type(char* p, Record* record) noexcept:
+    cdef KnownType known = <KnownType>record.type
+    p = _write(p, TYPE, 7)
+    return _write(p, PyBytes_AS_STRING(known.json), PyBytes_GET_SIZE(known.json))
+
+
+cdef inline char* _write_rest(char* p, Record* record, const char* message) noexcept:
+    """What follows the timestamp of an event."""
+    if record.has_source:
+        p = _write(p, SOURCE, 25)
+        p = _write_int(p, record.s)
+        p = _write(p, US, 6)
+        p = _write_int(p, record.us)
+        p = _write(p, b"}", 1)
+    else:
+        p = _write(p, NO_SOURCE, 24)
+    if not record.has_payload:
+        return _write(p, NO_PAYLOAD, 16)
+    p = _write(p, PAYLOAD, 41)
+    p = _write(p, message + record.payload_begin, record.payload_end - record.payload_begin)
+    return _write(p, b"}}", 2)
+
+
+cdef size_t _most_bytes(Packed packed):
+    """The most that its events take in an answer, with what is between them."""
+    cdef Py_ssize_t i
+    cdef size_t most = packed._size * EVENT_BYTES + packed.payload_bytes
+    for i in range(packed._size):
+        most += PyBytes_GET_SIZE((<KnownType>packed._records[i].type).json)
+    return most
+
+
+cdef bytes _encode(Packed packed, bytes before, bytes between, bytes behind, list indices):
+    """Events of what a request became, with commas between them, and what is around them.
+
+    Args:
+        packed: the request.
+        indices: ascending, of the events; None: all of them.
+        before: what comes first.
+        between: what comes between the id of the request and the events; None: neither of them.
+        behind: what comes last.
+    """
+    cdef Py_ssize_t i, k, last = -1, n = packed._size if indices is None else len(indices)
+    cdef Record* record
+    cdef size_t most = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(behind)
+    if between is not None:
+        most += MAX_INT_BYTES + PyBytes_GET_SIZE(between)
+    cdef const char* message = PyBytes_AS_STRING(packed._message)
+    most += _most_bytes(packed)
+    cdef char* begin = <char*>PyMem_Malloc(most)
+    if begin is NULL:
+        raise MemoryError
+    # what the events have in common
+    cdef char id[80]
+    cdef char* q = _write(id, ID, 16)
+    q = _write_int(q, packed.server)
+    q = _write(q, SESSION, 11)
+    q = _write_int(q, packed.session)
+    q = _write(q, INSTANCE, 12)
+    cdef size_t n_id = q - id
+    cdef char moment[80]
+    q = _write(moment, TIMESTAMP, 18)
+    q = _write_int(q, packed.s)
+    q = _write(q, US, 6)
+    q = _write_int(q, packed.us)
+    q = _write(q, b"}", 1)
+    cdef size_t n_moment = q - moment
+    cdef char* p = _write(begin, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
+    if between is not None:
+        p = _write_int(p, packed.register_id)
+        p = _write(p, PyBytes_AS_STRING(between), PyBytes_GET_SIZE(between))
+    try:
+        for k in range(n):
+            i = k if indices is None else indices[k]
+            if not last < i < packed._size:  # each once, so that there is room for them
+                raise IndexError(i)
+            last = i
+            record = &packed._records[i]
+            if k:
+                p[0] = c','
+                p += 1
+            p = _write(p, id, n_id)
+            p = _write_int(p, i + 1)
+            p = _write(p, b"},", 2)
+            p = _write_type(p, record)
+            p = _write(p, moment, n_moment)
+            p = _write_rest(p, record, message)
+        p = _write(p, PyBytes_AS_STRING(behind), PyBytes_GET_SIZE(behind))
+        return PyBytes_FromStringAndSize(begin, p - begin)
+    finally:
+        PyMem_Free(begin)
+
+
+def content(Packed packed not None):
+    """See the stub."""
+    cdef Py_ssize_t i, n = packed._size
+    cdef Record* record
+    cdef const char* message = PyBytes_AS_STRING(packed._message)
+    cdef char* begin = <char*>PyMem_Malloc(2 + _most_bytes(packed))
+    if begin is NULL:
+        raise MemoryError
+    cdef char* p = begin
+    for i in range(n):
+        record = &packed._records[i]
+        p[0] = c',' if i else c'['
+        p[1] = c'{'
+        p = _write_type(p + 2, record)
+        p = _write_rest(p, record, message)
+    p = _write(p, b"]", 1)
+    try:
+        return PyBytes_FromStringAndSize(begin, p - begin)
+    finally:
+        PyMem_Free(begin)
+
+
+def encode_events(Packed packed not None, list indices=None):
+    """See the stub."""
+    return _encode(packed, b"", None, b"", indices)
+
+
+def encode_answers(
+    list requests not None, bytes before not None, bytes between not None, bytes behind not None
+):
+    """See the stub."""
+    cdef Packed packed
+    cdef list answers = []
+    for packed in requests:
+        answers.append(_encode(packed, before, between, behind, None))
+    return answers

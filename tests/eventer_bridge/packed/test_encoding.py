@@ -1,0 +1,196 @@
+"""Answers to packed requests, byte by byte those that Python makes of the same events."""
+
+from typing import Final
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventer_bridge import packed
+from eventer_bridge.backends.request_keys import digests
+from eventer_bridge.core.session import make_events
+from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
+from eventer_bridge.packed import Packed, Rows
+from mariner.wire import codec
+from tests.eventer_bridge.packed.messages import Writer
+from tests.eventer_bridge.packed.support import (
+    Types,
+    compiled,
+    decode_events,
+    decoded,
+    event_text,
+    request,
+)
+from tests.support.examples import examples
+
+pytestmark = compiled
+
+BOUNDS: Final = (0, 1, -1, 9, 10, 99, -10, 10**18, -(10**18), INT64_MAX, INT64_MIN, INT64_MIN + 1)
+INTEGERS: Final = st.sampled_from(BOUNDS) | st.integers(INT64_MIN, INT64_MAX)
+MANY: Final = request(*(event_text("a", (-(10**17), 999_999), "x") for _ in range(1_234)))
+
+
+def staged(types: Types, message: bytes, server: int, session: int, time: Timestamp) -> Packed:
+    """A packed request, as the session that it became."""
+    found = types.packed(message)
+    ends = dict.fromkeys(types.ids.values(), b"")
+    assert Rows().stage([found], server, session, time.s, time.us, {}, ends) is not None
+    return found
+
+
+def check(types: Types, message: bytes, server: int, session: int, time: Timestamp) -> None:
+    found = staged(types, message, server, session, time)
+    expected = decoded(message)
+    events = make_events(server, session, expected.register_events, time)
+    assert packed.encode_events(found) == msgspec.json.encode(events)[1:-1]
+    assert packed.encode_events(found) == codec.encode_events(events)
+    [answer] = codec.encode_packed_successes([found])
+    assert [answer] == codec.encode_register_successes([expected.register_id], [events])
+    for before, between, behind in (
+        (b"", b"", b""),
+        (b"a" * 99, b"", b"\0"),
+        (b"", b"x" * 99, b""),
+    ):
+        whole = b"%b%d%b%b%b" % (
+            *(before, expected.register_id, between),
+            *(packed.encode_events(found), behind),
+        )
+        assert packed.encode_answers([found], before, between, behind) == [whole]
+
+
+@given(
+    st.integers(0, 1 << 32),
+    INTEGERS,
+    INTEGERS,
+    st.builds(Timestamp, INTEGERS, st.sampled_from((0, 9, 999_999))),
+)
+@settings(max_examples=examples(200))
+def test_answers_are_those_that_python_encodes(
+    seed: int, server: int, session: int, time: Timestamp
+) -> None:
+    types, writer = Types(), Writer(seed)
+    while types.pack(message := writer.right()) is None:
+        pass
+    check(types, message, server, session, time)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("register_id", [0, 10**18 - 1, 1 - 10**18])
+def test_bounds_of_numbers(bound: int, register_id: int) -> None:
+    time = Timestamp(bound, 999_999)
+    for source in (None, (10**18 - 1, 999_999), (1 - 10**18, 999_999), (0, 0)):
+        message = request(event_text("a", source, 1), event_text("b"), register_id=register_id)
+        check(Types(), message, bound, bound, time)
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 10, 11, 99, 100, 1_000])
+def test_many_events_of_the_largest_numbers(number: int) -> None:
+    source = (1 - 10**18, 999_999)
+    message = request(*[event_text(b"[]", source, b"0")] * number, register_id=1 - 10**18)
+    check(Types(), message, INT64_MIN, INT64_MIN, Timestamp(INT64_MIN, 999_999))
+    message = request(*[event_text(b"[]")] * number)
+    check(Types(), message, INT64_MIN, INT64_MIN, Timestamp(INT64_MIN, 999_999))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b'[ "a" , "b" ]',
+        b'["\\u010d\\/\\n\\u0000"]',
+        b'["\xc4\x8d"]',
+        b'["%b"]' % (b"x" * 400),
+    ],
+)
+def test_types_are_answered_as_python_writes_them(text: bytes) -> None:
+    message = request(event_text(text), event_text("a"), event_text(text))
+    check(Types(), message, 1, 2, Timestamp(3, 4))
+
+
+@pytest.mark.parametrize(
+    "data", [b"1", b" 1 ", b'{"a" : [1,\n2]}', b'"\\u010d"', b"1.50e+05", b'"%b"' % (b"x" * 99_999)]
+)
+def test_payloads_are_answered_as_they_came(data: bytes) -> None:
+    message = request(event_text("a", None, data), event_text("b", 1, data))
+    check(Types(), message, 1, 2, Timestamp(3, 4))
+    found = staged(Types(), message, 1, 2, Timestamp(3, 4))
+    assert b'"data":%b}}' % data.strip() in packed.encode_events(found)
+
+
+def test_several_answers() -> None:
+    types = Types()
+    requests = [request(event_text(str(n), n, n), register_id=n) for n in range(5)]
+    found = [types.packed(i) for i in requests]
+    ends = dict.fromkeys(types.ids.values(), b"")
+    assert Rows().stage(found, 1, 10, 2, 3, {}, ends) is not None
+    events = [
+        make_events(1, 10 + n, decode_events(i), Timestamp(2, 3)) for n, i in enumerate(requests)
+    ]
+    assert codec.encode_packed_successes(found) == codec.encode_register_successes(range(5), events)
+    assert codec.encode_packed_successes([]) == []
+
+
+def test_some_of_the_events() -> None:
+    message = request(*(event_text(str(n), n, n) for n in range(12)))
+    found = staged(Types(), message, 1, 2, Timestamp(3, 4))
+    events = make_events(1, 2, decode_events(message), Timestamp(3, 4))
+    for indices in ([], [0], [11], [0, 1, 2], [3, 7, 10], [*range(12)]):
+        expected = codec.encode_events([events[i] for i in indices])
+        assert packed.encode_events(found, indices) == expected
+    for wrong in ([12], [-1], [0, -1], [1, 1], [2, 1], [0] * 1_000, [1 << 62]):
+        with pytest.raises(IndexError):
+            packed.encode_events(found, wrong)
+
+
+def test_what_is_digested_is_what_python_digests() -> None:
+    types, writer = Types(), Writer(9)
+    n_packed = 0
+    for _ in range(300):
+        message = writer.right()
+        found = types.pack(message)
+        if found is not None:
+            n_packed += 1
+            assert [*digests([found])] == [*digests([decode_events(message)])]
+    assert n_packed > 200
+
+
+def test_what_looks_at_its_events_has_them_decoded_once() -> None:
+    n_decoded = 0
+
+    def decode(message: bytes) -> object:
+        nonlocal n_decoded
+        n_decoded += 1
+        return decode_events(message)
+
+    types = Types()
+    found = packed.pack(MANY, types.table, decode)  # type: ignore[arg-type]
+    assert found is not None
+    assert len(found) == 1_234
+    assert found.types == {("a",)}
+    assert n_decoded == 0
+    assert [*found] == [*decode_events(MANY)]
+    assert found[0] == found[-1] == found.events[5]
+    assert found[2:4] == found.events[2:4]
+    assert [*reversed(found)] == [*reversed(found.events)]
+    assert n_decoded == 1
+    with pytest.raises(IndexError):
+        found[1_234]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    found = Types().packed(request(event_text("a")))
+    for wrong in (None, "", bytearray(b"x")):
+        for number in range(3):
+            parts: list[object] = [b"", b"", b""]
+            parts[number] = wrong
+            with pytest.raises(TypeError):
+                packed.encode_answers([found], *parts)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            packed.pack(wrong, Types().table, decode_events)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            packed.encode_events(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            packed.content(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        packed.pack(b"", None, decode_events)  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""The compiled module: in wheels and editable installs where there is a compiler, else left out."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.wheel import build, copy_source
+
+FOLDER = Path("eventer_bridge", "packed")
+COMPILED = str(FOLDER / f"_packed{sysconfig.get_config_var('EXT_SUFFIX')}")
+FALSE = shutil.which("false") or "false"
+IMPORT = "from eventer_bridge import packed; print(packed.IS_COMPILED, packed.__file__)"
+
+
+def can_compile() -> bool:
+    """Whether there are a C compiler and Python's headers."""
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return shutil.which(compiler.split()[0]) is not None and headers.is_file()
+
+
+needs_compiler = pytest.mark.skipif(
+    not can_compile(), reason="there is no C compiler or no Python.h (Debian: gcc, python3-dev)"
+)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return copy_source(tmp_path / "source")
+
+
+def check_import(folder: Path, *, is_compiled: bool) -> None:
+    """What is in a folder is found, before the checkout, and is compiled or not."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(is_compiled), str(folder / FOLDER / "__init__.py")]
+
+
+def check_wheel(wheel: Path, *, is_compiled: bool) -> None:
+    archive = zipfile.ZipFile(wheel)
+    names = {name for name in archive.namelist() if Path(name).parent == FOLDER}
+    assert {str(FOLDER / "_packed.pyx"), str(FOLDER / "_packed.pyi")} <= names
+    assert {name for name in names if name.endswith((".so", ".c"))} == (
+        {COMPILED} if is_compiled else set()
+    )
+    assert wheel.name.endswith("-py3-none-any.whl") is not is_compiled
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/WHEEL")]
+    assert (b"Root-Is-Purelib: true" in archive.read(metadata)) is not is_compiled
+    unpacked = wheel.parent / "unpacked"
+    shutil.unpack_archive(wheel, unpacked, "zip")
+    check_import(unpacked, is_compiled=is_compiled)
+
+
+def made_in(source: Path) -> set[str]:
+    """What a build left in the source tree."""
+    return {str(i.relative_to(source)) for kind in ("*.so", "*.c") for i in source.rglob(kind)}
+
+
+def build_editable(source: Path, **variables: str) -> str:
+    """What an editable install does in the source tree; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel:editable", "--hooks-only"],
+        cwd=source,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def warnings(output: str) -> list[str]:
+    return [line for line in output.splitlines() if "eventer_bridge.packed is not compiled" in line]
+
+
+@needs_compiler
+def test_a_wheel_has_the_compiled_module(source: Path) -> None:
+    wheel, output = build(source, "wheel")
+    assert not warnings(output)
+    check_wheel(wheel, is_compiled=True)
+    assert made_in(source) == set()
+
+
+def test_without_a_compiler_a_wheel_is_pure(source: Path) -> None:
+    wheel, output = build(source, "wheel", CC=FALSE)
+    [warning] = warnings(output)
+    assert FALSE in warning
+    assert warning.endswith(": registrations are slower")
+    check_wheel(wheel, is_compiled=False)
+
+
+@needs_compiler
+def test_an_editable_install_compiles_in_place(source: Path) -> None:
+    assert not warnings(build_editable(source))
+    assert made_in(source) == {COMPILED}
+    check_import(source, is_compiled=True)
+
+
+def test_an_older_module_does_not_stay_without_a_compiler(source: Path) -> None:
+    other = str(FOLDER / "_packed.cpython-39-x86_64-linux-gnu.so")  # of another interpreter
+    for name in (COMPILED, other):
+        (source / name).write_bytes(b"older")
+    assert len(warnings(build_editable(source, CC=FALSE))) == 1
+    assert made_in(source) == {other}
+    check_import(source, is_compiled=False)
+
+
+def test_a_source_distribution_has_what_is_compiled(source: Path) -> None:
+    (source / COMPILED).write_bytes(b"of this machine")
+    sdist, _ = build(source, "sdist")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"hatch_build.py", *(str(FOLDER / f"_packed.{i}") for i in ("pyx", "pyi"))} <= names
+    assert COMPILED not in names
