@@ -97,6 +97,8 @@ class Rights:
         """The reason why these events may not be registered, cut; None if they may."""
         if self.may_register_everything:
             return None
+        if isinstance(register_events, Packed) and self.n_allowed([register_events]):
+            return None
         checks_by_type = self._checks_by_type.known
         for index, event in enumerate(register_events):
             try:

@@ -2,7 +2,7 @@
 
 Most requests are small messages with events of known types, and nobody looks at these before they
 are answered. Such a request stays the bytes that it came as (:class:`Packed`), with a table of
-where its events are in them. From there go the rows of the store (:class:`Rows`) and the answer
+where its events are in it. From there go the rows of the store (:class:`PackedRows`) and the answer
 (:func:`encode_answers`, :func:`encode_sbs_answers`). Whoever looks at the events after all has
 them decoded.
 
@@ -16,19 +16,18 @@ The events of a small answer to a query stay rows likewise (:class:`StoredEvents
 :func:`encode_stored` makes JSON.
 
 Knows the form of registrations on both wires (002; 001), of the store's rows
-(``backends.rocksdb.keys``) and of events; no connections, no store. Belongs to the event loop's
-thread.
+(``backends.rocksdb.keys``) and of events; no connections, no store. Requests belong to the event
+loop's thread; :class:`StoredEvents` may be made on another one.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
+try:
     from eventer_bridge.packed._packed import (
         KnownTypes,
         Packed,
-        Rows,
-        Staged,
+        PackedRows,
         StoredEvents,
         content,
         encode_answers,
@@ -39,38 +38,25 @@ if TYPE_CHECKING:
         pack_sbs,
         stored_events,
     )
-else:
-    try:
-        from eventer_bridge.packed._packed import (
-            KnownTypes,
-            Packed,
-            Rows,
-            StoredEvents,
-            content,
-            encode_answers,
-            encode_events,
-            encode_sbs_answers,
-            encode_stored,
-            pack,
-            pack_sbs,
-            stored_events,
-        )
-    except ModuleNotFoundError:  # there was no compiler
-        from eventer_bridge.packed._absent import (
-            KnownTypes,
-            Packed,
-            Rows,
-            StoredEvents,
-            content,
-            encode_answers,
-            encode_events,
-            encode_sbs_answers,
-            encode_stored,
-            pack,
-            pack_sbs,
-            stored_events,
-        )
+except ModuleNotFoundError:  # there was no compiler
+    from eventer_bridge.packed._absent import (  # type: ignore[assignment]
+        KnownTypes,
+        Packed,
+        PackedRows,
+        StoredEvents,
+        content,
+        encode_answers,
+        encode_events,
+        encode_sbs_answers,
+        encode_stored,
+        pack,
+        pack_sbs,
+        stored_events,
+    )
 
+if TYPE_CHECKING:
+    from eventer_bridge.packed._packed import Staged
+else:
     Staged = tuple
     Sequence.register(Packed)
     Sequence.register(StoredEvents)
@@ -82,7 +68,7 @@ __all__ = [
     "IS_COMPILED",
     "KnownTypes",
     "Packed",
-    "Rows",
+    "PackedRows",
     "Staged",
     "StoredEvents",
     "content",

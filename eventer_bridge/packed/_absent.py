@@ -9,7 +9,7 @@ class Packed:
     """The same."""
 
 
-class Rows:
+class PackedRows:
     """The same."""
 
 

@@ -50,7 +50,7 @@ class Packed(Sequence[RegisterEvent]):
         register_events: the same as itself: the name that other requests have for their events.
         types: of its events.
         event_types: the type of each event.
-        server: of the session that it became, by ``Rows.stage``.
+        server: of the session that it became, by ``PackedRows.stage``.
         session: id of that.
         s: seconds of its timestamp.
         us: the microseconds.
@@ -87,7 +87,7 @@ class Packed(Sequence[RegisterEvent]):
     def types(self) -> set[EventType]: ...
 
 @final
-class Rows:
+class PackedRows:
     """Rows in ``event`` of packed requests, until they are written."""
 
     def __init__(self) -> None: ...
@@ -165,7 +165,7 @@ def encode_answers(
     """Encode the answers to requests, each with the events that it became.
 
     Args:
-        requests: the requests, of which :meth:`Rows.stage` made rows.
+        requests: the requests, of which :meth:`PackedRows.stage` made rows.
         before: what comes before ``register_id``.
         between: what comes between that and the events.
         behind: what comes behind them.
@@ -194,18 +194,23 @@ class StoredEvents(Sequence[Event]):
 
 def stored_events(
     rows: list[tuple[bytes, bytes]],
-    find_type: Callable[[bytes], bytes],
-    decode: Callable[[list[tuple[bytes, bytes]]], Sequence[Event]],
+    names: dict[bytes, EventType],
+    encode_type: Callable[[EventType], bytes],
+    decode: Callable[[list[tuple[bytes, bytes]], dict[bytes, EventType]], Sequence[Event]],
 ) -> StoredEvents | None:
     """Events from their rows in ``event``.
 
     Args:
         rows: keys and values; not to be changed any more.
-        find_type: finds the JSON of a type by its id, and raises what this raises.
-        decode: decodes rows.
+        names: types by id.
+        encode_type: encodes a type as JSON.
+        decode: decodes rows, given the types.
 
     Returns:
         None: one of them is to be decoded: it has a binary payload, or is damaged.
+
+    Raises:
+        KeyError: there is no such type.
     """
 
 def encode_stored(events: StoredEvents, before: bytes, behind: bytes) -> bytes:

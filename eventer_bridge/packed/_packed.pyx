@@ -58,7 +58,7 @@ cdef class KnownType:
     cdef bytes text  # as it came
     cdef bytes json
     cdef Py_ssize_t number, next  # in the table; of the type that followed this one last time
-    # of the call of ``Rows.stage`` that has this number
+    # of the call of ``PackedRows.stage`` that has this number
     cdef uint64_t turn
     cdef PyObject* first  # the one of its type that came first, whose order counts; may be itself
     cdef bint is_ended
@@ -76,7 +76,8 @@ cdef class KnownTypes:
     cdef object _find
     cdef dict _by_text
     cdef list _entries
-    cdef Py_ssize_t _max_bytes, _n_bytes, _last
+    cdef Py_ssize_t _max_bytes, _n_bytes
+    cdef Py_ssize_t _before, _expected  # number of the type that came last; of the one expected next
 
     def __init__(self, find, Py_ssize_t max_bytes):
         self._find = find
@@ -95,7 +96,7 @@ cdef class KnownTypes:
         self._by_text = {}
         self._entries = []
         self._n_bytes = 0
-        self._last = 0
+        self._before = self._expected = 0
 
     cdef KnownType look_up(self, bytes text):
         cdef PyObject* found = PyDict_GetItem(self._by_text, text)
@@ -190,9 +191,9 @@ cdef class Packed:
     cdef const char* _guess_type(self, const char* p, Record* record) except? NULL:
         """Behind the type that came here last time; NULL: it is another one."""
         cdef KnownTypes types = self._types
-        if types._last >= len(types._entries):
+        if types._expected >= len(types._entries):
             return NULL
-        cdef KnownType known = <KnownType>types._entries[types._last]
+        cdef KnownType known = <KnownType>types._entries[types._expected]
         cdef Py_ssize_t size = PyBytes_GET_SIZE(known.text)
         if self._left(p) < size or memcmp(p, PyBytes_AS_STRING(known.text), size) != 0:
             return NULL
@@ -207,8 +208,8 @@ cdef class Packed:
         cdef KnownType known = types.look_up(PyBytes_FromStringAndSize(p, end - p))
         if known is None:
             return NULL
-        if self._size:  # the next time, it is expected behind the one that was before it
-            (<KnownType>self._records[self._size - 1].type).next = known.number
+        if types._before < len(types._entries):  # next time it is expected behind that one again
+            (<KnownType>types._entries[types._before]).next = known.number
         self._own(record, known)
         return end
 
@@ -219,7 +220,7 @@ cdef class Packed:
         record.type = <PyObject*>known
         Py_INCREF(known)
         self._size += 1
-        self._types._last = known.next
+        self._types._before, self._types._expected = known.number, known.next
 
 
 cdef Packed _new(bytes message, KnownTypes types, object decode, bint is_sbs):

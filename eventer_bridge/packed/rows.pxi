@@ -1,5 +1,5 @@
 # Rows of the store (``backends.rocksdb.keys``), made of packed requests. How much is written is
-# counted first (``Rows.stage``), from the same records.
+# counted first (``PackedRows.stage``), from the same records.
 
 cdef enum:
     JSON_FLAG = 1  # ``keys``
@@ -42,7 +42,7 @@ cdef int _compare(const void* a, const void* b) noexcept nogil:
 cdef uint64_t _turn = 0
 
 
-cdef class Rows:
+cdef class PackedRows:
     """See the stub."""
 
     cdef uint8_t* _data

@@ -12,6 +12,7 @@ cdef class StoredEvents:
     """See the stub."""
 
     cdef list _rows, _types  # keys and values; the JSON of the type of each
+    cdef dict _names
     cdef object _decode, _events
 
     def __len__(self):
@@ -29,11 +30,11 @@ cdef class StoredEvents:
     @property
     def events(self):
         if self._events is None:
-            self._events = self._decode(self._rows)
+            self._events = self._decode(self._rows, self._names)
         return self._events
 
 
-def stored_events(list rows not None, find_type, decode):
+def stored_events(list rows not None, dict names not None, encode_type, decode):
     """See the stub."""
     cdef list types = []
     cdef bytes key, value, last = b"", json = b""
@@ -44,11 +45,12 @@ def stored_events(list rows not None, find_type, decode):
         if not _is_plain(<const uint8_t*>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)):
             return None
         if not last or memcmp(PyBytes_AS_STRING(key), PyBytes_AS_STRING(last), TYPE_BYTES) != 0:
-            json = find_type(key[:TYPE_BYTES])
+            json = encode_type(names[key[:TYPE_BYTES]])
             last = key
         types.append(json)
     cdef StoredEvents events = StoredEvents.__new__(StoredEvents)
-    events._rows, events._types, events._decode = rows, types, decode
+    events._rows, events._types = rows, types
+    events._names, events._decode = names, decode
     return events
 
 

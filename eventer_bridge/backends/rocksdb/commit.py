@@ -15,7 +15,7 @@ from eventer_bridge.backends.retention import Share
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
-from eventer_bridge.packed import Rows
+from eventer_bridge.packed import PackedRows
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class Commit:
     n_events: int = 0
     batch: WriteBatch = dataclasses.field(default_factory=partial(WriteBatch, raw_mode=True))
     events: dict[bytes, bytes] = dataclasses.field(default_factory=dict)
-    packed: Rows | None = None
+    packed: PackedRows | None = None
     sources: list[bytes] = dataclasses.field(default_factory=list)
     n_bytes: int = 0
     before: deque[WriteBatch] = dataclasses.field(default_factory=deque)

@@ -39,6 +39,8 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+import msgspec
+
 from eventer_bridge import limits, packed
 from eventer_bridge.backends.base import QueryLoad
 from eventer_bridge.backends.common import NO_WAY_ON, check_ids, result_limit, take
@@ -321,7 +323,7 @@ class StoreReader:
     """
 
     def __init__(
-        self, snapshot: Snapshot, names: Mapping[TypeId, EventType], become_large: LargeCb
+        self, snapshot: Snapshot, names: dict[TypeId, EventType], become_large: LargeCb
     ) -> None:
         self._snapshot = snapshot
         self._names = names
@@ -428,11 +430,7 @@ class StoreReader:
         """Events from few rows; raises ``KeyError`` if there is no such type."""
         names = self._names
         if packed.IS_COMPILED:
-            events = packed.stored_events(
-                rows,
-                lambda type_id: keys.encode_type(names[type_id]),
-                lambda rows: keys.decode_events(rows, names),
-            )
+            events = packed.stored_events(rows, names, msgspec.json.encode, keys.decode_events)
             if events is not None:
                 return events
         return keys.decode_events(rows, names)

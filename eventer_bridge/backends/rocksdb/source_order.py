@@ -28,7 +28,7 @@ from eventer_bridge.backends.rocksdb.keys import TypeId
 from eventer_bridge.backends.rocksdb.latest import Row
 from eventer_bridge.backends.rocksdb.snapshot import Snapshot
 from eventer_bridge.model import Timestamp
-from eventer_bridge.packed import Packed, Rows, Staged
+from eventer_bridge.packed import Packed, PackedRows, Staged
 
 MAX_PASSED_EVENTS: Final = 16
 """Events of a type that are not in order, more than are in order behind them, before it ends."""
@@ -109,13 +109,13 @@ class SourceOrder:
 
     def stage(
         self,
-        rows: Rows,
+        rows: PackedRows,
         requests: list[Packed],
         server: int,
         first_session: int,
         timestamp: Timestamp,
     ) -> Staged | None:
-        """As :meth:`add`, of packed requests, whose rows are made; see ``Rows.stage``."""
+        """As :meth:`add`, of packed requests, whose rows are made; see ``PackedRows.stage``."""
         s, us = timestamp.s, timestamp.us
         return rows.stage(requests, server, first_session, s, us, self._last, self._ends)
 

@@ -48,7 +48,7 @@ from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_o
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType, Timestamp
-from eventer_bridge.packed import Packed, Rows
+from eventer_bridge.packed import Packed, PackedRows
 from eventer_bridge.slices import Steps, event_parts, parts
 
 _exhaust: Final = deque[None](maxlen=0).extend
@@ -182,7 +182,7 @@ class Store(Database):
             Whether they were staged; else nothing was.
         """
         if commit.packed is None:
-            commit.packed = Rows()
+            commit.packed = PackedRows()
         staged = self.order.stage(commit.packed, requests, server, first_session, timestamp)
         if staged is None:
             return False

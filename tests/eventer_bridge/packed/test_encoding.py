@@ -11,7 +11,7 @@ from eventer_bridge import packed
 from eventer_bridge.backends.request_keys import digests
 from eventer_bridge.core.session import make_events
 from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
-from eventer_bridge.packed import Packed, Rows
+from eventer_bridge.packed import Packed, PackedRows
 from mariner.wire import codec
 from tests.eventer_bridge.packed.messages import Writer
 from tests.eventer_bridge.packed.support import (
@@ -35,7 +35,7 @@ def staged(types: Types, message: bytes, server: int, session: int, time: Timest
     """A packed request, as the session that it became."""
     found = types.packed(message)
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert Rows().stage([found], server, session, time.s, time.us, {}, ends) is not None
+    assert PackedRows().stage([found], server, session, time.s, time.us, {}, ends) is not None
     return found
 
 
@@ -123,7 +123,7 @@ def test_several_answers() -> None:
     requests = [request(event_text(str(n), n, n), register_id=n) for n in range(5)]
     found = [types.packed(i) for i in requests]
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert Rows().stage(found, 1, 10, 2, 3, {}, ends) is not None
+    assert PackedRows().stage(found, 1, 10, 2, 3, {}, ends) is not None
     events = [
         make_events(1, 10 + n, decode_events(i), Timestamp(2, 3)) for n, i in enumerate(requests)
     ]

@@ -17,7 +17,7 @@ from eventer_bridge.backends.rocksdb.source_order import NOTHING, SourceOrder
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.core.session import make_events
 from eventer_bridge.model import INT64_MAX, INT64_MIN, JsonPayload, Timestamp
-from eventer_bridge.packed import Packed, Rows
+from eventer_bridge.packed import Packed, PackedRows
 from tests.eventer_bridge.packed.support import Types, compiled, decode_events, event_text, request
 from tests.support.examples import examples
 
@@ -325,7 +325,7 @@ def test_bounds_of_source_timestamps(source: tuple[int, int]) -> None:
 
 
 def stage(
-    rows: Rows, types: Types, *requests: Packed, first_session: int = 1
+    rows: PackedRows, types: Types, *requests: Packed, first_session: int = 1
 ) -> packed.Staged | None:
     """Stage requests of types whose order has ended."""
     ends = dict.fromkeys(types.ids.values(), b"")
@@ -338,7 +338,7 @@ def _note(found: list[tuple[bytes, bytes]], family: Any, key: bytes, value: byte
 
 
 def test_rows_are_put_in_their_order_and_begin_anew() -> None:
-    types, rows = Types(), Rows()
+    types, rows = Types(), PackedRows()
     messages = [request(*(event_text(i) for i in names)) for names in ("ba", "ab", "c", "ca")]
     requests = [types.packed(i) for i in messages]
     for _ in range(2):
@@ -358,7 +358,7 @@ def test_rows_are_put_in_their_order_and_begin_anew() -> None:
 
 
 def test_an_error_while_rows_are_put_is_told() -> None:
-    types, rows = Types(), Rows()
+    types, rows = Types(), PackedRows()
     assert stage(rows, types, types.packed(request(event_text("a"), event_text("b")))) is not None
 
     def fail(*_: object) -> None:
@@ -370,7 +370,7 @@ def test_an_error_while_rows_are_put_is_told() -> None:
 
 
 def test_many_rows() -> None:
-    types, rows = Types(), Rows()
+    types, rows = Types(), PackedRows()
     messages = [
         request(*(event_text(str(n % 7), n, "x" * (n % 50)) for n in range(first, first + 100)))
         for first in range(0, 5_000, 100)
@@ -391,7 +391,7 @@ def test_many_rows() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    types, rows = Types(), Rows()
+    types, rows = Types(), PackedRows()
     found = types.packed(request(event_text("a")))
     wrong: Any
     for wrong in ((found,), None, [b""], [[]]):

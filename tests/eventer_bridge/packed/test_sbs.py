@@ -19,7 +19,7 @@ from eventer_bridge.model import (
     RegisterEvent,
     Timestamp,
 )
-from eventer_bridge.packed import Packed, Rows
+from eventer_bridge.packed import Packed, PackedRows
 from tests.eventer_bridge.eventer.message_generator import MessageGenerator
 from tests.eventer_bridge.packed import messages
 from tests.eventer_bridge.packed.support import Types, check_events, compiled, event_text, request
@@ -209,7 +209,7 @@ def test_bounds_of_numbers_in_answers(bound: int) -> None:
     found = pack(types, message)
     assert found is not None
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert Rows().stage([found], bound, bound, bound, 999_999, {}, ends) is not None
+    assert PackedRows().stage([found], bound, bound, bound, 999_999, {}, ends) is not None
     made = make_events(bound, bound, read(message), Timestamp(bound, 999_999))
     assert packed.encode_sbs_answers([found]) == codec.encode_register_successes([made])
 
@@ -245,9 +245,9 @@ def test_both_wires_share_the_order_of_a_type() -> None:
     assert by_sbs is not None
     [type_id] = json_types.ids.values()
     last = {type_id: (b"", b"", 0)}
-    assert Rows().stage([by_json, by_sbs], 1, 1, 1, 0, last, {}) is None
+    assert PackedRows().stage([by_json, by_sbs], 1, 1, 1, 0, last, {}) is None
     assert last == {type_id: (b"", b"", 0)}
-    rows = Rows()
+    rows = PackedRows()
     assert rows.stage([by_sbs, by_json], 1, 1, 1, 0, last, {}) is not None
     assert len(rows) == 2
     with pytest.raises(ValueError, match="another wire"):

@@ -17,6 +17,7 @@ from eventer_bridge.model import (
     JsonPayload,
     Timestamp,
 )
+from eventer_bridge.packed import StoredEvents
 from mariner.wire import codec
 from tests.eventer_bridge.packed.support import compiled
 
@@ -34,8 +35,8 @@ def decode(rows: list[Row]) -> list[Event]:
     return keys.decode_events(rows, NAMES)
 
 
-def find_type(type_id: bytes) -> bytes:
-    return keys.encode_type(NAMES[type_id])
+def stored_events(rows: list[Row]) -> StoredEvents | None:
+    return packed.stored_events(rows, NAMES, keys.encode_type, keys.decode_events)
 
 
 def row(event: Event, *, is_indexed: bool = False) -> Row:
@@ -69,7 +70,7 @@ def some_rows(seed: int, number: int) -> list[Row]:
 @pytest.mark.parametrize("seed", range(50))
 def test_rows_become_what_python_makes_of_them(seed: int) -> None:
     rows = some_rows(seed, 2 * seed)
-    found = packed.stored_events(rows, find_type, decode)
+    found = stored_events(rows)
     assert found is not None
     expected = decode(rows)
     assert len(found) == len(expected)
@@ -86,7 +87,7 @@ def test_many_rows_of_the_largest_numbers() -> None:
     event_id = EventId(INT64_MIN, INT64_MIN, INT64_MIN)
     event = Event(event_id, next(iter(NAMES.values())), moment, moment, JsonPayload.of(0))
     rows = [row(event)] * 1_000
-    found = packed.stored_events(rows, find_type, decode)
+    found = stored_events(rows)
     assert found is not None
     assert packed.encode_stored(found, b"", b"") == codec.encode_events([event] * 1_000)
 
@@ -104,11 +105,11 @@ def test_rows_that_are_to_be_decoded() -> None:
         *((key, b"\5" + b"x" * size) for size in (0, 11, 12)),
     ]
     for i in wrong:
-        assert packed.stored_events([i], find_type, decode) is None
-        assert packed.stored_events([right, i, right], find_type, decode) is None
+        assert stored_events([i]) is None
+        assert stored_events([right, i, right]) is None
 
 
-def test_what_finding_a_type_raises_is_told() -> None:
+def test_a_type_that_is_not_there_is_told() -> None:
     rows = [(b"none" + key[4:], value) for key, value in some_rows(1, 1)]
     with pytest.raises(KeyError):
-        packed.stored_events(rows, find_type, decode)
+        stored_events(rows)
