@@ -265,7 +265,7 @@ class Replay:
             self._leave()
             self._wake.set()
             return
-        last = session.events[-1].id
+        last = session.last_id
         seen = self._seen.get(last.server)
         if seen is None or last.session > seen.session:  # else it was read from the store
             self._seen[last.server] = last

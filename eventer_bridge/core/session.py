@@ -136,6 +136,13 @@ class Session(msgspec.Struct, eq=False):
             return self.packed.server
         return self.events[0].id.server if self.events else 0
 
+    @property
+    def last_id(self) -> EventId:
+        """Of its last event; there is one."""
+        if self.packed is not None:
+            return EventId(self.packed.server, self.packed.session, len(self.packed))
+        return self.events[-1].id
+
     def pack(self, unpack: Callable[[], Sequence[Event]]) -> None:
         """Forget the events, if it has them; ``unpack`` makes them again."""
         self.unpacked, self._unpack = (), unpack

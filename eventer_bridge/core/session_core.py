@@ -193,6 +193,8 @@ class SessionCore(EventCore):
         if keys and self._is_in_group:
             told = [*map(self._hand_over.with_key, requests, keys)]
         n_events = sum(map(len, told))
+        # all their types have an id: none is new, for which somebody would have to pay
+        packed = self._packed(told)
         if (
             self.registers_one_by_one
             or self._phase is not Status.OPERATIONAL
@@ -201,7 +203,7 @@ class SessionCore(EventCore):
             or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
-            or not ((packed := self._packed(told)) or self._are_types_known(told, quotas))
+            or not (packed or self._are_types_known(told, quotas))
         ):
             return self._register_each(sources, requests, quotas, keys)
         sizes = [i.payload_bytes for i in packed] if packed else payload_sizes(told)

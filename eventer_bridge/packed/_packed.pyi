@@ -88,9 +88,14 @@ class Packed(Sequence[RegisterEvent]):
 
 @final
 class PackedRows:
-    """Rows in ``event`` of packed requests, until they are written."""
+    """Rows in ``event`` of packed requests, until they are written.
 
-    def __init__(self) -> None: ...
+    Args:
+        max_passed_events: ``source_order.MAX_PASSED_EVENTS``.
+        max_value_bytes: the same, ``MAX_VALUE_BYTES``.
+    """
+
+    def __init__(self, max_passed_events: int, max_value_bytes: int) -> None: ...
     def __len__(self) -> int: ...
     def stage(
         self,
@@ -114,7 +119,7 @@ class PackedRows:
             ends: see there, too.
 
         Returns:
-            None: nothing was changed, because the order of a type begins or ends.
+            None: nothing was changed, because the order of a type ends, or is not known.
         """
 
     def put(

@@ -61,7 +61,7 @@ cdef class KnownType:
     # of the call of ``PackedRows.stage`` that has this number
     cdef uint64_t turn
     cdef PyObject* first  # the one of its type that came first, whose order counts; may be itself
-    cdef bint is_ended
+    cdef bint is_ended, is_new  # its order; nothing is in order yet
     cdef uint8_t last_source[TIMESTAMP_BYTES]
     cdef uint8_t last_position[POSITION_BYTES]
     cdef long n_passed
@@ -152,6 +152,15 @@ cdef class Packed:
 
     def __getitem__(self, index):
         return self.events[index]
+
+    def __repr__(self):
+        return repr(self.events)
+
+    def index(self, *args):
+        return self.events.index(*args)
+
+    def count(self, value):
+        return self.events.count(value)
 
     @property
     def is_valid(self):

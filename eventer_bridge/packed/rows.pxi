@@ -6,12 +6,17 @@ cdef enum:
     SOURCE_FLAG = 4
     INDEXED_FLAG = 8
 
-    MAX_IN_ORDER_BYTES = 4096  # ``source_order.MAX_VALUE_BYTES``
 
 
 ctypedef struct Row:
     size_t begin
     uint32_t n_value
+
+
+# bounds of the order of source timestamps (``source_order``)
+ctypedef struct Order:
+    long max_passed_events
+    size_t max_value_bytes
 
 
 cdef inline void _put_int(uint8_t* p, int64_t number) noexcept nogil:
@@ -49,6 +54,11 @@ cdef class PackedRows:
     cdef size_t _size, _capacity
     cdef Row* _rows
     cdef Py_ssize_t _n_rows, _rows_capacity
+    cdef Order _order
+
+    def __init__(self, long max_passed_events, size_t max_value_bytes):
+        self._order.max_passed_events = max_passed_events
+        self._order.max_value_bytes = max_value_bytes
 
     def __dealloc__(self):
         PyMem_Free(self._data)
@@ -123,7 +133,7 @@ cdef class PackedRows:
                 if record.has_source:
                     _put_timestamp(source, record.s, record.us)
                 n_value = _value_bytes(record)
-                flag = _follow(known, record, p + TYPE_BYTES, source, n_value)
+                flag = _follow(known, record, p + TYPE_BYTES, source, n_value, &self._order)
                 if flag < 0:
                     return None
                 if flag == INDEXED_FLAG:
@@ -172,6 +182,7 @@ cdef class PackedRows:
             return False
         cdef bytes source, position
         source, position, known.n_passed = place
+        known.is_new = not source
         if PyBytes_GET_SIZE(source) != TIMESTAMP_BYTES:
             if PyBytes_GET_SIZE(source):
                 return False
@@ -254,21 +265,27 @@ cdef int _follow(
     const uint8_t* position,
     const uint8_t* source,
     size_t n_value,
+    const Order* order,
 ) noexcept:
     """Have an event follow those of its type (``source_order``).
 
     Returns:
         The flag of an event that is in ``source``, 0 for one that is not; -1: the order of the
-        type ends with it, or may.
+        type ends with it.
     """
+    cdef int out_of_order = INDEXED_FLAG if record.has_source else 0
     if known.is_ended:
-        return INDEXED_FLAG if record.has_source else 0
-    if not record.has_source or n_value > MAX_IN_ORDER_BYTES:
-        return -1
-    if memcmp(known.last_source, source, TIMESTAMP_BYTES) > 0:
+        return out_of_order
+    if n_value > order.max_value_bytes:
         return -1
     if memcmp(known.last_position, position, POSITION_BYTES) >= 0:
         return -1
+    if not record.has_source or memcmp(known.last_source, source, TIMESTAMP_BYTES) > 0:
+        if known.is_new or known.n_passed >= order.max_passed_events:
+            return -1
+        known.n_passed += 1
+        return out_of_order
+    known.is_new = False
     memcpy(known.last_source, source, TIMESTAMP_BYTES)
     memcpy(known.last_position, position, POSITION_BYTES)
     if known.n_passed:

@@ -27,6 +27,15 @@ cdef class StoredEvents:
     def __eq__(self, other):
         return self.events == other
 
+    def __repr__(self):
+        return repr(self.events)
+
+    def index(self, *args):
+        return self.events.index(*args)
+
+    def count(self, value):
+        return self.events.count(value)
+
     @property
     def events(self):
         if self._events is None:

@@ -254,7 +254,7 @@ class ClientConnection(Stream[Received]):
             own = [
                 i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)
             ]
-            if len(packed) == len(sessions):
+            if len(packed) == len(sessions):  # which know what they answer
                 answers = codec.encode_packed_successes(packed)
             elif len(own) == len(sessions):  # nobody else gets them
                 answers = codec.encode_register_successes(requests, own)

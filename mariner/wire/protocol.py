@@ -134,7 +134,7 @@ class MarinerProtocol:
         max_frame_bytes: largest message accepted afterwards.
 
     Attributes:
-        known_types: a server gets registrations of these packed (``codec.decode``).
+        known_types: a server gets registrations of these packed (``codec.pack_or_decode``).
         large_bytes: size above which a server gets a :class:`LargeMessage`.
     """
 

@@ -107,6 +107,11 @@ class SourceOrder:
                 self._pass(batch, type_id, position, value)
         return indexed
 
+    @staticmethod
+    def new_rows() -> PackedRows:
+        """Rows for :meth:`stage`."""
+        return PackedRows(MAX_PASSED_EVENTS, MAX_VALUE_BYTES)
+
     def stage(
         self,
         rows: PackedRows,

@@ -48,7 +48,7 @@ from eventer_bridge.backends.rocksdb.source_order import SourceOrder, ext_read_o
 from eventer_bridge.backends.rocksdb.unfinished import note, unfinished_session
 from eventer_bridge.errors import StorageError, StoreDamagedError
 from eventer_bridge.model import Event, EventType, Timestamp
-from eventer_bridge.packed import Packed, PackedRows
+from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps, event_parts, parts
 
 _exhaust: Final = deque[None](maxlen=0).extend
@@ -182,7 +182,7 @@ class Store(Database):
             Whether they were staged; else nothing was.
         """
         if commit.packed is None:
-            commit.packed = PackedRows()
+            commit.packed = self.order.new_rows()
         staged = self.order.stage(commit.packed, requests, server, first_session, timestamp)
         if staged is None:
             return False
@@ -190,9 +190,9 @@ class Store(Database):
         self._stage_block(commit, session_keys[0], entries)
         commit.sessions.update(session_keys)
         commit.sources += sources
-        n_events = len(entries) // ENTRY_BYTES
-        commit.n_events += n_events
-        commit.n_bytes += n_bytes + n_events * keys.EVENT_KEY_BYTES
+        n_rows = len(entries) // ENTRY_BYTES
+        commit.n_events += n_rows
+        commit.n_bytes += n_bytes + n_rows * keys.EVENT_KEY_BYTES
         commit.n_bytes += len(sources) * keys.SOURCE_KEY_BYTES
         if self.counted:
             for type_id, n_events, n_value_bytes in counts:

@@ -93,7 +93,7 @@ def check_events(found: Packed, expected: Sequence[RegisterEvent], types: Types)
     assert found.event_types == [i.type for i in expected], message
     assert found.types == {i.type for i in expected}, message
     assert packed.content(found) == codec._encode([*expected]), message
-    rows = packed.PackedRows()
+    rows = packed.PackedRows(16, 4_096)
     ends = dict.fromkeys(types.ids.values(), b"")
     assert rows.stage([found], 1, 2, 3, 4, {}, ends) is not None
     made = make_events(1, 2, expected, Timestamp(3, 4))

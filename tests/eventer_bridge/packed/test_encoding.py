@@ -35,7 +35,9 @@ def staged(types: Types, message: bytes, server: int, session: int, time: Timest
     """A packed request, as the session that it became."""
     found = types.packed(message)
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert PackedRows().stage([found], server, session, time.s, time.us, {}, ends) is not None
+    assert (
+        PackedRows(16, 4_096).stage([found], server, session, time.s, time.us, {}, ends) is not None
+    )
     return found
 
 
@@ -123,7 +125,7 @@ def test_several_answers() -> None:
     requests = [request(event_text(str(n), n, n), register_id=n) for n in range(5)]
     found = [types.packed(i) for i in requests]
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert PackedRows().stage(found, 1, 10, 2, 3, {}, ends) is not None
+    assert PackedRows(16, 4_096).stage(found, 1, 10, 2, 3, {}, ends) is not None
     events = [
         make_events(1, 10 + n, decode_events(i), Timestamp(2, 3)) for n, i in enumerate(requests)
     ]

@@ -12,8 +12,11 @@ import pytest
 from eventer_bridge import limits, packed
 from eventer_bridge.backends.rocksdb import RocksDbBackend, control, keys
 from eventer_bridge.backends.rocksdb.store import Store
+from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.gathering import Gathered, Gathering
 from eventer_bridge.core.session import Session
+from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.eventer.messages import MsgRegisterReq, MsgRegisterRes
 from eventer_bridge.model import (
     Event,
@@ -23,6 +26,7 @@ from eventer_bridge.model import (
     QueryLatestParams,
     QueryParams,
     QueryTimeseriesParams,
+    RegisterEvent,
     Source,
     SourceType,
     Timestamp,
@@ -53,6 +57,8 @@ LIMITED: Final = {
 }
 OURS: Final = [("?",), ("a", "*"), ()]
 """To what is registered here, and not to the events of the server."""
+
+TIMEOUT_S: Final = 30.0
 
 Play = Callable[[Gateway], Awaitable[Any]]
 
@@ -514,3 +520,69 @@ async def test_what_cannot_be_packed_is_registered_with_the_rest(
     packing, plain = await both(tmp_path, play)
     assert packing == plain
     assert any(staged)
+
+
+class Gatherer:
+    """What a client sent in an iteration of the loop (``gathering.GatheringClient``)."""
+
+    stream: Any = None
+
+    def __init__(self, core: Engine, requests: Sequence[Sequence[RegisterEvent]]) -> None:
+        self.source = core.create_source(SourceType.CONNECTION)
+        self.type_quota = TypeQuota("client app", 100)
+        self.n_gathered = len(requests)
+        self.requests = requests
+        self.sessions: list[Session] = []
+
+    def take_gathered(self) -> Sequence[Gathered]:
+        return [(number, events, None, None) for number, events in enumerate(self.requests)]
+
+    def take_outcomes(
+        self, gathered: Sequence[Gathered], outcomes: Sequence[Session | EventerBridgeError]
+    ) -> Sequence[Session]:
+        assert len(gathered) == len(outcomes)
+        self.sessions = [i for i in outcomes if isinstance(i, Session)]
+        return []
+
+    def answer_large(self, outcome: object) -> None:
+        raise AssertionError
+
+    def answer(self) -> None:
+        raise AssertionError
+
+
+async def test_one_client_does_not_take_the_others_off_the_faster_way(tmp_path: Path) -> None:
+    async with serving(tmp_path) as gateway:
+        async with await RawPeer.init(gateway.mariner.port) as peer:
+            await answers(peer, [request(event_text("a"))])
+        types = gateway.mariner.service.known_types
+        assert types is not None
+        messages = [request(event_text("a", n)) for n in range(3)]
+        decoded = [decode_events(message) for message in messages]
+
+        def packing() -> list[Packed]:
+            asked = [packed.pack(message, types, decode_events) for message in messages]
+            return [i for i in asked if i is not None]
+
+        core = core_of(gateway)
+        clients = [
+            Gatherer(core, packing()),
+            Gatherer(core, [packing()[0], decoded[1]]),
+            Gatherer(core, decoded),
+            Gatherer(core, packing()),
+        ]
+        gathering = Gathering(core)
+        for client in clients:
+            gathering.add(client)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not clients[-1].sessions:
+                await asyncio.sleep(0)
+        sessions = [session for client in clients for session in client.sessions]
+        commits = {session.committed for session in sessions}
+        await asyncio.wait(commits)
+        assert len(commits) == 1
+        kept = [[i.packed is not None for i in client.sessions] for client in clients]
+        assert kept == [[True] * 3, [False] * 2, [False] * 3, [True] * 3]
+        ids = [session.last_id.session for session in sessions]
+        assert ids == [*range(ids[0], ids[0] + len(ids))]
+        assert [i.last_id for i in sessions] == [i.events[-1].id for i in sessions]
