@@ -254,9 +254,9 @@ cdef inline void _put_value(
         flag |= SOURCE_FLAG
     p[0] = <uint8_t>flag
     memcpy(p + 1, source, n_source)
-    cdef const char* payload = PyBytes_AS_STRING(packed._message) + record.payload_begin
     if record.has_payload:
-        memcpy(p + 1 + n_source, payload, _payload_bytes(record))
+        p += 1 + n_source
+        memcpy(p, PyBytes_AS_STRING(packed._message) + record.payload_begin, _payload_bytes(record))
 
 
 cdef int _follow(
