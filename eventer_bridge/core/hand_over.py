@@ -1,6 +1,7 @@
-"""Events of one session, from what was asked for to the backend: at once, or in steps.
+"""Events of sessions, from what was asked for to the backend: at once, or in steps.
 
-Their conditions are checked, they get an id and a timestamp, and the backend gets them.
+Their conditions are checked, they get an id and a timestamp, and the backend gets them. Where
+conditions need not be checked, several small sessions are handed over together.
 
 Belongs to the event loop's thread.
 """
@@ -16,11 +17,19 @@ from eventer_bridge.core import group_events
 from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.session import Session, SessionIdAllocator
 from eventer_bridge.core.type_checks import TypeChecks
+from eventer_bridge.errors import StorageError
 from eventer_bridge.model import Event, ProcessEvent, RegisterEvent
+from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Many, Steps, parts
 
 STEP_NEW_TYPES: Final = 16
 """New types that are checked in one step: up to 0.5 ms, if they have many segments."""
+
+
+def all_packed(requests: Sequence[Sequence[object]]) -> list[Packed]:
+    """The requests, if all of them are packed, and are valid; else nothing."""
+    packed = [i for i in requests if type(i) is Packed and i.is_valid]
+    return packed if len(packed) == len(requests) else []
 
 
 class HandOver:
@@ -98,7 +107,75 @@ class HandOver:
         self.has_told_key |= key is not None
         return created, commit
 
-    def in_steps(
+    def together(
+        self,
+        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        quota: TypeQuota | None,
+        keys: Sequence[RequestKey],
+    ) -> tuple[Sequence[Sequence[Event]], Sequence[asyncio.Future[None]]]:
+        """Hand over small requests, each of which becomes a session; their types are checked.
+
+        Args:
+            requests: the events of each, with those that tell of its key.
+            quota: of all of them, for new event types.
+            keys: what the clients call them; empty: nothing.
+
+        Returns:
+            The events of each, none if all of them stay packed; and the commit of each.
+
+        Raises:
+            LimitError: there are no session ids for them.
+        """
+        first_id = self._session_ids.next_sessions(len(requests))
+        if packed := all_packed(requests):
+            server, now = self._session_ids.server_id, self._session_ids.now()
+            commit = self._backend.register_packed(packed, server, first_id, now, keys)
+            if commit is not None:
+                return (), [commit] * len(requests)
+        created = self._session_ids.create_sessions(first_id, requests)
+        return created, self._backend.register_all(created, quota, keys)
+
+    def together_in_turn(
+        self,
+        sessions: Sequence[Session],
+        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        keys: Sequence[RequestKey],
+    ) -> Steps[asyncio.Future[None]]:
+        """As :meth:`together`, a while after their types had an id; the sessions get their events.
+
+        Returns:
+            The commit of all of them. Raised is what refuses all of them, too.
+        """
+        yield  # a step of its own, which what hands them over cannot be cut by
+        if not all_packed(requests):
+            types = {event.type for events in requests for event in events}
+            if not self._backend.has_types(types):
+                raise StorageError("the event store was opened again")
+        created, commits = self.together(requests, None, keys)
+        commit = commits[0]
+        if commit.done() and (error := commit.exception()):
+            raise error
+        for session, events in zip(sessions, created, strict=False):
+            session.packed, session.events = None, events
+        return commit
+
+    def in_turn(
+        self,
+        session: Session,
+        events: Sequence[RegisterEvent | ProcessEvent],
+        session_id: int | None,
+    ) -> Steps[asyncio.Future[None]]:
+        """The commit of a session, which gets its events; in steps, if it says so."""
+        if session.is_stepwise:
+            created, commit = yield from self._in_steps(session, events, session_id)
+        else:
+            created, commit = self.at_once(
+                events, session.quota, session.requested, session_id, session.key
+            )
+        session.events = created
+        return commit
+
+    def _in_steps(
         self,
         session: Session,
         events: Sequence[RegisterEvent | ProcessEvent],

@@ -17,6 +17,7 @@ callback of a commit is that of its sessions: nobody else has the future before 
 Without modules, everything but the commit happens within the call of ``register``. With modules,
 sessions wait in a queue and are processed one by one, without waiting for the commit of the one
 before. A large session is handed over and notified in slices; later ones wait, to keep the order.
+Small ones that come together wait, and are handed over, together.
 
 Where a commit failed and its outcome is not known (``OutcomeUnknownError``), its sessions are not
 notified until the backend knows: then they are, if they are stored.
@@ -37,7 +38,7 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.base import EventCore, tried
 from eventer_bridge.core.clock import ClockWatch
 from eventer_bridge.core.conditions import Conditions
-from eventer_bridge.core.hand_over import HandOver
+from eventer_bridge.core.hand_over import HandOver, all_packed
 from eventer_bridge.core.keyed_requests import KeyedRequests, order_error
 from eventer_bridge.core.session import (
     REMOTE_SOURCE,
@@ -68,7 +69,7 @@ from eventer_bridge.model import (
     Status,
 )
 from eventer_bridge.modules.runner import ModuleRunner
-from eventer_bridge.packed import KnownTypes, Packed
+from eventer_bridge.packed import KnownTypes
 from eventer_bridge.slices import Steps, WorkQueue
 
 mlog = logging.getLogger(__name__)
@@ -194,12 +195,11 @@ class SessionCore(EventCore):
             told = [*map(self._hand_over.with_key, requests, keys)]
         n_events = sum(map(len, told))
         # all their types have an id: none is new, for which somebody would have to pay
-        packed = self._packed(told)
+        packed = all_packed(told)
         if (
             self.registers_one_by_one
             or self._phase is not Status.OPERATIONAL
             or self._clock.fault is not None
-            or self._handing_over.is_busy
             or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
             or (told is not requests and not self._hand_over.has_told_key)
@@ -210,23 +210,26 @@ class SessionCore(EventCore):
         n_bytes = sum(sizes)
         if n_bytes > limits.LARGE_SESSION_BYTES:
             return self._register_each(sources, requests, quotas, keys)
-        try:
-            first_id = self._session_ids.next_sessions(len(requests))
-        except LimitError:  # it may be of the last ones only
-            return self._register_each(sources, requests, quotas, keys)
-        if packed and (sessions := self._register_packed(sources, packed, sizes, first_id, keys)):
-            self._begin_own(len(sessions), n_events, n_bytes)
-            self._track(Tracked(sessions, n_events, n_bytes), sessions[0].committed)
-            return [*sessions]
-        created = self._session_ids.create_sessions(first_id, told)
-        commits = self._backend.register_all(created, quotas[0], keys)
-        commit = commits[0]
+        created: Sequence[Sequence[Event]] = ()
+        commits: Sequence[asyncio.Future[None]] = ()
+        is_queued = self._handing_over.is_busy
+        if not is_queued:
+            try:
+                created, commits = self._hand_over.together(told, quotas[0], keys)
+            except LimitError:  # it may be of the last ones only
+                return self._register_each(sources, requests, quotas, keys)
+        commit = commits[0] if commits else self._loop.create_future()
         if commit.done() or commits.count(commit) < len(commits):
             return self._track_each(sources, requests, created, commits)
-        n_asked = map(len, requests)
-        sessions = [*map(Session, sources, n_asked, sizes, repeat(commit), created)]
+        of_each = (created, repeat(None)) if created else (repeat(()), packed or repeat(None))
+        sessions = [*map(Session, sources, map(len, requests), sizes, repeat(commit), *of_each)]
+        together = Tracked(sessions, n_events, n_bytes)
         self._begin_own(len(sessions), n_events, n_bytes)
-        self._track(Tracked(sessions, n_events, n_bytes), commit)
+        if is_queued:
+            steps = functools.partial(self._take_over_together, together, told, keys)
+            self._handing_over.add(steps)
+        else:
+            self._track(together, commit)
         return [*sessions]
 
     def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
@@ -241,28 +244,6 @@ class SessionCore(EventCore):
 
         return self._backend.known_types(read_known)
 
-    @staticmethod
-    def _packed(requests: Sequence[Sequence[object]]) -> list[Packed]:
-        """The requests, if all of them are packed, and are valid."""
-        packed = [i for i in requests if type(i) is Packed and i.is_valid]
-        return packed if len(packed) == len(requests) else []
-
-    def _register_packed(
-        self,
-        sources: Sequence[Source],
-        requests: list[Packed],
-        sizes: Sequence[int],
-        first_id: int,
-        keys: Sequence[RequestKey],
-    ) -> list[Session]:
-        """The sessions that packed requests become; empty: nothing was done."""
-        timestamp = self._session_ids.now()
-        commit = self._backend.register_packed(requests, self._server_id, first_id, timestamp, keys)
-        if commit is None:
-            return []
-        n_asked, nothing = map(len, requests), repeat(())
-        return [*map(Session, sources, n_asked, sizes, repeat(commit), nothing, requests)]
-
     def _are_types_known(
         self,
         requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
@@ -273,7 +254,8 @@ class SessionCore(EventCore):
         if not self._types.known.keys() >= types:
             return False
         # for whom would new types be counted?
-        return quotas.count(quotas[0]) == len(quotas) or self._backend.has_types(types)
+        is_one_quota = quotas.count(quotas[0]) == len(quotas) and not self._handing_over.is_busy
+        return is_one_quota or self._backend.has_types(types)
 
     def _register_of_one(
         self,
@@ -405,11 +387,18 @@ class SessionCore(EventCore):
         self._on_handed_over(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
-        self._n_own -= 1
-        self._end_pending(1, session.requested, session.payload_bytes)
-        if session.is_large:
-            self._large_pending_events -= session.requested
-        session.resolve(error)
+        together = Tracked([session], session.requested, session.payload_bytes)
+        self._on_failed_together(together, error)
+
+    def _on_failed_together(self, together: Tracked, error: EventerBridgeError) -> None:
+        """They were not handed over."""
+        sessions, n_events, n_bytes = together
+        first = sessions[0]  # the only one, or all have its ``committed``
+        self._n_own -= len(sessions)
+        self._end_pending(len(sessions), n_events, n_bytes)
+        if first.is_large:
+            self._large_pending_events -= n_events
+        first.resolve(error)
         self._notify_drained()
 
     def _take_over(
@@ -419,24 +408,39 @@ class SessionCore(EventCore):
         session_id: int | None = None,
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
+        alone = Tracked([session], session.requested, session.payload_bytes)
+        hand_over = self._hand_over.in_turn(session, events, session_id)
+        commit = yield from self._try_in_turn(alone, session.key, hand_over)
+        if commit is not None:
+            self._on_handed_over(session, commit)
+
+    def _take_over_together(
+        self,
+        together: Tracked,
+        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        keys: Sequence[RequestKey],
+    ) -> Steps[None]:
+        """The same, of small sessions that came together."""
+        hand_over = self._hand_over.together_in_turn(together.sessions, requests, keys)
+        commit = yield from self._try_in_turn(together, keys[0] if keys else None, hand_over)
+        if commit is not None:
+            self._track(together, commit)
+
+    def _try_in_turn(
+        self, together: Tracked, key: RequestKey | None, hand_over: Steps[asyncio.Future[None]]
+    ) -> Steps[asyncio.Future[None] | None]:
+        """The commit of sessions, the first of them with this key; None: they have failed."""
         try:
-            self._keyed.check_order(session.key)
-            if session.is_stepwise:
-                created, commit = yield from self._hand_over.in_steps(session, events, session_id)
-            else:
-                created, commit = self._hand_over.at_once(
-                    events, session.quota, session.requested, session_id, session.key
-                )
+            self._keyed.check_order(key)
+            return (yield from hand_over)
         except EventerBridgeError as e:
-            self._on_failed(session, e)
+            self._on_failed_together(together, e)
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
             mlog.exception("session failed")
-            self._on_failed(session, StorageError(f"the session failed: {e!r}"))
-        else:
-            session.events = created
-            self._on_handed_over(session, commit)
+            self._on_failed_together(together, StorageError(f"the session failed: {e!r}"))
+        return None
 
     def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Count what was added, too."""

