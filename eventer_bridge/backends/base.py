@@ -349,6 +349,16 @@ class Backend(aio.Resource, abc.ABC):
         yield
         return self.register(events, quota, n_asked, request)
 
+    def query_at_once(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult | None:
+        """As :meth:`query`, of what is answered from few rows and waits for nothing.
+
+        Returns:
+            None: :meth:`query` is to answer it, or to say why it cannot.
+        """
+        return None
+
     @abc.abstractmethod
     async def query(
         self,

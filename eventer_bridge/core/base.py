@@ -308,6 +308,19 @@ class EventCore(aio.Resource, abc.ABC):
             EventerBridgeError: it cannot be answered; see ``Backend.query``.
         """
 
+    def query_at_once(
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        after: Collection[asyncio.Future[None]] = (),
+    ) -> QueryResult | None:
+        """As :meth:`query`, of what is answered from few rows and waits for nothing.
+
+        Returns:
+            None: :meth:`query` is to answer it, or to say why it cannot.
+        """
+        return None
+
     def _add_pending(self, n_events: int, n_bytes: int) -> None:
         """So much more is under way."""
         self.pending_events += n_events

@@ -1,5 +1,7 @@
 """Queries of a client: answered one after the other, each when the answer before it has left.
 
+What takes little is answered at once, where the core can (``EventCore.query_at_once``).
+
 They wait where the client's quota of reading is used up. The client is not read from while too many
 of them wait, and they end when it goes.
 
@@ -91,11 +93,43 @@ class ClientQueries(Generic[RequestT]):
         """Answer a query, after those that came before it."""
         if self._registrations.n_gathered:
             self._registrations.hand_over_gathered()
+        is_first = not self._waiting and self._answering is None
+        if is_first and self._answer_at_once(request, params):
+            return
         self._waiting.append((request, params))
         if len(self._waiting) >= limits.MAX_QUERIES_WAITING:
             self._stream.pause_reading(Pause.QUERIES_FULL)
         if self._answering is None:
             self._answering = self._service.spawn(self._answer_queries())
+
+    def _answer_at_once(self, request: RequestT, params: QueryParams) -> bool:
+        """Answer a query that takes little and waits for nothing, without a task.
+
+        Returns:
+            Whether it is answered; else nothing was done.
+        """
+        account, stream = self._account, self._stream
+        if account.throttle is not None or account.max_query_rows is not None:
+            return False
+        stream.flush()
+        if stream.is_write_blocked or stream.close_reason is not None:
+            return False
+        started_s = time.perf_counter()
+        subscription = self._rights.subscription
+        try:
+            result = self._service.core.query_at_once(
+                params,
+                None if subscription.is_everything else subscription,
+                self._commits_to_find(),
+            )
+            if result is None:
+                return False
+            encoded = slices.at_once(self._wire.encode_result(request, result))
+            stream.send_at_once(partial(self._wire.send_result, request, encoded))
+            self._service.observe_query(params, time.perf_counter() - started_s)
+        except Exception as e:
+            stream.on_failed(e)
+        return True
 
     async def _answer_queries(self) -> None:
         # one after the other, and the next only when the answer before it has left

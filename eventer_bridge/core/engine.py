@@ -168,6 +168,17 @@ class Engine(ReplicaCore):
             await asyncio.wait(waiting)
         return await self._backend.query(params, subscription, client, holding)
 
+    def query_at_once(
+        self,
+        params: QueryParams,
+        subscription: Subscription | None = None,
+        after: Collection[asyncio.Future[None]] = (),
+    ) -> QueryResult | None:
+        """See :class:`EventCore`."""
+        if after and not all(commit.done() for commit in after):
+            return None
+        return self._backend.query_at_once(params, subscription)
+
     def servers(self) -> list[int]:
         """See :class:`EventCore`."""
         return self._backend.servers()

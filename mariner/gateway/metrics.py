@@ -7,6 +7,7 @@ query. Each gateway has a registry of its own.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Protocol
 
 from prometheus_client import (
@@ -69,13 +70,14 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         ).observe
-        self._query_seconds = Histogram(
+        query_seconds = Histogram(
             "mariner_query_seconds",
             "Time from a query's turn to its answer",
             ["type"],
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
+        self._observe_query = cache(lambda kind: query_seconds.labels(query_name(kind)).observe)
 
         self.rsb = RsbLatency()
         self.registry.register(self.rsb)
@@ -86,7 +88,7 @@ class Metrics:
 
     def observe_query(self, params: QueryParams, seconds: float) -> None:
         """A query was answered."""
-        self._query_seconds.labels(query_name(params)).observe(seconds)
+        self._observe_query(type(params))(seconds)
 
 
 class RemoteServer(Protocol):

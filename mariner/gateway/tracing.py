@@ -39,9 +39,9 @@ class TracesConfig(msgspec.Struct, frozen=True):
     sample_ratio: float = 0.01
 
 
-def query_name(params: QueryParams) -> str:
+def query_name(params: type[QueryParams]) -> str:
     """Which of the three queries it is: ``latest``, ``timeseries`` or ``server``."""
-    return type(params).__name__.removeprefix("Query").removesuffix("Params").lower()
+    return params.__name__.removeprefix("Query").removesuffix("Params").lower()
 
 
 class Tracing:
@@ -104,7 +104,7 @@ class Tracing:
         span = self._tracer.start_span(
             "query",
             start_time=now_ns - int(seconds * _NS),
-            attributes={"mariner.query": query_name(params)},
+            attributes={"mariner.query": query_name(type(params))},
         )
         span.end(now_ns)
 

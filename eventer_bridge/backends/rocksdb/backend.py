@@ -178,6 +178,14 @@ class RocksDbBackend(GroupCommit):
             raise self._closed()
         return await self._queries.run(params, subscription, client, holding)
 
+    def query_at_once(
+        self, params: QueryParams, subscription: Subscription | None = None
+    ) -> QueryResult | None:
+        """See :class:`Backend`."""
+        if self._groups or not self._async_group.is_open:
+            return None
+        return self._queries.at_once(params, subscription)
+
     def servers(self) -> list[int]:
         """See :class:`Backend`."""
         self._check_open()

@@ -121,8 +121,27 @@ class QueryRunner:
         holding: ExitStack | None,
     ) -> QueryResult:
         """Answer a query from what is written by now; see ``Backend.query``."""
-        if isinstance(params, QueryTimeseriesParams) and params.ids:  # most ask for none
+        begun_s = time.perf_counter()
+        result = self.at_once(params, subscription)
+        if isinstance(holding, Reading):
+            holding.seconds += time.perf_counter() - begun_s
+        if result is not None:
+            return result
+        if isinstance(params, QueryTimeseriesParams) and params.ids:
             check_ids(params)
+        if self._store.is_closing:
+            raise ClosedError(f"{self._store.path}: the event store is closed")
+        rights = EVERYTHING if subscription is None else subscription
+        ext_run = partial(self._ext_run, params, _few_types(params), rights)
+        return await self._readers.run(client, ext_run, holding)
+
+    def at_once(self, params: QueryParams, subscription: Subscription | None) -> QueryResult | None:
+        """Answer a query on the loop, from the cache or from few rows.
+
+        See ``Backend.query_at_once``.
+        """
+        if isinstance(params, QueryTimeseriesParams) and params.ids:  # most ask for none
+            return None
         rights = EVERYTHING if subscription is None else subscription
         asked = _few_types(params)
         if asked and params.last_event_id is None:
@@ -132,18 +151,9 @@ class QueryRunner:
             if is_latest and (rows := self._quick_latest(asked, rights)):
                 events = keys.decode_events(rows, self._types.names)
                 return take(events, limits.MAX_LATEST_RESULTS)
-        if self._store.is_closing:
-            raise ClosedError(f"{self._store.path}: the event store is closed")
-        if len(asked) == 1 and _is_short(params):
-            begun_s = time.perf_counter()
-            result = self._answer_short(params, asked, rights)
-            if isinstance(holding, Reading):
-                holding.seconds += time.perf_counter() - begun_s
-            if result is not None:
-                return result
-        return await self._readers.run(
-            client, partial(self._ext_run, params, asked, rights), holding
-        )
+        if len(asked) == 1 and _is_short(params) and not self._store.is_closing:
+            return self._answer_short(params, asked, rights)
+        return None
 
     async def count_server(
         self, params: QueryServerParams, subscription: Subscription | None, client: str

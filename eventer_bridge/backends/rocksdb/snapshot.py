@@ -10,12 +10,12 @@ It is cheap to make (about 5 us) and to keep for a query; while it is kept, Rock
 reclaim what was deleted after it. It may be used from any thread.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
@@ -77,7 +77,8 @@ class Snapshot:
         families: at least those that are read, by name.
         pause: see the attribute; None: it gives way, as long as the store can be used.
         is_all_seen: also what is undecided.
-        read: which of :data:`READ_FAMILIES` are read.
+        read: which of :data:`READ_FAMILIES` are read. If it is one, what :meth:`value` finds may
+            be of later.
 
     Attributes:
         pause: to be called by those who read for long, between steps of some 0.1 ms; raises
@@ -111,9 +112,12 @@ class Snapshot:
         with database.errors():
             while True:
                 moment = db.latest_sequence_number()
-                self._families = {name: families[name].snapshot() for name in read}
+                # who reads one family has all from its iterator, which is of a moment, too
+                self._families: Mapping[str, Any] = families
+                if len(read) > 1:
+                    self._families = {name: families[name].snapshot() for name in read}
                 # rocksdict's iterators see the moment when they are made, not the snapshot's
-                self._iterators = {name: family.iter() for name, family in self._families.items()}
+                self._iterators = {name: self._families[name].iter() for name in read}
                 if "server" in read:
                     self._finder = self._families["server"].iter(_PASS_FEW)
                 unfinished: bytes | None = db.get(keys.UNFINISHED_KEY)
@@ -123,7 +127,7 @@ class Snapshot:
         self.hidden: AbstractSet[bytes] = frozenset() if is_all_seen else database.undecided
         if unfinished is not None:
             self.hidden = self.hidden | {unfinished[: keys.SESSION_KEY_BYTES]}
-        self._event = self._families["event"]
+        self._event: Any = self._families["event"]
 
     @property
     def path(self) -> Path:

@@ -15,8 +15,10 @@ from eventer_bridge.backends.rocksdb.query import StoreReader
 from eventer_bridge.errors import StorageError
 from eventer_bridge.model import (
     BinaryPayload,
+    EventId,
     Order,
     OrderBy,
+    QueryLatestParams,
     QueryResult,
     QueryTimeseriesParams,
 )
@@ -86,7 +88,7 @@ async def test_each_kind_of_short_one_reads_what_it_needs(
         assert set(threads) == {LOOP}
 
 
-@pytest.mark.parametrize(
+NOT_SHORT: Final = pytest.mark.parametrize(
     "params",
     [
         QueryTimeseriesParams(event_types=[("a",)]),
@@ -96,6 +98,9 @@ async def test_each_kind_of_short_one_reads_what_it_needs(
         QueryTimeseriesParams(event_types=[("a",)], max_results=1, payload=BinaryPayload("t", b"")),
     ],
 )
+
+
+@NOT_SHORT
 async def test_others_are_answered_by_a_reader(
     tmp_path: Path, threads: list[str], params: QueryTimeseriesParams
 ) -> None:
@@ -103,6 +108,45 @@ async def test_others_are_answered_by_a_reader(
         await Writer(backend).session(draft("a"), draft("b"))
         await backend.query(params)
         assert threads == ["store-reader-1"]
+
+
+async def test_a_short_one_is_answered_at_once(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = QueryResult([], False)
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(writer.session(*(draft("a") for _ in range(130))))
+            await asyncio.sleep(0)
+            assert backend.query_at_once(NEWEST) is None  # it is to find what is under way
+        assert backend.query_at_once(NEWEST) == await backend.query(NEWEST)
+        latest = QueryLatestParams([("a",)])
+        assert backend.query_at_once(latest) == QueryResult(writer.events[-1:], False)
+        other = msgspec.structs.replace(NEWEST, event_types=[("b",)])
+        assert backend.query_at_once(other) == nothing
+        assert backend.query_at_once(NEWEST, Subscription([("b",)])) == nothing
+        assert set(threads) == {LOOP}
+        monkeypatch.setattr(limits, "SHORT_QUERIES_S", 0.0)
+        await asyncio.sleep(0)
+        assert backend.query_at_once(NEWEST) is None
+        assert set(threads) == {LOOP}
+    assert backend.query_at_once(NEWEST) is None
+
+
+@NOT_SHORT
+async def test_others_are_not(
+    tmp_path: Path, threads: list[str], params: QueryTimeseriesParams
+) -> None:
+    async with await rocksdb.create(tmp_path) as backend:
+        writer = Writer(backend)
+        await writer.session(draft("a"), draft("b"))
+        assert backend.query_at_once(params) is None
+        by_id = msgspec.structs.replace(NEWEST, ids=[writer.events[0].id])
+        assert backend.query_at_once(by_id) is None
+        by_wrong_id = QueryTimeseriesParams(event_types=[("c",)], ids=[EventId(1, 2**63, 1)])
+        assert backend.query_at_once(by_wrong_id) is None  # which is to be told
+        assert threads == []
 
 
 async def test_those_of_one_iteration_share_its_time(
