@@ -525,9 +525,9 @@ class ClientRegistrations(Generic[RequestT]):
                 await asyncio.wait([commit])
 
     def last_commit(self) -> asyncio.Future[None] | None:
-        """That of what was registered last, if it is not answered; None: everything is."""
+        """The last one of what was registered that is still under way; None: there is none."""
         commits = map(self._commit_of, reversed(self.unanswered))
-        return next((commit for commit in commits if commit is not None), None)
+        return next((i for i in commits if i is not None and not i.done()), None)
 
     @staticmethod
     def _commit_of(

@@ -7,7 +7,7 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from eventer_bridge.backends.base import Backend
@@ -110,6 +110,7 @@ class HandOver:
     def together(
         self,
         requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        packed: list[Packed],
         quota: TypeQuota | None,
         keys: Sequence[RequestKey],
     ) -> tuple[Sequence[Sequence[Event]], Sequence[asyncio.Future[None]]]:
@@ -117,6 +118,7 @@ class HandOver:
 
         Args:
             requests: the events of each, with those that tell of its key.
+            packed: the same, if all are (:func:`all_packed`).
             quota: of all of them, for new event types.
             keys: what the clients call them; empty: nothing.
 
@@ -127,7 +129,7 @@ class HandOver:
             LimitError: there are no session ids for them.
         """
         first_id = self._session_ids.next_sessions(len(requests))
-        if packed := all_packed(requests):
+        if packed:
             server, now = self._session_ids.server_id, self._session_ids.now()
             commit = self._backend.register_packed(packed, server, first_id, now, keys)
             if commit is not None:
@@ -140,21 +142,27 @@ class HandOver:
         sessions: Sequence[Session],
         requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
         keys: Sequence[RequestKey],
-    ) -> Steps[asyncio.Future[None]]:
+    ) -> asyncio.Future[None]:
         """As :meth:`together`, a while after their types had an id; the sessions get their events.
 
         Returns:
-            The commit of all of them. Raised is what refuses all of them, too.
+            The commit of all of them.
+
+        Raises:
+            StorageError: all of them are refused, because the store failed, or lost one of their
+                types meanwhile.
+            LimitError: there are no session ids for them.
         """
-        yield  # a step of its own, which what hands them over cannot be cut by
-        if not all_packed(requests):
+        packed = all_packed(requests)
+        if not packed:
             types = {event.type for events in requests for event in events}
             if not self._backend.has_types(types):
                 raise StorageError("the event store was opened again")
-        created, commits = self.together(requests, None, keys)
+        created, commits = self.together(requests, packed, None, keys)
         commit = commits[0]
         if commit.done() and (error := commit.exception()):
             raise error
+        assert commits.count(commit) == len(commits)  # as all types have an id
         for session, events in zip(sessions, created, strict=False):
             session.packed, session.events = None, events
         return commit
@@ -164,11 +172,20 @@ class HandOver:
         session: Session,
         events: Sequence[RegisterEvent | ProcessEvent],
         session_id: int | None,
+        check: Callable[[], None],
     ) -> Steps[asyncio.Future[None]]:
-        """The commit of a session, which gets its events; in steps, if it says so."""
+        """The commit of a session, which gets its events; in steps, if it says so.
+
+        Args:
+            session: the session.
+            events: its events.
+            session_id: of the session; None: the next one.
+            check: called just before; what it raises refuses the session.
+        """
         if session.is_stepwise:
-            created, commit = yield from self._in_steps(session, events, session_id)
+            created, commit = yield from self._in_steps(session, events, session_id, check)
         else:
+            check()
             created, commit = self.at_once(
                 events, session.quota, session.requested, session_id, session.key
             )
@@ -180,6 +197,7 @@ class HandOver:
         session: Session,
         events: Sequence[RegisterEvent | ProcessEvent],
         session_id: int | None,
+        check: Callable[[], None],
     ) -> Steps[tuple[list[Event], asyncio.Future[None]]]:
         """As :meth:`at_once`; the types of what was asked for are checked, too."""
         events = Many(events)
@@ -198,6 +216,7 @@ class HandOver:
             session_id = self._session_ids.next_sessions()
         events = Many(self.with_key(events, session.key))
         created = yield from self._session_ids.create_events_in_steps(session_id, events)
+        check()
         commit = yield from self._backend.register_in_steps(
             created, session.quota, session.requested, session.key
         )

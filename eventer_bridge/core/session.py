@@ -108,7 +108,7 @@ class Session(msgspec.Struct, eq=False):
         if not self.unpacked:
             if self._unpack is not None:
                 self.events = self._unpack()
-            elif (packed := self.packed) is not None:
+            elif (packed := self.packed) is not None and packed.session:  # else it waits
                 timestamp = Timestamp(packed.s, packed.us)
                 self.events = make_events(packed.server, packed.session, packed, timestamp)
         return self.unpacked
@@ -170,7 +170,7 @@ class Tracked(NamedTuple):
     """Sessions that were handed over together, and wait for their commit.
 
     Attributes:
-        sessions: one; or several of clients, none of which is large or has a commit of its own.
+        sessions: one; or several of clients, none of which is large, and which share ``committed``.
         n_events: number of their events.
         n_bytes: size of the payloads.
     """

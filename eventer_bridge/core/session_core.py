@@ -215,11 +215,11 @@ class SessionCore(EventCore):
         is_queued = self._handing_over.is_busy
         if not is_queued:
             try:
-                created, commits = self._hand_over.together(told, quotas[0], keys)
+                created, commits = self._hand_over.together(told, packed, quotas[0], keys)
             except LimitError:  # it may be of the last ones only
                 return self._register_each(sources, requests, quotas, keys)
         commit = commits[0] if commits else self._loop.create_future()
-        if commit.done() or commits.count(commit) < len(commits):
+        if created and (commit.done() or commits.count(commit) < len(commits)):
             return self._track_each(sources, requests, created, commits)
         of_each = (created, repeat(None)) if created else (repeat(()), packed or repeat(None))
         sessions = [*map(Session, sources, map(len, requests), sizes, repeat(commit), *of_each)]
@@ -253,9 +253,9 @@ class SessionCore(EventCore):
         types = {event.type for events in requests for event in events}
         if not self._types.known.keys() >= types:
             return False
-        # for whom would new types be counted?
-        is_one_quota = quotas.count(quotas[0]) == len(quotas) and not self._handing_over.is_busy
-        return is_one_quota or self._backend.has_types(types)
+        # for whom would new types be counted? What waits is not to bring any
+        is_of_one = quotas.count(quotas[0]) == len(quotas) and not self._handing_over.is_busy
+        return is_of_one or self._backend.has_types(types)
 
     def _register_of_one(
         self,
@@ -408,10 +408,14 @@ class SessionCore(EventCore):
         session_id: int | None = None,
     ) -> Steps[None]:
         """Hand a session over in its turn, a large one in steps."""
-        alone = Tracked([session], session.requested, session.payload_bytes)
-        hand_over = self._hand_over.in_turn(session, events, session_id)
-        commit = yield from self._try_in_turn(alone, session.key, hand_over)
-        if commit is not None:
+        check = functools.partial(self._keyed.check_order, session.key)
+        try:
+            commit = yield from self._hand_over.in_turn(session, events, session_id, check)
+        except (GeneratorExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:  # a panic of RocksDB's binding is no Exception
+            self._on_refused(Tracked([session], session.requested, session.payload_bytes), e)
+        else:
             self._on_handed_over(session, commit)
 
     def _take_over_together(
@@ -420,27 +424,21 @@ class SessionCore(EventCore):
         requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
         keys: Sequence[RequestKey],
     ) -> Steps[None]:
-        """The same, of small sessions that came together."""
-        hand_over = self._hand_over.together_in_turn(together.sessions, requests, keys)
-        commit = yield from self._try_in_turn(together, keys[0] if keys else None, hand_over)
-        if commit is not None:
-            self._track(together, commit)
-
-    def _try_in_turn(
-        self, together: Tracked, key: RequestKey | None, hand_over: Steps[asyncio.Future[None]]
-    ) -> Steps[asyncio.Future[None] | None]:
-        """The commit of sessions, the first of them with this key; None: they have failed."""
+        """The same, of small sessions that came together, in one step."""
         try:
-            self._keyed.check_order(key)
-            return (yield from hand_over)
-        except EventerBridgeError as e:
-            self._on_failed_together(together, e)
-        except (GeneratorExit, asyncio.CancelledError):
-            raise
-        except BaseException as e:  # a panic of RocksDB's binding is no Exception
-            mlog.exception("session failed")
-            self._on_failed_together(together, StorageError(f"the session failed: {e!r}"))
-        return None
+            self._keyed.check_order(keys[0] if keys else None)
+            commit = self._hand_over.together_in_turn(together.sessions, requests, keys)
+        except BaseException as e:
+            self._on_refused(together, e)
+        else:
+            self._track(together, commit)
+        yield
+
+    def _on_refused(self, together: Tracked, error: BaseException) -> None:
+        if not isinstance(error, EventerBridgeError):
+            mlog.error("session failed", exc_info=error)
+            error = StorageError(f"the session failed: {error!r}")
+        self._on_failed_together(together, error)
 
     def _on_handed_over(self, session: Session, commit: asyncio.Future[None]) -> None:
         """Count what was added, too."""
@@ -506,7 +504,7 @@ class SessionCore(EventCore):
 
     def _end(self, together: Tracked, commit: asyncio.Future[None]) -> None:
         sessions, n_events, n_bytes = together
-        first = sessions[0]  # the only one, where it is not as the others are
+        first = sessions[0]  # the only one, or all have its ``committed``
         if first.source is not REMOTE_SOURCE:
             self._n_own -= len(sessions)
             if first.is_large:

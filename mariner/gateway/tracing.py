@@ -39,9 +39,9 @@ class TracesConfig(msgspec.Struct, frozen=True):
     sample_ratio: float = 0.01
 
 
-def query_name(params: type[QueryParams]) -> str:
+def query_name(kind: type[QueryParams]) -> str:
     """Which of the three queries it is: ``latest``, ``timeseries`` or ``server``."""
-    return params.__name__.removeprefix("Query").removesuffix("Params").lower()
+    return kind.__name__.removeprefix("Query").removesuffix("Params").lower()
 
 
 class Tracing:

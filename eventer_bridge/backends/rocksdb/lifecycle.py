@@ -39,10 +39,19 @@ class _Use(AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]):
         self._database = database
 
     def __enter__(self) -> tuple[Rdict, dict[str, Rdict]]:
-        return self._database.begin_use()
+        database = self._database
+        with database._gate:
+            if database._unusable is not None:
+                raise StorageError(database._unusable)
+            database._n_users += 1
+        return database._db, database._families
 
     def __exit__(self, *error: object) -> None:
-        self._database.end_use()
+        database = self._database
+        with database._gate:
+            database._n_users -= 1
+            if database._unusable is not None:  # somebody waits for that
+                database._gate.notify_all()
 
 
 class Database:
@@ -96,30 +105,14 @@ class Database:
         return ("default", *self._families)
 
     def in_use(self) -> AbstractContextManager[tuple[Rdict, dict[str, Rdict]]]:
-        """Use the database: it stays open meanwhile. Does not wait; see :meth:`begin_use`."""
-        return _Use(self)
+        """Use the database: it stays open meanwhile. Does not wait.
 
-    def begin_use(self) -> tuple[Rdict, dict[str, Rdict]]:
-        """Use the database until :meth:`end_use`.
-
-        Returns:
-            It as RocksDB has it, and its column families by name.
+        Gives it as RocksDB has it, and its column families by name.
 
         Raises:
-            StorageError: it is being opened again, or could not be.
+            StorageError: when entered: it is being opened again, or could not be.
         """
-        with self._gate:
-            if self._unusable is not None:
-                raise StorageError(self._unusable)
-            self._n_users += 1
-        return self._db, self._families
-
-    def end_use(self) -> None:
-        """After :meth:`begin_use`."""
-        with self._gate:
-            self._n_users -= 1
-            if self._unusable is not None:  # somebody waits for that
-                self._gate.notify_all()
+        return _Use(self)
 
     def check_usable(self) -> None:
         """End who has used the database for long, if others need that it is not used.

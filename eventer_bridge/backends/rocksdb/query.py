@@ -93,6 +93,7 @@ class QueryRunner:
         self._types, self._latest = types, latest
         self._readers = Readers(store.check_usable)
         self._short_end_s: float | None = None  # of short ones, in this iteration of the loop
+        self._too_long: QueryParams | None = None  # the last one that was tried in vain
 
     @property
     def load(self) -> QueryLoad:
@@ -122,7 +123,8 @@ class QueryRunner:
     ) -> QueryResult:
         """Answer a query from what is written by now; see ``Backend.query``."""
         begun_s = time.perf_counter()
-        result = self.at_once(params, subscription)
+        result = None if params is self._too_long else self.at_once(params, subscription)
+        self._too_long = None
         if isinstance(holding, Reading):
             holding.seconds += time.perf_counter() - begun_s
         if result is not None:
@@ -152,7 +154,9 @@ class QueryRunner:
                 events = keys.decode_events(rows, self._types.names)
                 return take(events, limits.MAX_LATEST_RESULTS)
         if len(asked) == 1 and _is_short(params) and not self._store.is_closing:
-            return self._answer_short(params, asked, rights)
+            result = self._answer_short(params, asked, rights)
+            self._too_long = params if result is None else None
+            return result
         return None
 
     async def count_server(

@@ -16,7 +16,9 @@ from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.hand_over import HandOver
+from eventer_bridge.core.keyed_requests import KeyedRequests
 from eventer_bridge.core.session import Repeated, Session
+from eventer_bridge.core.type_checks import TypeChecks
 from eventer_bridge.errors import (
     EventerBridgeError,
     OutcomeUnknownError,
@@ -214,6 +216,27 @@ async def test_they_fail_with_the_one_that_they_come_after(core: Engine, make: M
     assert [type(i) for i in errors] == [QuotaError, *[RequestOrderError] * 2, type(None)]
     assert str(errors[1]) == "request_key 'large', its after_key, is not stored"
     check_idle(core)
+
+
+async def test_the_order_is_checked_last(core: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before may fail while a large one is handed over."""
+    steps: list[str] = []
+    check_order, register_in_steps = KeyedRequests.check_order, RocksDbBackend.register_in_steps
+    check_new = TypeChecks.check_new
+
+    def note(name: str, do: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any) -> Any:
+            steps.append(name)
+            return do(*args)
+
+        return noted
+
+    monkeypatch.setattr(KeyedRequests, "check_order", note("order", check_order))
+    monkeypatch.setattr(RocksDbBackend, "register_in_steps", note("register", register_in_steps))
+    monkeypatch.setattr(TypeChecks, "check_new", note("types", check_new))
+    large = begin_large(core, key=request_key("large"))
+    assert await decided([large]) == [None]
+    assert steps[-3:] == ["types", "order", "register"]
 
 
 def keep_busy(core: Engine) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from eventer_bridge import limits as core_limits
+from eventer_bridge.backends.rocksdb.query import QueryRunner
 from eventer_bridge.core.client_service import ClientService
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.net import limits as net_limits
@@ -101,6 +102,46 @@ async def test_they_find_a_large_registration_before_them(tmp_path: Path, tasks:
         events = {i["msg_type"]: i["events"] for i in answers}
         assert events["query_res"] == events["register_res"][-1:]
         assert tasks == ["_answer_queries"]
+
+
+async def test_they_find_it_behind_a_repeated_one(tmp_path: Path) -> None:
+    """Which has ended, while the one before it has not."""
+    repeated = {**register_req(1, event("b")), "request_key": "k"}
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(repeated)
+        await peer.request(register_req(2, event("a", value="old")))
+        names = [f"t{i}" for i in range(core_limits.MANY_NEW_TYPES + 1)]
+        large = register_req(3, *map(event, names), event("a", value="new"))
+        peer.send_together([large, repeated, newest(1)])
+        answers = [await peer.receive_answer() for _ in range(3)]
+        [found] = [i["events"] for i in answers if i["msg_type"] == "query_res"]
+        assert [i["payload"]["data"] for i in found] == ["new"]
+        assert [i.get("repeated", False) for i in answers if "success" in i] == [False, True]
+
+
+async def test_one_that_takes_too_long_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    answer_short = QueryRunner._answer_short
+
+    def note(self: QueryRunner, *args: Any) -> Any:
+        tried.append(args)
+        return answer_short(self, *args)
+
+    monkeypatch.setattr(QueryRunner, "_answer_short", note)
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(register_req(1, event("a")))
+        monkeypatch.setattr(core_limits, "SHORT_QUERIES_S", 0.0)
+        for i in range(3):
+            assert len((await peer.request(newest(i)))["events"]) == 1
+            assert len(tried) == i + 1
 
 
 async def test_answers_that_are_read_late_keep_their_order(
