@@ -317,7 +317,8 @@ class EventCore(aio.Resource, abc.ABC):
         """As :meth:`query`, of what is answered from few rows and waits for nothing.
 
         Returns:
-            None: :meth:`query` is to answer it, or to say why it cannot.
+            At most ``limits.LARGE_ANSWER_BYTES``. None: :meth:`query` is to answer it, or to say
+                why it cannot.
         """
         return None
 

@@ -1,7 +1,6 @@
 """Small sessions that come while a large one is handed over: they wait, and are then together."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ async def test_they_are_handed_over_and_committed_together(
     assert (core.pending_events, core._pending_bytes) == (n_events, n_bytes)
     for together in first, second:
         assert len({i.committed for i in together}) == 1
-        assert not any(i.unpacked for i in together)
+        assert not any(i.events for i in together)  # they have no ids yet
     assert await decided([large, *first, *second]) == [None] * 6
     ids = [i.events[0].id.session for i in (large, *first, *second)]
     assert ids == [*range(ids[0], ids[0] + 6)]
@@ -240,19 +239,17 @@ async def test_the_order_is_checked_last(core: Engine, monkeypatch: pytest.Monke
 
 
 def keep_busy(core: Engine) -> Callable[[], None]:
-    """Have others wait until what is returned is called."""
-    is_over = False
+    """Have others wait until what is returned is called; nothing runs meanwhile."""
+    queue = core._handing_over
+    queue._task, queue.is_busy = asyncio.current_task(), True
 
-    def wait() -> Steps[None]:
-        while not is_over:
-            time.sleep(0.001)  # lets other threads run
-            yield
+    def nothing() -> Steps[None]:
+        yield
 
     def end() -> None:
-        nonlocal is_over
-        is_over = True
+        queue._task = None
+        queue.add(nothing)
 
-    core._handing_over.add(wait)
     return end
 
 
