@@ -232,7 +232,7 @@ class EventCore(aio.Resource, abc.ABC):
         sources: Sequence[Source],
         requests: Sequence[Sequence[RegisterEvent]],
         quotas: Sequence[TypeQuota | None],
-    ) -> "list[Session | EventerBridgeError]":
+    ) -> "Sequence[Session | EventerBridgeError]":
         """As :meth:`register` of several requests, each of which becomes a session.
 
         Args:
@@ -252,7 +252,7 @@ class EventCore(aio.Resource, abc.ABC):
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None,
         keys: Sequence[RequestKey | None],
-    ) -> "list[Session | Repeated | EventerBridgeError]":
+    ) -> "Sequence[Session | Repeated | EventerBridgeError]":
         """As :meth:`register_all`, of requests that may have been sent before.
 
         Args:

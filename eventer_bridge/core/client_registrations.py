@@ -12,7 +12,8 @@ Runs on the event loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from itertools import chain
+from typing import Any, Generic, TypeAlias
 
 import msgspec
 
@@ -20,10 +21,10 @@ from eventer_bridge import limits, slices
 from eventer_bridge.backends.request_keys import RequestKey, digest_in_steps, digests
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core.client_service import ClientService, ClientWire
-from eventer_bridge.core.gathering import Gathered
+from eventer_bridge.core.gathering import Gathered, RequestT
 from eventer_bridge.core.quotas import Account
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Repeated, Session
+from eventer_bridge.core.session import PackedSessions, Repeated, Session, joined
 from eventer_bridge.errors import (
     EventerBridgeError,
     InvalidMessageError,
@@ -39,8 +40,6 @@ from eventer_bridge.model import RegisterEvent, Source
 from eventer_bridge.net.pause import Pause
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.net.throttle import EVENTS
-
-RequestT = TypeVar("RequestT")
 
 _Result: TypeAlias = Session | Repeated | EventerBridgeError
 """What became of a request."""
@@ -58,8 +57,8 @@ class _Together(msgspec.Struct, Generic[RequestT]):
     """
 
     commit: asyncio.Future[None]
-    requests: list[RequestT]
-    sessions: list[Session]
+    requests: Sequence[RequestT]
+    sessions: Sequence[Session]
     n_events: int
     n_bytes: int
 
@@ -77,7 +76,6 @@ class ClientRegistrations(Generic[RequestT]):
 
     Attributes:
         type_quota: of the client, for new event types; from when it is accepted.
-        n_gathered: events of this turn that the core does not know of yet; at least 1 a request.
         unanswered: requests that are not answered, with what became of them.
     """
 
@@ -87,13 +85,11 @@ class ClientRegistrations(Generic[RequestT]):
         "_awaited_commit",
         "_encoding",
         "_gathered",
-        "_has_keys",
         "_n_unanswered",
         "_owner",
         "_rights",
         "_service",
         "_wire",
-        "n_gathered",
         "source",
         "stream",
         "type_quota",
@@ -116,9 +112,7 @@ class ClientRegistrations(Generic[RequestT]):
         self.type_quota: TypeQuota
         self._owner: str  # of its request keys
         # registrations that the core does not know of yet
-        self._gathered: list[Gathered] = []
-        self._has_keys = False  # one of them
-        self.n_gathered = 0
+        self._gathered: Gathered[RequestT] | None = None
         self.unanswered: deque[_Together[RequestT] | tuple[RequestT, _Result]] = deque()
         self._n_unanswered = 0
         self._awaited_commit: asyncio.Future[None] | None = None
@@ -128,7 +122,12 @@ class ClientRegistrations(Generic[RequestT]):
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self.unanswered or self._gathered)
+        return bool(self.unanswered) or self._gathered is not None
+
+    @property
+    def n_gathered(self) -> int:
+        """Events of this turn that the core does not know of yet; at least 1 a request."""
+        return 0 if self._gathered is None else self._gathered.n_events
 
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
@@ -153,67 +152,63 @@ class ClientRegistrations(Generic[RequestT]):
             key: what the client calls the request, so that it can be repeated.
             after: key of the request that must be stored first.
         """
-        rights, core = self._rights, self._service.core
+        rights = self._rights
         if not rights.may_register_everything and (refusal := rights.refusal(events)):
             self._refuse(request, RightsError(refusal))
             return
-        gathered = self._gathered
-        gathered.append((request, events, key, after))
-        self._has_keys |= key is not None
-        self.n_gathered += len(events) or 1
-        if self.n_gathered >= self._account.max_gathered:
-            self.hand_over_gathered()
-        elif len(gathered) == 1:
-            if core.is_full or core.registers_one_by_one:
-                self.hand_over_gathered()
-            else:
-                self._service.gathering.add(self)
+        self.gather(_only(request, events, key, after))
 
     @property
     def room(self) -> int:
         """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
+        gathered = self._gathered
+        if gathered is not None:
+            return self._account.max_gathered - gathered.n_events
+        return 0 if self._is_gathering_useless else self._account.max_gathered
+
+    @property
+    def _is_gathering_useless(self) -> bool:
         core = self._service.core
-        if not self._gathered and (core.is_full or core.registers_one_by_one):
-            return 0
-        return self._account.max_gathered - self.n_gathered
+        return core.is_full or core.registers_one_by_one
 
     def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
         """How many of these, from the first on, may come by :meth:`gather`."""
         return self._rights.n_allowed(requests)
 
-    def gather(self, requests: Sequence[Gathered]) -> None:
+    def gather(self, requests: Gathered[RequestT]) -> None:
         """As :meth:`register` of each, but faster.
 
         Args:
-            requests: those that come while there is :attr:`room`, and that are known to be allowed
-                (:meth:`n_allowed`), at least one.
+            requests: those that come while there is :attr:`room`, and that may be registered
+                (:meth:`n_allowed`).
         """
-        _, asked, names, _ = zip(*requests, strict=True)
-        gathered = self._gathered
-        gathered += requests
-        self._has_keys |= any(names)
-        self.n_gathered += sum([len(events) or 1 for events in asked])
-        if self.n_gathered >= self._account.max_gathered:
+        gathered, is_first = self._gathered, self._gathered is None
+        if gathered is None:
+            gathered = self._gathered = requests
+        else:
+            gathered.add(requests)
+        is_full = gathered.n_events >= self._account.max_gathered
+        if is_full or (is_first and self._is_gathering_useless):
             self.hand_over_gathered()
-        elif len(gathered) == len(requests):
+        elif is_first:
             self._service.gathering.add(self)
 
     def hand_over_gathered(self) -> None:
         """Have the core register what came so far; never raises."""
-        if not self._gathered:
+        if self._gathered is None:
             return
-        gathered, self._gathered, self.n_gathered = self._gathered, [], 0
+        gathered, self._gathered = self._gathered, None
         try:
             for outcome in self._hand_over(gathered, self._keys(gathered)):
                 self.answer_large(outcome)
         except Exception as e:
             self.stream.on_failed(e)
 
-    def take_gathered(self) -> Sequence[Gathered]:
+    def take_gathered(self) -> Gathered[RequestT] | None:
         """See ``GatheringClient``."""
-        if self._has_keys:  # of which the core knows by client
+        if self._gathered is not None and self._gathered.names:  # of which the core knows by client
             self.hand_over_gathered()
-        gathered, self._gathered, self.n_gathered = self._gathered, [], 0
+        gathered, self._gathered = self._gathered, None
         return gathered
 
     async def register_large(
@@ -237,10 +232,9 @@ class ClientRegistrations(Generic[RequestT]):
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
             keys = [RequestKey(self._owner, key, digested, after)]
-        gathered: list[Gathered] = [(request, events, key, after)]
+        outcomes = self._hand_over(_only(request, events, key, after), keys)
         del events  # which take long to be freed
-        for outcome in self._hand_over(gathered, keys):
-            gathered.clear()
+        for outcome in outcomes:
             await self._answer_large(outcome)
 
     def refuse(self, request: RequestT, reason: str) -> None:
@@ -286,19 +280,18 @@ class ClientRegistrations(Generic[RequestT]):
             work.close()
         self.stream.resume_reading(Pause.LARGE_MESSAGE)
 
-    def _keys(self, gathered: Sequence[Gathered]) -> list[RequestKey | None]:
+    def _keys(self, gathered: Gathered[RequestT]) -> list[RequestKey | None]:
         """What the client calls its requests; empty: nothing."""
-        if not self._has_keys:
+        if not gathered.names:
             return []
-        self._has_keys, owner = False, self._owner
-        _, asked, names, afters = zip(*gathered, strict=True)
+        owner, contents = self._owner, digests(gathered.events)
         return [
             None if name is None else RequestKey(owner, name, content, after)
-            for name, content, after in zip(names, digests(asked), afters, strict=True)
+            for name, content, after in zip(gathered.names, contents, gathered.afters, strict=True)
         ]
 
     def _hand_over(
-        self, gathered: Sequence[Gathered], keys: Sequence[RequestKey | None]
+        self, gathered: Gathered[RequestT], keys: Sequence[RequestKey | None]
     ) -> "list[Session | Repeated]":
         """Hand requests to the core, in their order, with their keys if any has one.
 
@@ -306,7 +299,7 @@ class ClientRegistrations(Generic[RequestT]):
             Those with a large session, which are answered when they are encoded.
         """
         core, source, quota = self._service.core, self.source, self.type_quota
-        _, asked, _, _ = zip(*gathered, strict=True)
+        asked = gathered.events
         outcomes: Sequence[_Result]
         if keys:
             outcomes = core.register_keyed(source, asked, quota, keys)
@@ -316,11 +309,11 @@ class ClientRegistrations(Generic[RequestT]):
 
     def take_outcomes(
         self,
-        gathered: Sequence[Gathered],
+        gathered: Gathered[RequestT],
         outcomes: Sequence[_Result],
     ) -> "list[Session | Repeated]":
         """See ``GatheringClient``."""
-        requests, asked, _, _ = zip(*gathered, strict=True)
+        requests = gathered.requests
         self._n_unanswered += len(requests)
         large: list[Session | Repeated] = []
         is_any_ended = False
@@ -339,7 +332,7 @@ class ClientRegistrations(Generic[RequestT]):
                     self._await_commit(outcome.committed)
         core, stream = self._service.core, self.stream
         if self._account.throttle is not None:
-            self._account.spend(stream, EVENTS, sum(len(events) or 1 for events in asked))
+            self._account.spend(stream, EVENTS, gathered.n_events)
         if is_any_ended:
             self.answer()
         if self._n_unanswered >= limits.MAX_REGISTRATIONS_IN_FLIGHT:
@@ -355,6 +348,14 @@ class ClientRegistrations(Generic[RequestT]):
         outcomes: Sequence[_Result],
     ) -> bool:
         """Have requests answered together, if they became small sessions of one commit."""
+        if isinstance(outcomes, PackedSessions):
+            n_events, n_bytes = outcomes.n_events, outcomes.n_bytes
+            if not _is_one_answer(n_events, n_bytes):
+                return False
+            together = _Together(outcomes.committed, requests, outcomes, n_events, n_bytes)
+            self.unanswered.append(together)
+            self._await_commit(outcomes.committed)
+            return True
         first = outcomes[0]
         if not isinstance(first, Session):
             return False
@@ -382,7 +383,7 @@ class ClientRegistrations(Generic[RequestT]):
             and n_events == sum([len(i.unpacked) for i in sessions if i.packed is None])
         ):
             self._wire.pack(requests, sessions)
-        self.unanswered.append(_Together(commit, [*requests], sessions, n_events, n_bytes))
+        self.unanswered.append(_Together(commit, requests, sessions, n_events, n_bytes))
         self._await_commit(commit)
         return True
 
@@ -421,11 +422,7 @@ class ClientRegistrations(Generic[RequestT]):
         stream = self.stream
         try:
             while self.unanswered:
-                if stored := self._take_stored():
-                    self._service.stats.events_registered += stored.n_events
-                    self._account.n_registered += stored.n_events
-                    self._wire.send_registered(stored.requests, stored.sessions)
-                elif not self._answer_first():
+                if not (self._answer_stored() or self._answer_first()):
                     break
             if stream.pauses and self._n_unanswered <= limits.MAX_REGISTRATIONS_IN_FLIGHT // 2:
                 stream.resume_reading(Pause.REGISTRATIONS_FULL)
@@ -434,27 +431,33 @@ class ClientRegistrations(Generic[RequestT]):
         except Exception as e:
             stream.on_failed(e)
 
-    def _take_stored(self) -> _Together[RequestT] | None:
-        """Take small sessions that are stored, up to the first of another kind."""
-        unanswered, stored = self.unanswered, None
+    def _answer_stored(self) -> bool:
+        """Answer small sessions that are stored, up to the first of another kind."""
+        unanswered = self.unanswered
+        stored: list[_Together[RequestT]] = []
+        n_events = n_bytes = 0
         while unanswered:
             first = unanswered[0]
             if not isinstance(first, _Together):
                 break
             if not first.commit.done() or first.commit.exception():
                 break
-            if stored is not None and not _is_one_answer(stored.n_events, stored.n_bytes):
+            if stored and not _is_one_answer(n_events, n_bytes):
                 break
             unanswered.popleft()
-            self._n_unanswered -= len(first.requests)
-            if stored is None:
-                stored = first
-            else:
-                stored.requests += first.requests
-                stored.sessions += first.sessions
-                stored.n_events += first.n_events
-                stored.n_bytes += first.n_bytes
-        return stored
+            stored.append(first)
+            n_events += first.n_events
+            n_bytes += first.n_bytes
+        if not stored:
+            return False
+        requests = stored[0].requests
+        if len(stored) > 1:
+            requests = [*chain.from_iterable([i.requests for i in stored])]
+        self._n_unanswered -= len(requests)
+        self._service.stats.events_registered += n_events
+        self._account.n_registered += n_events
+        self._wire.send_registered(requests, joined([i.sessions for i in stored]))
+        return True
 
     def _answer_first(self) -> bool:
         """Answer the first requests, unless they have not ended."""
@@ -537,6 +540,16 @@ class ClientRegistrations(Generic[RequestT]):
             return unanswered.commit
         _, outcome = unanswered
         return None if isinstance(outcome, EventerBridgeError) else outcome.committed
+
+
+def _only(
+    request: RequestT, events: Sequence[RegisterEvent], key: str | None, after: str | None
+) -> Gathered[RequestT]:
+    """A request by itself."""
+    gathered = Gathered([request], [events], len(events) or 1)
+    if key is not None:
+        gathered.names, gathered.afters = [key], [after]
+    return gathered
 
 
 def _is_one_answer(n_events: int, n_bytes: int) -> bool:

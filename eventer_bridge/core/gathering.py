@@ -9,7 +9,9 @@ Runs on the event loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+import msgspec
 
 from eventer_bridge import limits
 from eventer_bridge.backends.type_budget import TypeQuota
@@ -20,16 +22,44 @@ from eventer_bridge.model import RegisterEvent, Source
 from eventer_bridge.net.stream import Stream
 from eventer_bridge.packed import Packed
 
-Gathered: TypeAlias = tuple[Any, Sequence[RegisterEvent], str | None, str | None]
-"""A request by what its wire tells it by, its events, what the client calls it, and what it calls
-the one that must be stored first."""
+RequestT = TypeVar("RequestT")
+
+
+class Gathered(msgspec.Struct, Generic[RequestT]):
+    """Requests of a client that the core does not know of yet, one or more.
+
+    Attributes:
+        requests: what its wire tells each by.
+        events: the events of each.
+        n_events: number of all of them; each request counts as one at least.
+        names: what the client calls each (``request_key``); empty: it calls none of them anything.
+        afters: what it calls the one that must be stored before each; empty like ``names``.
+    """
+
+    requests: list[RequestT]
+    events: list[Sequence[RegisterEvent]]
+    n_events: int
+    names: Sequence[str | None] = ()
+    afters: Sequence[str | None] = ()
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def add(self, others: Self) -> None:
+        """Add requests that came behind these."""
+        if self.names or others.names:
+            self.names = [*self._filled(self.names), *others._filled(others.names)]
+            self.afters = [*self._filled(self.afters), *others._filled(others.afters)]
+        self.requests += others.requests
+        self.events += others.events
+        self.n_events += others.n_events
+
+    def _filled(self, names: Sequence[str | None]) -> Sequence[str | None]:
+        return names or [None] * len(self.requests)
 
 
 class GatheringClient(Protocol):
     """Registrations of a client, ``ClientRegistrations``."""
-
-    n_gathered: int
-    """Events that it has gathered."""
 
     @property
     def stream(self) -> Stream[Any]:
@@ -41,11 +71,15 @@ class GatheringClient(Protocol):
     type_quota: TypeQuota
     """For new event types."""
 
-    def take_gathered(self) -> Sequence[Gathered]:
-        """What it has gathered; nothing, if that has to be handed over by itself, and was."""
+    @property
+    def n_gathered(self) -> int:
+        """Events that it has gathered; each request counts as one at least."""
+
+    def take_gathered(self) -> Gathered[Any] | None:
+        """What it has gathered; None: nothing, or it has to be handed over by itself, and was."""
 
     def take_outcomes(
-        self, gathered: Sequence[Gathered], outcomes: "Sequence[Session | EventerBridgeError]", /
+        self, gathered: Gathered[Any], outcomes: "Sequence[Session | EventerBridgeError]", /
     ) -> "Sequence[Session | Repeated]":
         """What became of it; returns what :meth:`answer_large` is for."""
 
@@ -68,20 +102,15 @@ class _Run:
 
     def __init__(self, is_packed: bool) -> None:
         self.is_packed = is_packed
-        self.taken: list[tuple[GatheringClient, Sequence[Gathered]]] = []
+        self.taken: list[tuple[GatheringClient, Gathered[Any]]] = []
         self.sources: list[Source] = []
         self.requests: list[Sequence[RegisterEvent]] = []
         self.quotas: list[TypeQuota | None] = []
 
-    def add(
-        self,
-        client: GatheringClient,
-        gathered: Sequence[Gathered],
-        asked: Sequence[Sequence[RegisterEvent]],
-    ) -> None:
+    def add(self, client: GatheringClient, gathered: Gathered[Any]) -> None:
         """Add what a client sent."""
         self.taken.append((client, gathered))
-        self.requests += asked
+        self.requests += gathered.events
         self.sources += [client.source] * len(gathered)
         self.quotas += [client.type_quota] * len(gathered)
 
@@ -125,11 +154,10 @@ class Gathering:
             client = self._clients.popleft()
             n_events += client.n_gathered
             if gathered := client.take_gathered():
-                _, asked, _, _ = zip(*gathered, strict=True)
-                is_packed = _PACKED.issuperset(map(type, asked))
+                is_packed = _PACKED.issuperset(map(type, gathered.events))
                 if not runs or runs[-1].is_packed is not is_packed:
                     runs.append(_Run(is_packed))
-                runs[-1].add(client, gathered, asked)
+                runs[-1].add(client, gathered)
         if self._clients:  # whatever else there is to do may come before
             self._loop.call_soon(self._hand_over)
         for run in runs:
@@ -145,8 +173,9 @@ class Gathering:
         begin = 0
         for client, gathered in run.taken:
             end = begin + len(gathered)
+            some = outcomes if len(run.taken) == 1 else outcomes[begin:end]
             try:
-                for outcome in client.take_outcomes(gathered, outcomes[begin:end]):
+                for outcome in client.take_outcomes(gathered, some):
                     client.answer_large(outcome)
             except Exception as e:
                 client.stream.on_failed(e)

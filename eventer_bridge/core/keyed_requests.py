@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, cast
 from eventer_bridge.backends.base import Backend
 from eventer_bridge.backends.request_keys import KeptRequest, RequestKey, events_of
 from eventer_bridge.backends.type_budget import TypeQuota
-from eventer_bridge.core.session import Repeated, Session, payload_bytes
+from eventer_bridge.core.session import PackedSessions, Repeated, Session, payload_bytes
 from eventer_bridge.errors import EventerBridgeError, RequestKeyError, RequestOrderError
 from eventer_bridge.model import Event, RegisterEvent, Source
 from eventer_bridge.slices import at_once
@@ -31,7 +31,7 @@ Outcome: TypeAlias = Session | Repeated | EventerBridgeError
 
 RegisterAllCb: TypeAlias = Callable[
     [Source, Requests, TypeQuota | None, Sequence[RequestKey]],
-    "list[Session | EventerBridgeError]",
+    "Sequence[Session | EventerBridgeError]",
 ]
 """Registers requests that were not registered before, under these keys; empty: without."""
 
@@ -72,7 +72,7 @@ class KeyedRequests:
         requests: Requests,
         quota: TypeQuota | None,
         keys: Sequence[RequestKey | None],
-    ) -> list[Outcome]:
+    ) -> Sequence[Outcome]:
         """See ``EventCore.register_keyed``; the keys are of one client."""
         if all(keys) and all(requests):
             named = cast(Sequence[RequestKey], keys)
@@ -80,7 +80,7 @@ class KeyedRequests:
             if len({*names}) == len(names) and self._are_new(named, names):
                 found = self._register_all(source, requests, quota, named)
                 self._note(_Turn(names, named, found))
-                return [*found]
+                return found
         outcomes: list[Outcome] = []
         for events, key in zip(requests, keys, strict=True):
             if key is None or not events:  # of no events, nothing is stored
@@ -185,13 +185,13 @@ class KeyedRequests:
 
     def _await_one(self, turn: _Turn) -> bool:
         """Await the last session of a turn that is under way; False: there is none."""
-        for outcome in reversed(turn.outcomes):
+        for committed in reversed(_commits(turn.outcomes)):
             # those before it are mostly known by then; but it may fail before they are stored
-            if isinstance(outcome, Session) and not outcome.committed.done():
-                turns = self._turns.get(outcome.committed)
+            if not committed.done():
+                turns = self._turns.get(committed)
                 if turns is None:
-                    self._turns[outcome.committed] = [turn]
-                    outcome.committed.add_done_callback(self._on_done)
+                    self._turns[committed] = [turn]
+                    committed.add_done_callback(self._on_done)
                 else:
                     turns.append(turn)
                 return True
@@ -199,10 +199,8 @@ class KeyedRequests:
 
     def _on_done(self, committed: asyncio.Future[None]) -> None:
         for turn in self._turns.pop(committed):
-            first = turn.outcomes[0]
             # commits keep their order: usually the first session is in that of the last
-            is_one = isinstance(first, Session) and first.committed is committed
-            if is_one or not self._await_one(turn):
+            if _commits(turn.outcomes)[0] is committed or not self._await_one(turn):
                 self._forget(turn)
 
     def _forget(self, turn: _Turn) -> None:
@@ -214,6 +212,13 @@ class KeyedRequests:
             under_way.update((name, i) for name, i in again if i is not None and i is not turn)
         if not under_way:
             self._under_way.pop(owner, None)
+
+
+def _commits(outcomes: Sequence[Outcome]) -> Sequence[asyncio.Future[None]]:
+    """Those of the sessions, in their order; one, if they share it."""
+    if isinstance(outcomes, PackedSessions):  # which are not to be made for that
+        return [outcomes.committed]
+    return [i.committed for i in outcomes if isinstance(i, Session)]
 
 
 def order_error(after: str) -> RequestOrderError:

@@ -4,7 +4,8 @@ Thousands of events may wait for a commit. As objects, they would be out of the 
 when it is done, and would push out what comes meanwhile. So most sessions are *packed*: they have
 their events in another form, until somebody asks for them. That is rare, and costs more than it
 saved: they are decoded, and kept beside it. The session of a packed request
-(``eventer_bridge.packed``) is packed from the beginning. If another one has several events, and
+(``eventer_bridge.packed``) is packed from the beginning, and often there is no object of the
+session either (:class:`PackedSessions`). If another one has several events, and
 nobody wants to hear of it when it is durable, they are encoded for the answer at once.
 
 Session ids are never reused, even after kill -9, and timestamps never go back. Ids are reserved on
@@ -14,9 +15,9 @@ Belongs to the event loop's thread.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, count, islice, repeat
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, overload
 
 import msgspec
 
@@ -158,26 +159,134 @@ class Session(msgspec.Struct, eq=False):
         return self.committed.done() and self.committed.exception() is not None
 
     def resolve(self, error: BaseException | None) -> None:
-        """Resolve ``committed``: success, or an error."""
-        if error is None:
-            self.committed.set_result(None)
-        else:
-            self.committed.set_exception(error)
-            self.committed.exception()  # marks it as retrieved: no caller has to await it
+        """See :func:`resolve`."""
+        resolve(self.committed, error)
+
+
+def resolve(committed: asyncio.Future[None], error: BaseException | None) -> None:
+    """Resolve what sessions have as ``committed``: success, or an error."""
+    if error is None:
+        committed.set_result(None)
+    else:
+        committed.set_exception(error)
+        committed.exception()  # marks it as retrieved: no caller has to await it
+
+
+class PackedSessions(Sequence[Session]):
+    """Small sessions of packed requests, which were handed over together and share ``committed``.
+
+    They are made when somebody looks at one of them. Mostly nobody does.
+
+    Args:
+        packed: the requests, of which the backend has made rows.
+        sources: the source of each.
+        committed: as of a session.
+        n_events: number of all their events.
+        n_bytes: size of the payloads.
+
+    Attributes:
+        packed, committed, n_events, n_bytes: as given.
+    """
+
+    __slots__ = ("_made", "_sources", "committed", "n_bytes", "n_events", "packed")
+
+    def __init__(
+        self,
+        packed: list[Packed],
+        sources: Sequence[Source],
+        committed: asyncio.Future[None],
+        n_events: int,
+        n_bytes: int,
+    ) -> None:
+        self.packed = packed
+        self._sources = sources
+        self.committed = committed
+        self.n_events = n_events
+        self.n_bytes = n_bytes
+        self._made: Sequence[Session] = ()
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions())
+
+    @overload
+    def __getitem__(self, index: int) -> Session: ...
+    @overload
+    def __getitem__(self, index: slice) -> "PackedSessions": ...
+    def __getitem__(self, index: int | slice) -> "Session | PackedSessions":
+        if isinstance(index, int):
+            return self._sessions()[index]
+        packed = self.packed[index]
+        n_events, n_bytes = sum(map(len, packed)), sum([i.payload_bytes for i in packed])
+        some = PackedSessions(packed, self._sources[index], self.committed, n_events, n_bytes)
+        some._made = self._made[index]
+        return some
+
+    def _sessions(self) -> Sequence[Session]:
+        if not self._made:
+            packed = self.packed
+            sizes = [i.payload_bytes for i in packed]
+            common = repeat(self.committed), repeat(())
+            self._made = [*map(Session, self._sources, map(len, packed), sizes, *common, packed)]
+        return self._made
+
+
+def joined(parts: Sequence[Sequence[Session]]) -> Sequence[Session]:
+    """Sessions one after the other, at least one; packed ones are not made for that."""
+    if len(parts) == 1:
+        return parts[0]
+    packed = [i for i in parts if isinstance(i, PackedSessions)]
+    if len(packed) < len(parts):
+        return [*chain.from_iterable(parts)]
+    requests = [*chain.from_iterable([i.packed for i in packed])]
+    sources = [*chain.from_iterable([i._sources for i in packed])]
+    n_events, n_bytes = sum([i.n_events for i in packed]), sum([i.n_bytes for i in packed])
+    return PackedSessions(requests, sources, packed[0].committed, n_events, n_bytes)
+
+
+def packed_of(sessions: Sequence[Session]) -> list[Packed]:
+    """The requests of sessions, if all of them are packed; else nothing."""
+    if isinstance(sessions, PackedSessions):
+        return sessions.packed
+    packed = [i.packed for i in sessions if i.packed is not None]
+    return packed if len(packed) == len(sessions) else []
 
 
 class Tracked(NamedTuple):
     """Sessions that were handed over together, and wait for their commit.
 
     Attributes:
-        sessions: one; or several of clients, none of which is large, and which share ``committed``.
+        sessions: one; or several small ones of clients, which share ``committed``.
+        committed: of the sessions.
         n_events: number of their events.
         n_bytes: size of the payloads.
+        is_own: whether they were registered here, not replicated.
+        is_large: of the only session.
+        is_stepwise: of the only session.
     """
 
     sessions: Sequence[Session]
+    committed: asyncio.Future[None]
     n_events: int
     n_bytes: int
+    is_own: bool = True
+    is_large: bool = False
+    is_stepwise: bool = False
+
+    @classmethod
+    def of(cls, session: Session, n_events: int) -> Self:
+        """A session by itself, with so many events."""
+        return cls(
+            (session,),
+            session.committed,
+            n_events,
+            session.payload_bytes,
+            session.source is not REMOTE_SOURCE,
+            session.is_large,
+            session.is_stepwise,
+        )
 
 
 class Repeated:

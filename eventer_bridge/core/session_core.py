@@ -29,7 +29,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from itertools import repeat
 
 from eventer_bridge import limits
 from eventer_bridge.backends.base import Backend, ReadTypeCb
@@ -41,7 +41,7 @@ from eventer_bridge.core.conditions import Conditions
 from eventer_bridge.core.hand_over import HandOver, all_packed
 from eventer_bridge.core.keyed_requests import KeyedRequests, order_error
 from eventer_bridge.core.session import (
-    REMOTE_SOURCE,
+    PackedSessions,
     Repeated,
     Session,
     SessionIdAllocator,
@@ -49,6 +49,7 @@ from eventer_bridge.core.session import (
     is_large,
     payload_bytes,
     payload_sizes,
+    resolve,
 )
 from eventer_bridge.core.type_checks import TypeChecks
 from eventer_bridge.core.validation import too_many
@@ -168,7 +169,7 @@ class SessionCore(EventCore):
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None,
         keys: Sequence[RequestKey | None],
-    ) -> "list[Session | Repeated | EventerBridgeError]":
+    ) -> "Sequence[Session | Repeated | EventerBridgeError]":
         """See :class:`EventCore`."""
         if not self._backend.is_keeping:
             return super().register_keyed(source, requests, quota, keys)
@@ -180,7 +181,7 @@ class SessionCore(EventCore):
         requests: Sequence[Sequence[RegisterEvent]],
         quotas: Sequence[TypeQuota | None],
         keys: Sequence[RequestKey] = (),
-    ) -> "list[Session | EventerBridgeError]":
+    ) -> "Sequence[Session | EventerBridgeError]":
         """See :class:`EventCore`. Most of what clients send is checked and counted at one go.
 
         Args:
@@ -210,27 +211,30 @@ class SessionCore(EventCore):
         n_bytes = sum(sizes)
         if n_bytes > limits.LARGE_SESSION_BYTES:
             return self._register_each(sources, requests, quotas, keys)
-        created: Sequence[Sequence[Event]] = ()
-        commits: Sequence[asyncio.Future[None]] = ()
-        is_queued = self._handing_over.is_busy
-        if not is_queued:
-            try:
-                created, commits = self._hand_over.together(told, packed, quotas[0], keys)
-            except LimitError:  # it may be of the last ones only
-                return self._register_each(sources, requests, quotas, keys)
-        commit = commits[0] if commits else self._loop.create_future()
-        if created and (commit.done() or commits.count(commit) < len(commits)):
+        sessions: Sequence[Session]
+        if self._handing_over.is_busy:
+            commit: asyncio.Future[None] = self._loop.create_future()
+            events = repeat(()), packed or repeat(None)
+            sessions = [*map(Session, sources, map(len, told), sizes, repeat(commit), *events)]
+            waiting = Tracked(sessions, commit, n_events, n_bytes)
+            self._begin_own(len(sessions), n_events, n_bytes)
+            self._handing_over.add(functools.partial(self._take_over_together, waiting, told, keys))
+            return sessions
+        try:
+            created, commits = self._hand_over.together(told, packed, quotas[0], keys)
+        except LimitError:  # it may be of the last ones only
+            return self._register_each(sources, requests, quotas, keys)
+        commit = commits[0]
+        if not created:
+            sessions = PackedSessions(packed, sources, commit, n_events, n_bytes)
+        elif commit.done() or commits.count(commit) < len(commits):
             return self._track_each(sources, requests, created, commits)
-        of_each = (created, repeat(None)) if created else (repeat(()), packed or repeat(None))
-        sessions = [*map(Session, sources, map(len, requests), sizes, repeat(commit), *of_each)]
-        together = Tracked(sessions, n_events, n_bytes)
-        self._begin_own(len(sessions), n_events, n_bytes)
-        if is_queued:
-            steps = functools.partial(self._take_over_together, together, told, keys)
-            self._handing_over.add(steps)
         else:
-            self._track(together, commit)
-        return [*sessions]
+            n_requested = map(len, requests)
+            sessions = [*map(Session, sources, n_requested, sizes, repeat(commit), created)]
+        self._begin_own(len(sessions), n_events, n_bytes)
+        self._track(Tracked(sessions, commit, n_events, n_bytes), commit)
+        return sessions
 
     def known_types(self, read: ReadTypeCb) -> KnownTypes | None:
         """See :class:`EventCore`."""
@@ -263,7 +267,7 @@ class SessionCore(EventCore):
         requests: Sequence[Sequence[RegisterEvent]],
         quota: TypeQuota | None,
         keys: Sequence[RequestKey],
-    ) -> "list[Session | EventerBridgeError]":
+    ) -> "Sequence[Session | EventerBridgeError]":
         sources, quotas = [source] * len(requests), [quota] * len(requests)
         return self.register_all(sources, requests, quotas, keys)
 
@@ -387,18 +391,16 @@ class SessionCore(EventCore):
         self._on_handed_over(session, commit)
 
     def _on_failed(self, session: Session, error: EventerBridgeError) -> None:
-        together = Tracked([session], session.requested, session.payload_bytes)
-        self._on_failed_together(together, error)
+        self._on_failed_together(Tracked.of(session, session.requested), error)
 
     def _on_failed_together(self, together: Tracked, error: EventerBridgeError) -> None:
         """They were not handed over."""
-        sessions, n_events, n_bytes = together
-        first = sessions[0]  # the only one, or all have its ``committed``
-        self._n_own -= len(sessions)
-        self._end_pending(len(sessions), n_events, n_bytes)
-        if first.is_large:
-            self._large_pending_events -= n_events
-        first.resolve(error)
+        n_sessions = len(together.sessions)
+        self._n_own -= n_sessions
+        self._end_pending(n_sessions, together.n_events, together.n_bytes)
+        if together.is_large:
+            self._large_pending_events -= together.n_events
+        resolve(together.committed, error)
         self._notify_drained()
 
     def _take_over(
@@ -414,7 +416,7 @@ class SessionCore(EventCore):
         except (GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # a panic of RocksDB's binding is no Exception
-            self._on_refused(Tracked([session], session.requested, session.payload_bytes), e)
+            self._on_refused(Tracked.of(session, session.requested), e)
         else:
             self._on_handed_over(session, commit)
 
@@ -455,7 +457,7 @@ class SessionCore(EventCore):
         self._track_one(session, commit)
 
     def _track_one(self, session: Session, commit: asyncio.Future[None]) -> None:
-        self._track(Tracked([session], len(session.events), session.payload_bytes), commit)
+        self._track(Tracked.of(session, len(session.events)), commit)
 
     def _track(self, together: Tracked, commit: asyncio.Future[None]) -> None:
         """Wait for the commit of sessions, and notify observers meanwhile."""
@@ -466,27 +468,27 @@ class SessionCore(EventCore):
             # observers hear of persisted events before these are acknowledged
             commit.add_done_callback(self._on_committed)
         tracked.append(together)
-        sessions = together.sessions
-        if sessions[0].is_stepwise or self._notifying.is_busy:
-            for session in sessions:
+        if together.is_stepwise or self._notifying.is_busy:
+            for session in together.sessions:
                 self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
         else:
-            self._notify_sessions(sessions, persisted=False)
+            self._notify_sessions(together.sessions, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
         tracked = self._uncommitted.pop(commit)
         error = commit.exception()
-        sessions = [*chain.from_iterable(together.sessions for together in tracked)]
         if isinstance(error, OutcomeUnknownError) and error.decided is not None:
+            sessions = [session for together in tracked for session in together.sessions]
             error.decided.add_done_callback(functools.partial(self._on_decided, sessions, error))
-        if error is None and (self._notifying.is_busy or sessions[0].is_stepwise):
+        if error is None and (self._notifying.is_busy or tracked[0].is_stepwise):
             for together in tracked:
                 self._notifying.add(functools.partial(self._end_in_turn, together, commit))
         else:
             for together in tracked:
                 self._end(together, commit)
-            if error is None:
-                self._notify_sessions(sessions, persisted=True)
+            if error is None and self.tells_of_persisted:
+                for together in tracked:
+                    self._notify_sessions(together.sessions, persisted=True)
         self._notify_drained()
 
     def _on_decided(
@@ -503,15 +505,14 @@ class SessionCore(EventCore):
                 )
 
     def _end(self, together: Tracked, commit: asyncio.Future[None]) -> None:
-        sessions, n_events, n_bytes = together
-        first = sessions[0]  # the only one, or all have its ``committed``
-        if first.source is not REMOTE_SOURCE:
-            self._n_own -= len(sessions)
-            if first.is_large:
-                self._large_pending_events -= n_events
-        if first.committed is not commit:
-            first.resolve(commit.exception())
-        self._end_pending(len(sessions), n_events, n_bytes)
+        n_sessions = len(together.sessions)
+        if together.is_own:
+            self._n_own -= n_sessions
+            if together.is_large:
+                self._large_pending_events -= together.n_events
+        if together.committed is not commit:
+            resolve(together.committed, commit.exception())
+        self._end_pending(n_sessions, together.n_events, together.n_bytes)
 
     def _end_in_turn(self, together: Tracked, commit: asyncio.Future[None]) -> Steps[None]:
         self._end(together, commit)

@@ -6,7 +6,7 @@ Runs on the event loop's thread.
 from collections.abc import Sequence
 from functools import partial
 
-from eventer_bridge.core.session import Session
+from eventer_bridge.core.session import Session, packed_of
 from eventer_bridge.eventer import codec, events
 from eventer_bridge.packed import encode_sbs_answers
 from eventer_bridge.slices import Many, Steps, event_parts
@@ -46,8 +46,7 @@ def pack(sessions: Sequence[Session]) -> None:
 
 def register_successes(sessions: Sequence[Session]) -> list[bytes]:
     """A ``MsgRegisterRes`` for each session."""
-    packed = [i.packed for i in sessions if i.packed is not None]
-    if len(packed) == len(sessions):
+    if packed := packed_of(sessions):
         return encode_sbs_answers(packed)
     own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
     if len(own) == len(sessions):  # nobody else gets them

@@ -16,7 +16,8 @@ import functools
 import logging
 import ssl
 from collections.abc import Sequence
-from typing import Final
+from itertools import compress
+from typing import Final, TypeGuard
 
 from eventer_bridge import chatter, limits, slices
 from eventer_bridge.core.authentication import Authenticator
@@ -24,6 +25,7 @@ from eventer_bridge.core.base import EventCore
 from eventer_bridge.core.client_server import ClientServer
 from eventer_bridge.core.client_service import ClientService, ObserveQueryCb
 from eventer_bridge.core.client_session import ClientSession
+from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.rights import Rights
 from eventer_bridge.core.session import Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
@@ -157,9 +159,9 @@ class _Client(chatter.Handler):
         if not n_allowed:
             return False
         conversations = self._connection.take_requests(ids[:n_allowed])
-        registrations.gather(
-            [(i, j, None, None) for i, j in zip(conversations, asked, strict=False)]
-        )
+        del asked[n_allowed:]
+        n_events = sum([len(events) or 1 for events in asked])
+        registrations.gather(Gathered([*conversations], asked, n_events))
         return True
 
     def on_closing(self) -> None:
@@ -239,15 +241,13 @@ class _Client(chatter.Handler):
         self, requests: Sequence[chatter.Conversation | None], sessions: Sequence[Session]
     ) -> None:
         """See ``ClientWire``."""
-        waiting = [
-            (request, session)
-            for request, session in zip(requests, sessions, strict=True)
-            if request is not None and request.may_send
-        ]
-        if waiting and self._connection.close_reason is None:
-            conversations, answered = zip(*waiting, strict=True)
-            answers = encoding.register_successes(answered)
-            self._connection.answer(conversations, _REGISTER_RES, answers)
+        waiting = [i for i in requests if _is_waiting(i)]
+        if not waiting or self._connection.close_reason is not None:
+            return
+        if len(waiting) < len(requests):
+            sessions = [*compress(sessions, map(_is_waiting, requests))]
+        answers = encoding.register_successes(sessions)
+        self._connection.answer(waiting, _REGISTER_RES, answers)
 
     def send_repeated(self, request: chatter.Conversation | None, session: Session) -> None:
         """See ``ClientWire``; the protocol has no request keys."""
@@ -317,3 +317,8 @@ class _Client(chatter.Handler):
 
 def _request(message: chatter.Message) -> chatter.Conversation | None:
     return None if message.is_last else message.conversation
+
+
+def _is_waiting(request: chatter.Conversation | None) -> TypeGuard[chatter.Conversation]:
+    """Whether somebody waits for an answer."""
+    return request is not None and request.may_send

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
-    Histogram,
     Info,
     ProcessCollector,
     disable_created_metrics,
@@ -29,12 +28,13 @@ from eventer_bridge.core.engine import Engine
 from eventer_bridge.model import QueryParams, Status
 from eventer_bridge.remote.replication import Replication
 from mariner.gateway import families, logs
+from mariner.gateway.histogram import Histogram
 from mariner.gateway.rsb_metrics import RsbLatency
 from mariner.gateway.tracing import query_name
 from mariner.version import __version__
 
-_LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
-_GROUP_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096)
+_LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2)
+_GROUP_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096)
 
 
 class Metrics:
@@ -46,38 +46,42 @@ class Metrics:
         commit_seconds = Histogram(
             "mariner_commit_seconds",
             "Duration of a group commit, synced to disk",
-            buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
+            _LATENCY_BOUNDS_S,
         )
         commit_events = Histogram(
-            "mariner_commit_events",
-            "Events of a group commit",
-            buckets=_GROUP_BUCKETS,
-            registry=self.registry,
+            "mariner_commit_events", "Events of a group commit", _GROUP_BOUNDS
         )
         sync_seconds = Histogram(
             "mariner_sync_seconds",
             "Duration of a sync to disk, the last one of each commit",
-            buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
+            _LATENCY_BOUNDS_S,
         )
-        self.on_commit = CommitObserver(
-            commit_events.observe, commit_seconds.observe, sync_seconds.observe
-        )
-        self.observe_loop_lag = Histogram(
+        loop_lag_seconds = Histogram(
             "mariner_loop_lag_seconds",
             "Time by which a periodic call of the event loop was late",
-            buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
-        ).observe
+            _LATENCY_BOUNDS_S,
+        )
         query_seconds = Histogram(
             "mariner_query_seconds",
             "Time from a query's turn to its answer",
+            _LATENCY_BOUNDS_S,
             ["type"],
-            buckets=_LATENCY_BUCKETS_S,
-            registry=self.registry,
         )
-        self._observe_query = cache(lambda kind: query_seconds.labels(query_name(kind)).observe)
+        for histogram in (
+            commit_seconds,
+            commit_events,
+            sync_seconds,
+            loop_lag_seconds,
+            query_seconds,
+        ):
+            self.registry.register(histogram)
+        self.on_commit = CommitObserver(
+            commit_events.of().observe,
+            commit_seconds.of().observe,
+            sync_seconds.of().observe,
+        )
+        self.observe_loop_lag = loop_lag_seconds.of().observe
+        self._observe_query = cache(lambda kind: query_seconds.of(query_name(kind)).observe)
 
         self.rsb = RsbLatency()
         self.registry.register(self.rsb)

@@ -12,7 +12,9 @@ Runs on the event loop's thread.
 """
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 from eventer_bridge import slices
@@ -21,7 +23,7 @@ from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import Session
+from eventer_bridge.core.session import PackedSessions, Session
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Event, EventId, QueryResult, Status
@@ -34,7 +36,7 @@ from eventer_bridge.packed import Packed
 from eventer_bridge.slices import Steps
 from mariner import limits
 from mariner.errors import ContractError
-from mariner.server.encoding import encoded_requested, pack
+from mariner.server.encoding import encoded_requested, pack, register_successes
 from mariner.wire import codec
 from mariner.wire.messages import (
     CursorLost,
@@ -91,26 +93,36 @@ class ClientConnection(Stream[Received]):
         messages = self._protocol.next_messages()
         if not messages:
             return False
-        if len(messages) > 1 and isinstance(messages[0], _REGISTRATIONS):
-            registrations = self._session.registrations
-            requests: list[Gathered] = []
-            room = registrations.room
-            for message in messages:
-                if room <= 0 or not isinstance(message, _REGISTRATIONS):
-                    break
-                events = message.register_events
-                requests.append(
-                    (message.register_id, events, message.request_key, message.after_key)
-                )
-                room -= len(events) or 1
-            if n_allowed := registrations.n_allowed([i[1] for i in requests]):
-                del messages[:n_allowed]
-                self.n_messages += n_allowed
-                registrations.gather(requests[:n_allowed])
-                return True
+        if len(messages) > 1 and (n_gathered := self._gather(messages)):
+            del messages[:n_gathered]
+            self.n_messages += n_gathered
+            return True
         self.n_messages += 1
         self.on_message(messages.pop(0))
         return True
+
+    def _gather(self, messages: Sequence[Received]) -> int:
+        """Have registrations that come first registered together; returns how many."""
+        registrations = self._session.registrations
+        room = registrations.room if isinstance(messages[0], _REGISTRATIONS) else 0
+        some: list[Packed | RegisterReq] = []
+        for message in messages:
+            if len(some) >= room or not isinstance(message, _REGISTRATIONS):
+                break
+            some.append(message)
+        asked = [i.register_events for i in some]
+        sizes = [len(events) or 1 for events in asked]
+        if sum(sizes) > room:  # they are taken up to the one that fills it
+            del asked[bisect_left([*accumulate(sizes)], room) + 1 :]
+        n_allowed = registrations.n_allowed(asked)
+        if n_allowed:
+            del some[n_allowed:], asked[n_allowed:], sizes[n_allowed:]
+            gathered = Gathered([i.register_id for i in some], asked, sum(sizes))
+            names = [i.request_key for i in some]
+            if any(names):
+                gathered.names, gathered.afters = names, [i.after_key for i in some]
+            registrations.gather(gathered)
+        return n_allowed
 
     def on_message(self, message: Received) -> None:
         """See ``Stream``."""
@@ -246,24 +258,11 @@ class ClientConnection(Stream[Received]):
         """See ``ClientWire``."""
         if self.close_reason is not None:
             return
-        if sessions[0].is_large:
+        if not isinstance(sessions, PackedSessions) and sessions[0].is_large:
             parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:
-            packed = [i.packed for i in sessions if i.packed is not None]
-            own = [
-                i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)
-            ]
-            if len(packed) == len(sessions):  # which know what they answer
-                answers = codec.encode_packed_successes(packed)
-            elif len(own) == len(sessions):  # nobody else gets them
-                answers = codec.encode_register_successes(requests, own)
-            else:
-                answers = [
-                    # handed over in steps, behind others, a session has parts with the commas
-                    codec.encode_register_success(request, b"".join(encoded_requested(session)))
-                    for request, session in zip(requests, sessions, strict=True)
-                ]
+            answers = register_successes(requests, sessions)
             self.write(self._protocol.send_all(RegisterRes, answers), len(answers))
 
     def send_repeated(self, request: int, session: Session) -> None:

@@ -5,7 +5,6 @@ request that it came in; and large ones are left to the store, so that the memor
 bounded (``limits.LATEST_CACHE_TYPES`` times ``MAX_ROW_BYTES``).
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final, TypeAlias
@@ -19,6 +18,9 @@ Row: TypeAlias = tuple[bytes, bytes]
 
 STEP_ROWS: Final = 256
 """Rows that are noted in one step: 0.2 ms."""
+
+FORGOTTEN_PART: Final = 32
+"""Which part of the types is forgotten together."""
 
 MAX_ROW_BYTES: Final = 4096
 """Larger values are read from the store; with the limit of types this is 40 MB at most."""
@@ -38,7 +40,7 @@ class LatestCache:
 
     def __init__(self, stored: bytes, rows: Iterable[tuple[TypeId, Row]] = ()) -> None:
         small = (i for i in rows if len(i[1][1]) <= MAX_ROW_BYTES)
-        self._rows: OrderedDict[TypeId, Row] = OrderedDict(small)
+        self._rows: dict[TypeId, Row] = dict(small)  # that written last comes last
         self._floor = stored
 
     def get(self, type_id: TypeId) -> Row | None:
@@ -60,16 +62,25 @@ class LatestCache:
         """
         rows = self._rows
         for type_id, row in written:
-            known = rows.get(type_id)
-            if row[0] <= known[0] if known else row[0][TYPE_BYTES:] <= self._floor:
-                continue
-            if len(row[1]) > MAX_ROW_BYTES:
-                rows.pop(type_id, None)
-                self._floor = max(self._floor, row[0][TYPE_BYTES:])
-                continue
-            rows[type_id] = row
-            rows.move_to_end(type_id)
-            if len(rows) <= limits.LATEST_CACHE_TYPES:
-                continue
-            key, _ = rows.popitem(last=False)[1]
+            key, value = row
+            known = rows.pop(type_id, None)
+            if key <= known[0] if known else key[TYPE_BYTES:] <= self._floor:
+                if known:
+                    rows[type_id] = known
+            elif len(value) > MAX_ROW_BYTES:
+                self._floor = max(self._floor, key[TYPE_BYTES:])
+            else:
+                rows[type_id] = row
+                if len(rows) > limits.LATEST_CACHE_TYPES:
+                    self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Forget those that were written longest ago.
+
+        Some at a time: to find the first of a dictionary takes as long as many were removed
+        before it.
+        """
+        rows = self._rows
+        for type_id in [*islice(rows, 1 + limits.LATEST_CACHE_TYPES // FORGOTTEN_PART)]:
+            key, _ = rows.pop(type_id)
             self._floor = max(self._floor, key[TYPE_BYTES:])

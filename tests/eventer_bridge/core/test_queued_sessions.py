@@ -104,7 +104,7 @@ def register_all(core: Engine, requests: Sequence[Sequence[RegisterEvent]]) -> l
 def register_keyed(
     core: Engine, requests: Sequence[Sequence[RegisterEvent]], keys: Sequence[RequestKey]
 ) -> list[Session | Repeated | EventerBridgeError]:
-    return core.register_keyed(SOURCE, requests, QUOTA, keys)
+    return [*core.register_keyed(SOURCE, requests, QUOTA, keys)]
 
 
 async def decided(sessions: Sequence[Session]) -> list[BaseException | None]:

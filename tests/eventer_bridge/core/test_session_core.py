@@ -91,7 +91,7 @@ def register_all(
     core: Engine, requests: Sequence[Sequence[RegisterEvent]], quota: TypeQuota | None = None
 ) -> list[Session | EventerBridgeError]:
     """All of one client."""
-    return core.register_all([SOURCE] * len(requests), requests, [quota] * len(requests))
+    return [*core.register_all([SOURCE] * len(requests), requests, [quota] * len(requests))]
 
 
 @pytest.mark.parametrize("arguments", ["", "conditions", "modules"])

@@ -534,11 +534,11 @@ class Gatherer:
         self.requests = requests
         self.sessions: list[Session] = []
 
-    def take_gathered(self) -> Sequence[Gathered]:
-        return [(number, events, None, None) for number, events in enumerate(self.requests)]
+    def take_gathered(self) -> Gathered[int]:
+        return Gathered([*range(self.n_gathered)], [*self.requests], self.n_gathered)
 
     def take_outcomes(
-        self, gathered: Sequence[Gathered], outcomes: Sequence[Session | EventerBridgeError]
+        self, gathered: Gathered[int], outcomes: Sequence[Session | EventerBridgeError]
     ) -> Sequence[Session]:
         assert len(gathered) == len(outcomes)
         self.sessions = [i for i in outcomes if isinstance(i, Session)]

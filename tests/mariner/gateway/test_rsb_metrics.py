@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import aiohttp
+import pytest
 from prometheus_client import CollectorRegistry
 
 from eventer_bridge.rsb.event import MetaData, RsbEvent, RsbEventId, parse_scope
@@ -30,13 +31,13 @@ def value(registry: CollectorRegistry, name: str, part: str, **labels: str) -> f
 def test_each_part_of_the_way() -> None:
     registry = observed(MetaData(1_000, 1_100, 1_351, 2_001_351), MetaData(0, 300, 300, 400))
     assert value(registry, "count", "create_to_send") == 2
-    assert value(registry, "sum", "create_to_send") == 0.0004
+    assert value(registry, "sum", "create_to_send") == pytest.approx(0.0004)
     assert value(registry, "bucket", "create_to_send", le="0.0001") == 1
     assert value(registry, "bucket", "create_to_send", le="0.0005") == 2
     assert value(registry, "bucket", "send_to_receive", le="0.00025") == 1
     assert value(registry, "bucket", "receive_to_deliver", le="1.0") == 1
     assert value(registry, "bucket", "receive_to_deliver", le="+Inf") == 2
-    assert value(registry, "sum", "receive_to_deliver") == 2.0001
+    assert value(registry, "sum", "receive_to_deliver") == pytest.approx(2.0001)
 
 
 def test_unknown_times_are_left_out_and_negative_ones_count_as_0() -> None:

@@ -56,7 +56,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
     register_all = SessionCore.register_all
 
-    def note_all(self: SessionCore, *args: Any) -> list[Session | EventerBridgeError]:
+    def note_all(self: SessionCore, *args: Any) -> Sequence[Session | EventerBridgeError]:
         outcomes = register_all(self, *args)
         found.extend(i for i in outcomes if isinstance(i, Session) and i.packed)
         return outcomes
