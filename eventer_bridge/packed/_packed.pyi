@@ -11,8 +11,8 @@ its JSON; None: there is none."""
 
 Staged = tuple[bytes, list[bytes], list[bytes], int, list[tuple[bytes, int, int]]]
 """What is to be stored beside rows in ``event``: the entries of their block, the keys of the
-sessions, keys in ``source``, the size of all values, and of each type its id, number of events and
-size of their values."""
+sessions, keys in ``source``, the size of all values, and, if they are counted, of each type its id,
+number of events and size of their values."""
 
 @final
 class KnownTypes:
@@ -106,6 +106,7 @@ class PackedRows:
         us: int,
         last: dict[bytes, tuple[bytes, bytes, int]],
         ends: Mapping[bytes, bytes],
+        is_counted: bool,
     ) -> Staged | None:
         """Add the rows of requests, each of which becomes a session.
 
@@ -117,6 +118,7 @@ class PackedRows:
             us: its microseconds.
             last: see ``source_order.SourceOrder``; brought up to date.
             ends: see there, too.
+            is_counted: whether the events of each type are counted.
 
         Returns:
             None: nothing was changed, because the order of a type ends, or is not known.
@@ -164,16 +166,17 @@ def encode_events(packed: Packed, indices: list[int] | None = None) -> bytes:
         IndexError: there is no such event, or they do not ascend.
     """
 
-def encode_answers(
-    requests: list[Packed], before: bytes, between: bytes, behind: bytes
-) -> list[bytes]:
-    """Encode the answers to requests, each with the events that it became.
+def encode_answers(requests: list[Packed], before: bytes, between: bytes, behind: bytes) -> bytes:
+    """Encode the answers to requests, each with the events that it became, as frames.
 
     Args:
         requests: the requests, of which :meth:`PackedRows.stage` made rows.
         before: what comes before ``register_id``.
         between: what comes between that and the events.
         behind: what comes behind them.
+
+    Returns:
+        The frames (``net.framing``), joined.
     """
 
 def encode_sbs_answers(requests: list[Packed]) -> list[bytes]:

@@ -394,6 +394,7 @@ cdef const char* PAYLOAD = b',"payload":{"payload_type":"json","data":'
 cdef const char* NO_PAYLOAD = b',"payload":null}'
 
 cdef enum:
+    MAX_HEADER_BYTES = 9  # of a frame
     EVENT_BYTES = 160 + 7 * MAX_INT_BYTES  # of an event, without type and payload
 
 
@@ -429,26 +430,17 @@ cdef size_t _most_bytes(Packed packed):
     return most
 
 
-cdef bytes _encode(Packed packed, bytes before, bytes between, bytes behind, list indices):
-    """Events of what a request became, with commas between them, and what is around them.
+cdef char* _write_events(char* p, Packed packed, list indices) except NULL:
+    """Events of what a request became, with commas between them: :func:`_most_bytes`.
 
     Args:
+        p: where to write them.
         packed: the request.
         indices: ascending, of the events; None: all of them.
-        before: what comes first.
-        between: what comes between the id of the request and the events; None: neither of them.
-        behind: what comes last.
     """
     cdef Py_ssize_t i, k, last = -1, n = packed._size if indices is None else len(indices)
     cdef Record* record
-    cdef size_t most = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(behind)
-    if between is not None:
-        most += MAX_INT_BYTES + PyBytes_GET_SIZE(between)
     cdef const char* message = PyBytes_AS_STRING(packed._message)
-    most += _most_bytes(packed)
-    cdef char* begin = <char*>PyMem_Malloc(most)
-    if begin is NULL:
-        raise MemoryError
     # what the events have in common
     cdef char id[80]
     cdef char* q = _write(id, ID, 16)
@@ -464,30 +456,43 @@ cdef bytes _encode(Packed packed, bytes before, bytes between, bytes behind, lis
     q = _write_int(q, packed.us)
     q = _write(q, b"}", 1)
     cdef size_t n_moment = q - moment
+    for k in range(n):
+        i = k if indices is None else indices[k]
+        if not last < i < packed._size:  # each once, so that there is room for them
+            raise IndexError(i)
+        last = i
+        record = &packed._records[i]
+        if k:
+            p[0] = c','
+            p += 1
+        p = _write(p, id, n_id)
+        p = _write_int(p, i + 1)
+        p = _write(p, b"},", 2)
+        p = _write_type(p, record)
+        p = _write(p, moment, n_moment)
+        p = _write_rest(p, record, message)
+    return p
+
+
+cdef char* _write_frame(
+    char* frame, Packed packed, bytes before, bytes between, bytes behind
+) except NULL:
+    """An answer with its header (``net.framing``)."""
+    cdef char* begin = frame + MAX_HEADER_BYTES
     cdef char* p = _write(begin, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
-    if between is not None:
-        p = _write_int(p, packed.register_id)
-        p = _write(p, PyBytes_AS_STRING(between), PyBytes_GET_SIZE(between))
-    try:
-        for k in range(n):
-            i = k if indices is None else indices[k]
-            if not last < i < packed._size:  # each once, so that there is room for them
-                raise IndexError(i)
-            last = i
-            record = &packed._records[i]
-            if k:
-                p[0] = c','
-                p += 1
-            p = _write(p, id, n_id)
-            p = _write_int(p, i + 1)
-            p = _write(p, b"},", 2)
-            p = _write_type(p, record)
-            p = _write(p, moment, n_moment)
-            p = _write_rest(p, record, message)
-        p = _write(p, PyBytes_AS_STRING(behind), PyBytes_GET_SIZE(behind))
-        return PyBytes_FromStringAndSize(begin, p - begin)
-    finally:
-        PyMem_Free(begin)
+    p = _write_int(p, packed.register_id)
+    p = _write(p, PyBytes_AS_STRING(between), PyBytes_GET_SIZE(between))
+    p = _write_events(p, packed, None)
+    p = _write(p, PyBytes_AS_STRING(behind), PyBytes_GET_SIZE(behind))
+    cdef size_t size = p - begin
+    cdef int i, n = 1
+    while size >> (8 * n):
+        n += 1
+    frame[0] = <char>n
+    for i in range(n):
+        frame[n - i] = <char>(size >> (8 * i))
+    memmove(frame + 1 + n, begin, size)
+    return frame + 1 + n + size
 
 
 def content(Packed packed not None):
@@ -514,7 +519,13 @@ def content(Packed packed not None):
 
 def encode_events(Packed packed not None, list indices=None):
     """See the stub."""
-    return _encode(packed, b"", None, b"", indices)
+    cdef char* begin = <char*>PyMem_Malloc(_most_bytes(packed))
+    if begin is NULL:
+        raise MemoryError
+    try:
+        return PyBytes_FromStringAndSize(begin, _write_events(begin, packed, indices) - begin)
+    finally:
+        PyMem_Free(begin)
 
 
 def encode_answers(
@@ -522,7 +533,18 @@ def encode_answers(
 ):
     """See the stub."""
     cdef Packed packed
-    cdef list answers = []
+    cdef size_t around = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(between)
+    around += PyBytes_GET_SIZE(behind) + MAX_INT_BYTES + MAX_HEADER_BYTES
+    cdef size_t most = 1
     for packed in requests:
-        answers.append(_encode(packed, before, between, behind, None))
-    return answers
+        most += around + _most_bytes(packed)
+    cdef char* begin = <char*>PyMem_Malloc(most)
+    if begin is NULL:
+        raise MemoryError
+    cdef char* p = begin
+    try:
+        for packed in requests:
+            p = _write_frame(p, packed, before, between, behind)
+        return PyBytes_FromStringAndSize(begin, p - begin)
+    finally:
+        PyMem_Free(begin)

@@ -94,6 +94,7 @@ cdef class PackedRows:
         uint32_t us,
         dict last not None,
         dict ends not None,
+        bint is_counted,
     ):
         """See the stub."""
         global _turn
@@ -150,7 +151,10 @@ cdef class PackedRows:
         for known in touched.values():
             if not known.is_ended:
                 last[known.type_id] = _place(known)
-        counts = [(known.type_id, known.n_events, known.n_bytes) for known in touched.values()]
+        counts = []
+        if is_counted:
+            for known in touched.values():
+                counts.append((known.type_id, known.n_events, known.n_bytes))
         return entries, session_keys, sources, n_values, counts
 
     cdef Py_ssize_t _make_room(self, list requests) except -1:

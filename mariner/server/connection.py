@@ -23,7 +23,7 @@ from eventer_bridge.core.client_session import ClientSession
 from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.replay import Start
 from eventer_bridge.core.rights import Rights
-from eventer_bridge.core.session import PackedSessions, Session
+from eventer_bridge.core.session import Session, packed_of
 from eventer_bridge.errors import Outcome, RemoteProtocolError
 from eventer_bridge.excerpts import cut
 from eventer_bridge.model import Event, EventId, QueryResult, Status
@@ -258,7 +258,10 @@ class ClientConnection(Stream[Received]):
         """See ``ClientWire``."""
         if self.close_reason is not None:
             return
-        if not isinstance(sessions, PackedSessions) and sessions[0].is_large:
+        if packed := packed_of(sessions):  # which know what they answer
+            frames = self._protocol.send_frames(RegisterRes, codec.encode_packed_successes(packed))
+            self.write(frames, len(packed))
+        elif sessions[0].is_large:
             parts = codec.register_success_parts(requests[0], encoded_requested(sessions[0]))
             self.write_parts(self._protocol.send_parts(RegisterRes, parts))
         else:

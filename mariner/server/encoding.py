@@ -6,7 +6,7 @@ Runs on the event loop's thread.
 from collections.abc import Sequence
 from functools import partial
 
-from eventer_bridge.core.session import Session, packed_of
+from eventer_bridge.core.session import Session
 from eventer_bridge.net import framing
 from eventer_bridge.packed import encode_events
 from eventer_bridge.slices import Many, Steps, event_parts
@@ -72,9 +72,6 @@ def pack(sessions: Sequence[Session]) -> None:
 
 def register_successes(requests: Sequence[int], sessions: Sequence[Session]) -> list[bytes]:
     """The answer to each of these requests, of which none is large."""
-    packed = packed_of(sessions)
-    if packed:  # which know what they answer
-        return codec.encode_packed_successes(packed)
     own = [i.unpacked for i in sessions if not i.encodings and i.requested == len(i.unpacked)]
     if len(own) == len(sessions):  # nobody else gets them
         return codec.encode_register_successes(requests, own)

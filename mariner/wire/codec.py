@@ -387,8 +387,8 @@ def encode_register_successes(
     return [*map(_encode, map(_RegisterSuccess, register_ids, repeat(True), events))]
 
 
-def encode_packed_successes(requests: list[Packed]) -> list[bytes]:
-    """As :func:`encode_register_success`, of what packed requests became."""
+def encode_packed_successes(requests: list[Packed]) -> bytes:
+    """As :func:`encode_register_success`, of what packed requests became; frames, joined."""
     before = b'{"msg_type":"register_res","register_id":'
     return encode_answers(requests, before, b',"success":true,"events":[', b"]}")
 

@@ -323,9 +323,13 @@ class MarinerProtocol:
 
     def send_all(self, message_type: type[Message], messages: Iterable[bytes]) -> bytes:
         """As :meth:`send_encoded`, of several messages; their frames are joined."""
+        return self.send_frames(message_type, framing.encode_frames(messages))
+
+    def send_frames(self, message_type: type[Message], frames: bytes) -> bytes:
+        """As :meth:`send_all`, of what is framed already."""
         if message_type not in self._may_send:
             raise LocalProtocolError(self._not_allowed(self._role, message_type))
-        return framing.encode_frames(messages)
+        return frames
 
     def send_parts(self, message_type: type[Message], parts: Sequence[bytes]) -> list[bytes]:
         """As :meth:`send_encoded`, of a message in parts, which are not joined."""

@@ -119,10 +119,12 @@ class SourceOrder:
         server: int,
         first_session: int,
         timestamp: Timestamp,
+        *,
+        is_counted: bool,
     ) -> Staged | None:
         """As :meth:`add`, of packed requests, whose rows are made; see ``PackedRows.stage``."""
-        s, us = timestamp.s, timestamp.us
-        return rows.stage(requests, server, first_session, s, us, self._last, self._ends)
+        origin = server, first_session, timestamp.s, timestamp.us
+        return rows.stage(requests, *origin, self._last, self._ends, is_counted)
 
     def _pass(self, batch: WriteBatch, type_id: TypeId, position: bytes, value: bytes) -> None:
         """Note that an event is not in order, unless that ends the order of its type."""

@@ -54,6 +54,8 @@ from eventer_bridge.slices import Steps, event_parts, parts
 _exhaust: Final = deque[None](maxlen=0).extend
 """Takes everything out of an iterator, which is what its steps do."""
 
+_NO_ROW: Final[Row] = b"", b""
+
 FEW_ROWS: Final = 4_000
 """Rows that a checkpoint may have to write to files: some 5 ms."""
 
@@ -183,7 +185,14 @@ class Store(Database):
         """
         if commit.packed is None:
             commit.packed = self.order.new_rows()
-        staged = self.order.stage(commit.packed, requests, server, first_session, timestamp)
+        staged = self.order.stage(
+            commit.packed,
+            requests,
+            server,
+            first_session,
+            timestamp,
+            is_counted=bool(self.counted),
+        )
         if staged is None:
             return False
         entries, session_keys, sources, n_bytes, counts = staged
@@ -194,9 +203,8 @@ class Store(Database):
         commit.n_events += n_rows
         commit.n_bytes += n_bytes + n_rows * keys.EVENT_KEY_BYTES
         commit.n_bytes += len(sources) * keys.SOURCE_KEY_BYTES
-        if self.counted:
-            for type_id, n_events, n_value_bytes in counts:
-                self._count(commit, type_id, n_events, n_value_bytes)
+        for type_id, n_events, n_value_bytes in counts:
+            self._count(commit, type_id, n_events, n_value_bytes)
         return True
 
     def stage_in_steps(
@@ -308,10 +316,10 @@ class Store(Database):
         values = map(events.__getitem__, event_keys)
         _put(batch, event_cf, event_keys, values)
         if commit.packed is not None:
-            for type_id, row in commit.packed.put(batch.put, event_cf):
-                known = commit.latest.get(type_id)
-                if known is None or known[0] < row[0]:
-                    commit.latest[type_id] = row
+            written = commit.packed.put(batch.put, event_cf)
+            if commit.latest:
+                written = [i for i in written if commit.latest.get(i[0], _NO_ROW)[0] < i[1][0]]
+            commit.latest.update(written)
         _put(batch, source_cf, sorted(commit.sources), repeat(b""))
         commit.events, commit.sources = {}, []
 

@@ -95,7 +95,7 @@ def check_events(found: Packed, expected: Sequence[RegisterEvent], types: Types)
     assert packed.content(found) == codec._encode([*expected]), message
     rows = packed.PackedRows(16, 4_096)
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert rows.stage([found], 1, 2, 3, 4, {}, ends) is not None
+    assert rows.stage([found], 1, 2, 3, 4, {}, ends, True) is not None
     made = make_events(1, 2, expected, Timestamp(3, 4))
     put: dict[bytes, bytes] = {}
     rows.put(lambda key, value, _: put.__setitem__(key, value), None)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from eventer_bridge import packed
 from eventer_bridge.backends.request_keys import digests
 from eventer_bridge.core.session import make_events
 from eventer_bridge.model import INT64_MAX, INT64_MIN, Timestamp
+from eventer_bridge.net.framing import encode_frame, encode_frames
 from eventer_bridge.packed import Packed, PackedRows
 from mariner.wire import codec
 from tests.eventer_bridge.packed.messages import Writer
@@ -36,7 +37,8 @@ def staged(types: Types, message: bytes, server: int, session: int, time: Timest
     found = types.packed(message)
     ends = dict.fromkeys(types.ids.values(), b"")
     assert (
-        PackedRows(16, 4_096).stage([found], server, session, time.s, time.us, {}, ends) is not None
+        PackedRows(16, 4_096).stage([found], server, session, time.s, time.us, {}, ends, True)
+        is not None
     )
     return found
 
@@ -47,8 +49,8 @@ def check(types: Types, message: bytes, server: int, session: int, time: Timesta
     events = make_events(server, session, expected.register_events, time)
     assert packed.encode_events(found) == msgspec.json.encode(events)[1:-1]
     assert packed.encode_events(found) == codec.encode_events(events)
-    [answer] = codec.encode_packed_successes([found])
-    assert [answer] == codec.encode_register_successes([expected.register_id], [events])
+    answers = codec.encode_register_successes([expected.register_id], [events])
+    assert codec.encode_packed_successes([found]) == encode_frames(answers)
     for before, between, behind in (
         (b"", b"", b""),
         (b"a" * 99, b"", b"\0"),
@@ -58,7 +60,7 @@ def check(types: Types, message: bytes, server: int, session: int, time: Timesta
             *(before, expected.register_id, between),
             *(packed.encode_events(found), behind),
         )
-        assert packed.encode_answers([found], before, between, behind) == [whole]
+        assert packed.encode_answers([found], before, between, behind) == encode_frame(whole)
 
 
 @given(
@@ -125,12 +127,24 @@ def test_several_answers() -> None:
     requests = [request(event_text(str(n), n, n), register_id=n) for n in range(5)]
     found = [types.packed(i) for i in requests]
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert PackedRows(16, 4_096).stage(found, 1, 10, 2, 3, {}, ends) is not None
+    assert PackedRows(16, 4_096).stage(found, 1, 10, 2, 3, {}, ends, True) is not None
     events = [
         make_events(1, 10 + n, decode_events(i), Timestamp(2, 3)) for n, i in enumerate(requests)
     ]
-    assert codec.encode_packed_successes(found) == codec.encode_register_successes(range(5), events)
-    assert codec.encode_packed_successes([]) == []
+    answers = codec.encode_register_successes(range(5), events)
+    assert codec.encode_packed_successes(found) == encode_frames(answers)
+    assert codec.encode_packed_successes([]) == b""
+
+
+@pytest.mark.parametrize("size", [0xFF, 0xFFFF, 0xFF_FFFF])
+def test_answers_of_every_length_have_the_shortest_header(size: int) -> None:
+    found = staged(Types(), request(event_text("a", 1)), 1, 2, Timestamp(3, 4))
+    fewest = len(packed.encode_answers([found], b"", b"", b"")) - 1
+    for n_bytes in range(size - fewest - 3, size - fewest + 3):
+        behind = b"x" * max(n_bytes, 0)
+        whole = b"%d%b%b" % (found.register_id, packed.encode_events(found), behind)
+        framed = packed.encode_answers([found, found], b"", b"", behind)
+        assert framed == 2 * encode_frame(whole)
 
 
 def test_some_of_the_events() -> None:

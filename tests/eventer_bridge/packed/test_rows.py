@@ -332,7 +332,7 @@ def stage(
 ) -> packed.Staged | None:
     """Stage requests of types whose order has ended."""
     ends = dict.fromkeys(types.ids.values(), b"")
-    return rows.stage([*requests], 1, first_session, 1, 0, {}, ends)
+    return rows.stage([*requests], 1, first_session, 1, 0, {}, ends, True)
 
 
 def _note(found: list[tuple[bytes, bytes]], family: Any, key: bytes, value: bytes, of: Any) -> None:
@@ -399,10 +399,10 @@ def test_wrong_arguments_are_refused() -> None:
     wrong: Any
     for wrong in ((found,), None, [b""], [[]]):
         with pytest.raises(TypeError):
-            rows.stage(wrong, 1, 1, 1, 0, {}, {})
+            rows.stage(wrong, 1, 1, 1, 0, {}, {}, True)
     with pytest.raises(OverflowError):
-        rows.stage([found], INT64_MAX + 1, 1, 1, 0, {}, {})
+        rows.stage([found], INT64_MAX + 1, 1, 1, 0, {}, {}, True)
     for wrong in (None, []):
         with pytest.raises(TypeError):
-            rows.stage([found], 1, 1, 1, 0, wrong, {})
+            rows.stage([found], 1, 1, 1, 0, wrong, {}, True)
     assert len(rows) == 0

@@ -209,7 +209,10 @@ def test_bounds_of_numbers_in_answers(bound: int) -> None:
     found = pack(types, message)
     assert found is not None
     ends = dict.fromkeys(types.ids.values(), b"")
-    assert PackedRows(16, 4_096).stage([found], bound, bound, bound, 999_999, {}, ends) is not None
+    assert (
+        PackedRows(16, 4_096).stage([found], bound, bound, bound, 999_999, {}, ends, True)
+        is not None
+    )
     made = make_events(bound, bound, read(message), Timestamp(bound, 999_999))
     assert packed.encode_sbs_answers([found]) == codec.encode_register_successes([made])
 
@@ -246,7 +249,7 @@ def test_both_wires_share_the_order_of_a_type() -> None:
     [type_id] = json_types.ids.values()
     last = {type_id: (b"", b"", 0)}
     rows = PackedRows(16, 4_096)
-    staged = rows.stage([by_json, by_sbs], 1, 1, 1, 0, last, {})
+    staged = rows.stage([by_json, by_sbs], 1, 1, 1, 0, last, {}, True)
     assert staged is not None
     assert len(staged[2]) == 1  # the second one is not in order
     assert last[type_id][2] == 1
