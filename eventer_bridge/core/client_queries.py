@@ -91,7 +91,7 @@ class ClientQueries(Generic[RequestT]):
 
     def add(self, request: RequestT, params: QueryParams) -> None:
         """Answer a query, after those that came before it."""
-        if self._registrations.n_gathered:
+        if self._registrations.gathered is not None:
             self._registrations.hand_over_gathered()
         is_first = not self._waiting and self._answering is None
         if is_first and self._answer_at_once(request, params):

@@ -76,6 +76,7 @@ class ClientRegistrations(Generic[RequestT]):
 
     Attributes:
         type_quota: of the client, for new event types; from when it is accepted.
+        gathered: registrations of this turn that the core does not know of yet; None: none.
         unanswered: requests that are not answered, with what became of them.
     """
 
@@ -84,12 +85,12 @@ class ClientRegistrations(Generic[RequestT]):
         "_answering",
         "_awaited_commit",
         "_encoding",
-        "_gathered",
         "_n_unanswered",
         "_owner",
         "_rights",
         "_service",
         "_wire",
+        "gathered",
         "source",
         "stream",
         "type_quota",
@@ -111,8 +112,7 @@ class ClientRegistrations(Generic[RequestT]):
         self._account: Account
         self.type_quota: TypeQuota
         self._owner: str  # of its request keys
-        # registrations that the core does not know of yet
-        self._gathered: Gathered[RequestT] | None = None
+        self.gathered: Gathered[RequestT] | None = None
         self.unanswered: deque[_Together[RequestT] | tuple[RequestT, _Result]] = deque()
         self._n_unanswered = 0
         self._awaited_commit: asyncio.Future[None] | None = None
@@ -122,12 +122,7 @@ class ClientRegistrations(Generic[RequestT]):
     @property
     def is_answering(self) -> bool:
         """Whether the client waits for an answer."""
-        return bool(self.unanswered) or self._gathered is not None
-
-    @property
-    def n_gathered(self) -> int:
-        """Events of this turn that the core does not know of yet; at least 1 a request."""
-        return 0 if self._gathered is None else self._gathered.n_events
+        return bool(self.unanswered) or self.gathered is not None
 
     def use(self, rights: Rights, account: Account) -> None:
         """What the client may do from now on, and where it is counted."""
@@ -156,20 +151,16 @@ class ClientRegistrations(Generic[RequestT]):
         if not rights.may_register_everything and (refusal := rights.refusal(events)):
             self._refuse(request, RightsError(refusal))
             return
-        self.gather(_only(request, events, key, after))
+        keyed = ((), ()) if key is None else ((key,), (after,))
+        self.gather(Gathered([request], [events], len(events) or 1, *keyed))
 
     @property
     def room(self) -> int:
         """Events that may come by :meth:`gather`; 0: each request by :meth:`register`."""
-        gathered = self._gathered
+        core, gathered = self._service.core, self.gathered
         if gathered is not None:
             return self._account.max_gathered - gathered.n_events
-        return 0 if self._is_gathering_useless else self._account.max_gathered
-
-    @property
-    def _is_gathering_useless(self) -> bool:
-        core = self._service.core
-        return core.is_full or core.registers_one_by_one
+        return 0 if core.is_full or core.registers_one_by_one else self._account.max_gathered
 
     def n_allowed(self, requests: Sequence[Sequence[RegisterEvent]]) -> int:
         """How many of these, from the first on, may come by :meth:`gather`."""
@@ -182,22 +173,24 @@ class ClientRegistrations(Generic[RequestT]):
             requests: those that come while there is :attr:`room`, and that may be registered
                 (:meth:`n_allowed`).
         """
-        gathered, is_first = self._gathered, self._gathered is None
+        core, gathered = self._service.core, self.gathered
         if gathered is None:
-            gathered = self._gathered = requests
+            self.gathered = gathered = requests
         else:
             gathered.add(requests)
-        is_full = gathered.n_events >= self._account.max_gathered
-        if is_full or (is_first and self._is_gathering_useless):
+        if gathered.n_events >= self._account.max_gathered:
             self.hand_over_gathered()
-        elif is_first:
-            self._service.gathering.add(self)
+        elif gathered is requests:  # the first ones
+            if core.is_full or core.registers_one_by_one:
+                self.hand_over_gathered()
+            else:
+                self._service.gathering.add(self)
 
     def hand_over_gathered(self) -> None:
         """Have the core register what came so far; never raises."""
-        if self._gathered is None:
+        if self.gathered is None:
             return
-        gathered, self._gathered = self._gathered, None
+        gathered, self.gathered = self.gathered, None
         try:
             for outcome in self._hand_over(gathered, self._keys(gathered)):
                 self.answer_large(outcome)
@@ -206,9 +199,9 @@ class ClientRegistrations(Generic[RequestT]):
 
     def take_gathered(self) -> Gathered[RequestT] | None:
         """See ``GatheringClient``."""
-        if self._gathered is not None and self._gathered.names:  # of which the core knows by client
+        if self.gathered is not None and self.gathered.names:  # of which the core knows by client
             self.hand_over_gathered()
-        gathered, self._gathered = self._gathered, None
+        gathered, self.gathered = self.gathered, None
         return gathered
 
     async def register_large(
@@ -232,7 +225,8 @@ class ClientRegistrations(Generic[RequestT]):
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
             keys = [RequestKey(self._owner, key, digested, after)]
-        outcomes = self._hand_over(_only(request, events, key, after), keys)
+        # it has its key already
+        outcomes = self._hand_over(Gathered([request], [events], len(events) or 1), keys)
         del events  # which take long to be freed
         for outcome in outcomes:
             await self._answer_large(outcome)
@@ -317,7 +311,13 @@ class ClientRegistrations(Generic[RequestT]):
         self._n_unanswered += len(requests)
         large: list[Session | Repeated] = []
         is_any_ended = False
-        if not self._take_together(requests, outcomes):
+        if isinstance(outcomes, PackedSessions) and _is_one_answer(
+            outcomes.n_events, outcomes.n_bytes
+        ):
+            commit, size = outcomes.committed, (outcomes.n_events, outcomes.n_bytes)
+            self.unanswered.append(_Together(commit, requests, outcomes, *size))
+            self._await_commit(commit)
+        elif not self._take_together(requests, outcomes):
             for request, outcome in zip(requests, outcomes, strict=True):
                 if self._take_together([request], [outcome]):
                     continue
@@ -348,14 +348,6 @@ class ClientRegistrations(Generic[RequestT]):
         outcomes: Sequence[_Result],
     ) -> bool:
         """Have requests answered together, if they became small sessions of one commit."""
-        if isinstance(outcomes, PackedSessions):
-            n_events, n_bytes = outcomes.n_events, outcomes.n_bytes
-            if not _is_one_answer(n_events, n_bytes):
-                return False
-            together = _Together(outcomes.committed, requests, outcomes, n_events, n_bytes)
-            self.unanswered.append(together)
-            self._await_commit(outcomes.committed)
-            return True
         first = outcomes[0]
         if not isinstance(first, Session):
             return False
@@ -450,13 +442,14 @@ class ClientRegistrations(Generic[RequestT]):
             n_bytes += first.n_bytes
         if not stored:
             return False
-        requests = stored[0].requests
+        requests, sessions = stored[0].requests, stored[0].sessions
         if len(stored) > 1:
             requests = [*chain.from_iterable([i.requests for i in stored])]
+            sessions = joined([i.sessions for i in stored])
         self._n_unanswered -= len(requests)
         self._service.stats.events_registered += n_events
         self._account.n_registered += n_events
-        self._wire.send_registered(requests, joined([i.sessions for i in stored]))
+        self._wire.send_registered(requests, sessions)
         return True
 
     def _answer_first(self) -> bool:
@@ -540,16 +533,6 @@ class ClientRegistrations(Generic[RequestT]):
             return unanswered.commit
         _, outcome = unanswered
         return None if isinstance(outcome, EventerBridgeError) else outcome.committed
-
-
-def _only(
-    request: RequestT, events: Sequence[RegisterEvent], key: str | None, after: str | None
-) -> Gathered[RequestT]:
-    """A request by itself."""
-    gathered = Gathered([request], [events], len(events) or 1)
-    if key is not None:
-        gathered.names, gathered.afters = [key], [after]
-    return gathered
 
 
 def _is_one_answer(n_events: int, n_bytes: int) -> bool:

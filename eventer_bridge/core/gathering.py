@@ -42,9 +42,6 @@ class Gathered(msgspec.Struct, Generic[RequestT]):
     names: Sequence[str | None] = ()
     afters: Sequence[str | None] = ()
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     def add(self, others: Self) -> None:
         """Add requests that came behind these."""
         if self.names or others.names:
@@ -71,12 +68,11 @@ class GatheringClient(Protocol):
     type_quota: TypeQuota
     """For new event types."""
 
-    @property
-    def n_gathered(self) -> int:
-        """Events that it has gathered; each request counts as one at least."""
+    gathered: Gathered[Any] | None
+    """What it has gathered."""
 
     def take_gathered(self) -> Gathered[Any] | None:
-        """What it has gathered; None: nothing, or it has to be handed over by itself, and was."""
+        """As :attr:`gathered`, which begins anew; None: it had to be handed over by itself."""
 
     def take_outcomes(
         self, gathered: Gathered[Any], outcomes: "Sequence[Session | EventerBridgeError]", /
@@ -111,8 +107,9 @@ class _Run:
         """Add what a client sent."""
         self.taken.append((client, gathered))
         self.requests += gathered.events
-        self.sources += [client.source] * len(gathered)
-        self.quotas += [client.type_quota] * len(gathered)
+        n_requests = len(gathered.requests)
+        self.sources += [client.source] * n_requests
+        self.quotas += [client.type_quota] * n_requests
 
 
 class Gathering:
@@ -152,8 +149,10 @@ class Gathering:
         n_events = 0
         while self._clients and n_events < limits.MAX_GATHERED_EVENTS:
             client = self._clients.popleft()
-            n_events += client.n_gathered
-            if gathered := client.take_gathered():
+            if client.gathered is not None:
+                n_events += client.gathered.n_events
+            gathered = client.take_gathered()
+            if gathered is not None:
                 is_packed = _PACKED.issuperset(map(type, gathered.events))
                 if not runs or runs[-1].is_packed is not is_packed:
                     runs.append(_Run(is_packed))
@@ -172,7 +171,7 @@ class Gathering:
             return
         begin = 0
         for client, gathered in run.taken:
-            end = begin + len(gathered)
+            end = begin + len(gathered.requests)
             some = outcomes if len(run.taken) == 1 else outcomes[begin:end]
             try:
                 for outcome in client.take_outcomes(gathered, some):

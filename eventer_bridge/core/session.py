@@ -235,8 +235,6 @@ class PackedSessions(Sequence[Session]):
 
 def joined(parts: Sequence[Sequence[Session]]) -> Sequence[Session]:
     """Sessions one after the other, at least one; packed ones are not made for that."""
-    if len(parts) == 1:
-        return parts[0]
     packed = [i for i in parts if isinstance(i, PackedSessions)]
     if len(packed) < len(parts):
         return [*chain.from_iterable(parts)]

@@ -471,7 +471,7 @@ class SessionCore(EventCore):
         if together.is_stepwise or self._notifying.is_busy:
             for session in together.sessions:
                 self._notifying.add(functools.partial(self._notify_registered_in_turn, session))
-        else:
+        elif self._hearing[False]:
             self._notify_sessions(together.sessions, persisted=False)
 
     def _on_committed(self, commit: asyncio.Future[None]) -> None:
@@ -486,7 +486,7 @@ class SessionCore(EventCore):
         else:
             for together in tracked:
                 self._end(together, commit)
-            if error is None and self.tells_of_persisted:
+            if error is None and self._hearing[True]:
                 for together in tracked:
                     self._notify_sessions(together.sessions, persisted=True)
         self._notify_drained()

@@ -16,7 +16,7 @@ def note_gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def note(self: ClientRegistrations[Any], requests: Gathered[Any]) -> None:
         if not one_by_one:
-            counts.append(len(requests))
+            counts.append(len(requests.requests))
         gather(self, requests)
 
     def note_one(self: ClientRegistrations[Any], *args: Any) -> None:

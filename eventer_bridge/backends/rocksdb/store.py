@@ -312,16 +312,18 @@ class Store(Database):
         """Put the rows of events in the batch, sorted: neighbors are written at half the cost."""
         event_cf, source_cf, _, _, _ = self._handles
         events, batch = commit.events, commit.batch
-        event_keys = sorted(events)
-        values = map(events.__getitem__, event_keys)
-        _put(batch, event_cf, event_keys, values)
+        if events:
+            event_keys = sorted(events)
+            _put(batch, event_cf, event_keys, map(events.__getitem__, event_keys))
+            commit.events = {}
         if commit.packed is not None:
             written = commit.packed.put(batch.put, event_cf)
             if commit.latest:
                 written = [i for i in written if commit.latest.get(i[0], _NO_ROW)[0] < i[1][0]]
             commit.latest.update(written)
-        _put(batch, source_cf, sorted(commit.sources), repeat(b""))
-        commit.events, commit.sources = {}, []
+        if commit.sources:
+            _put(batch, source_cf, sorted(commit.sources), repeat(b""))
+            commit.sources = []
 
     def stage_reservation(self, commit: Commit, server: int, session: int) -> None:
         """Add to a commit that sessions of a server are reserved up to this one."""

@@ -530,17 +530,18 @@ class Gatherer:
     def __init__(self, core: Engine, requests: Sequence[Sequence[RegisterEvent]]) -> None:
         self.source = core.create_source(SourceType.CONNECTION)
         self.type_quota = TypeQuota("client app", 100)
-        self.n_gathered = len(requests)
-        self.requests = requests
+        n_requests = len(requests)
+        self.gathered: Gathered[int] | None
+        self.gathered = Gathered([*range(n_requests)], [*requests], n_requests)
         self.sessions: list[Session] = []
 
-    def take_gathered(self) -> Gathered[int]:
-        return Gathered([*range(self.n_gathered)], [*self.requests], self.n_gathered)
+    def take_gathered(self) -> Gathered[int] | None:
+        return self.gathered
 
     def take_outcomes(
         self, gathered: Gathered[int], outcomes: Sequence[Session | EventerBridgeError]
     ) -> Sequence[Session]:
-        assert len(gathered) == len(outcomes)
+        assert len(gathered.requests) == len(outcomes)
         self.sessions = [i for i in outcomes if isinstance(i, Session)]
         return []
 
