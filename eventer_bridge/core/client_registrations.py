@@ -201,6 +201,7 @@ class ClientRegistrations(Generic[RequestT]):
         """See ``GatheringClient``."""
         if self.gathered is not None and self.gathered.names:  # of which the core knows by client
             self.hand_over_gathered()
+            return None
         gathered, self.gathered = self.gathered, None
         return gathered
 

@@ -214,8 +214,8 @@ class SessionCore(EventCore):
         sessions: Sequence[Session]
         if self._handing_over.is_busy:
             commit: asyncio.Future[None] = self._loop.create_future()
-            events = repeat(()), packed or repeat(None)
-            sessions = [*map(Session, sources, map(len, told), sizes, repeat(commit), *events)]
+            n_requested, events = map(len, requests), (repeat(()), packed or repeat(None))
+            sessions = [*map(Session, sources, n_requested, sizes, repeat(commit), *events)]
             waiting = Tracked(sessions, commit, n_events, n_bytes)
             self._begin_own(len(sessions), n_events, n_bytes)
             self._handing_over.add(functools.partial(self._take_over_together, waiting, told, keys))

@@ -421,6 +421,13 @@ cdef inline char* _write_rest(char* p, Record* record, const char* message) noex
     return _write(p, b"}}", 2)
 
 
+cdef inline Packed _checked(Packed packed):
+    """Of a list, where None would pass as any type."""
+    if packed is None:
+        raise TypeError("a request is None")
+    return packed
+
+
 cdef size_t _most_bytes(Packed packed):
     """The most that its events take in an answer, with what is between them."""
     cdef Py_ssize_t i
@@ -431,7 +438,7 @@ cdef size_t _most_bytes(Packed packed):
 
 
 cdef char* _write_events(char* p, Packed packed, list indices) except NULL:
-    """Events of what a request became, with commas between them: :func:`_most_bytes`.
+    """Events of what a request became, with commas between them; at most :func:`_most_bytes`.
 
     Args:
         p: where to write them.
@@ -535,9 +542,9 @@ def encode_answers(
     cdef Packed packed
     cdef size_t around = PyBytes_GET_SIZE(before) + PyBytes_GET_SIZE(between)
     around += PyBytes_GET_SIZE(behind) + MAX_INT_BYTES + MAX_HEADER_BYTES
-    cdef size_t most = 1
+    cdef size_t most = 0
     for packed in requests:
-        most += around + _most_bytes(packed)
+        most += around + _most_bytes(_checked(packed))
     cdef char* begin = <char*>PyMem_Malloc(most)
     if begin is NULL:
         raise MemoryError

@@ -163,7 +163,7 @@ cdef class PackedRows:
         cdef Py_ssize_t n_events = 0
         cdef size_t n_bytes = 0
         for packed in requests:
-            n_events += packed._size
+            n_events += _checked(packed)._size
             n_bytes += packed.payload_bytes
         self._reserve(n_bytes + n_events * (KEY_BYTES + 1 + TIMESTAMP_BYTES), n_events)
         return n_events

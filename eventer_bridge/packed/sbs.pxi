@@ -196,4 +196,4 @@ cdef bytes _encode_sbs_answer(Packed packed):
 def encode_sbs_answers(list requests not None):
     """See the stub."""
     cdef Packed packed
-    return [_encode_sbs_answer(packed) for packed in requests]
+    return [_encode_sbs_answer(_checked(packed)) for packed in requests]

@@ -61,6 +61,10 @@ class Histogram(Collector):
             self._observed[labels] = Observations(self._bounds)
         return self._observed[labels]
 
+    def describe(self) -> Iterable[Metric]:
+        """The metric without series: its name must not be registered twice."""
+        yield HistogramMetricFamily(self._name, self._documentation)
+
     def collect(self) -> Iterable[Metric]:
         """The metric, with all series."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)

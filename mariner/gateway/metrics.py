@@ -14,7 +14,6 @@ from prometheus_client import (
     CollectorRegistry,
     Info,
     ProcessCollector,
-    disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -41,7 +40,6 @@ class Metrics:
     """The registry and the durations of one gateway."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # they would double the number of series
         self.registry = CollectorRegistry()
         commit_seconds = Histogram(
             "mariner_commit_seconds",

@@ -65,7 +65,7 @@ class LatestCache:
             key, value = row
             known = rows.pop(type_id, None)
             if key <= known[0] if known else key[TYPE_BYTES:] <= self._floor:
-                if known:
+                if known:  # it was written as well
                     rows[type_id] = known
             elif len(value) > MAX_ROW_BYTES:
                 self._floor = max(self._floor, key[TYPE_BYTES:])

@@ -14,6 +14,7 @@ from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.backends.type_budget import TypeQuota
 from eventer_bridge.core import engine
 from eventer_bridge.core.engine import Engine
+from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.session import Session
 from eventer_bridge.core.session_core import SessionCore
 from eventer_bridge.errors import QuotaError, StorageError
@@ -52,6 +53,20 @@ def latest(*segments: str) -> dict[str, Any]:
         "query_type": "latest",
         "event_types": [segments],
     }
+
+
+def test_what_comes_behind_keeps_its_keys() -> None:
+    gathered = Gathered([1], [[register_event("a")]], 1)
+    gathered.add(Gathered([2, 3], [[], [register_event("b")] * 2], 3))
+    assert (gathered.names, gathered.afters) == ((), ())
+    gathered.add(Gathered([4, 5], [[], []], 2, ["k", None], [None, None]))
+    gathered.add(Gathered([6], [[]], 1))
+    gathered.add(Gathered([7], [[register_event("c")]], 1, ("l",), ("k",)))
+    assert gathered.requests == [1, 2, 3, 4, 5, 6, 7]
+    assert [*map(len, gathered.events)] == [1, 0, 2, 0, 0, 0, 1]
+    assert gathered.n_events == 8
+    assert [*gathered.names] == [None, None, None, "k", None, None, "l"]
+    assert [*gathered.afters] == [None, None, None, None, None, None, "k"]
 
 
 @pytest.fixture

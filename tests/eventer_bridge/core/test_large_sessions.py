@@ -45,6 +45,7 @@ async def test_sessions_keep_their_order_around_a_large_one(tmp_path: Path) -> N
         assert [i.events[0].id.session for i in (first, large, last)] == [2, 3, 4]
         assert [i.id.instance for i in large.events] == list(range(1, n_large + 1))
         assert n_turns > 3
+        assert core._large_pending_events == 0
         await core.async_close()
     both = [(session, persisted) for persisted in (False, True) for session in (2, 3, 4)]
     told = [i for i in recorder.sessions if i[0] < 5]

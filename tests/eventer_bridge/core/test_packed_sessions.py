@@ -66,13 +66,14 @@ async def test_they_are_what_they_would_be_otherwise(register: Any) -> None:
     assert len(found) == 3
     assert (found.n_events, found.n_bytes) == (6, sum(i.payload_bytes for i in found.packed))
     sessions = [*found]
+    assert all(i.unpacked == () and i.packed is not None for i in sessions)
+    assert not any(i.is_large or i.is_stepwise for i in sessions)
     assert [i.requested for i in sessions] == [len(i.events) for i in sessions] == [2, 1, 3]
     assert [i.payload_bytes for i in sessions] == [i.payload_bytes for i in found.packed]
     assert len({i.source for i in sessions}) == 3
     assert {i.committed for i in sessions} == {found.committed}
     ids = [i.events[0].id.session for i in sessions]
     assert ids == [*range(ids[0], ids[0] + 3)]
-    assert not any(i.is_large or i.unpacked is None for i in sessions)
     await found.committed
 
 

@@ -114,6 +114,7 @@ async def decided(sessions: Sequence[Session]) -> list[BaseException | None]:
 
 def check_idle(core: Engine) -> None:
     assert (core.pending_events, core._pending_bytes, core._n_own) == (0, 0, 0)
+    assert core._large_pending_events == 0
     assert not core._handing_over.is_busy
 
 

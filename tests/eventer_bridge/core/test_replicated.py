@@ -7,7 +7,7 @@ from eventer_bridge.backends.base import Backend, HighWaterMark
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.errors import InvalidEventError, LimitError
 from eventer_bridge.model import Event, EventId, JsonPayload, QueryServerParams, Timestamp
-from tests.eventer_bridge.core.engines import Recorder, register, register_event
+from tests.eventer_bridge.core.engines import SOURCE, Recorder, register, register_event
 
 
 def event_of(server: int, session: int, *segments: str, value: object = 1) -> Event:
@@ -39,6 +39,19 @@ async def test_what_is_replicated_may_fill_the_engine(
     assert (core.pending_events, core.is_full) == (2, True)
     await backend.flush()
     assert (core.pending_events, core.is_full) == (0, False)
+
+
+async def test_what_is_replicated_is_not_waited_for_as_its_own(
+    core: Engine, backend: Backend
+) -> None:
+    core.replicate([event_of(2, 1, "a")])
+    own = core.register(SOURCE, [register_event("a")])
+    core.replicate([event_of(2, 2, "a")])
+    assert core._n_own == 1
+    await backend.flush()
+    assert own.committed.done()
+    assert core._n_own == 0
+    assert core._own_ended.is_set()
 
 
 async def test_own_events_are_not_replicated(core: Engine) -> None:

@@ -8,6 +8,8 @@ import pytest
 from eventer_bridge import chatter, limits
 from eventer_bridge.chatter.codec import Dialect, Msg
 from eventer_bridge.core.authentication import Authenticator
+from eventer_bridge.core.client_registrations import ClientRegistrations
+from eventer_bridge.core.gathering import Gathered
 from eventer_bridge.core.payload_schemas import PayloadSchemas
 from eventer_bridge.core.rights import ClientConfig, RegisterRule
 from eventer_bridge.eventer import codec
@@ -173,6 +175,36 @@ async def test_the_core_gets_so_many_events_at_a_time(
         gathered.clear()
         await answers(peer, together(peer, 6) + together(peer, 6, "a", "b", "c"))
         assert gathered[0] == 7  # without events, each counts as one
+
+
+async def test_each_gets_the_answer_to_its_own_request(tmp_path: Path) -> None:
+    names = "abcdef"
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        for _ in range(2):  # once the types are known
+            asked = {
+                name: peer.send(MsgRegisterReq([register_event(name)]), last=name in "ad")
+                for name in names
+            }
+            for name in "bcef":  # the others want none
+                response, message = await peer.receive(MsgRegisterRes)
+                assert message.conversation is asked[name]
+                assert [i.type for i in response.events or ()] == [(name,)]
+
+
+async def test_each_request_counts_as_one_event_at_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    gather = ClientRegistrations.gather
+
+    def note(self: ClientRegistrations[Any], requests: Gathered[Any]) -> None:
+        counts.append(requests.n_events)
+        gather(self, requests)
+
+    monkeypatch.setattr(ClientRegistrations, "gather", note)
+    async with serving(tmp_path / "store") as (server, _), initialised(server) as peer:
+        await answers(peer, together(peer, 9) + together(peer, 2, "a", "b", "c"))
+    assert sum(counts) == 9 + 2 * 3
 
 
 async def test_who_awaits_many_answers_is_not_read_from(

@@ -397,9 +397,13 @@ def test_wrong_arguments_are_refused() -> None:
     types, rows = Types(), PackedRows(16, 4_096)
     found = types.packed(request(event_text("a")))
     wrong: Any
-    for wrong in ((found,), None, [b""], [[]]):
+    for wrong in ((found,), None, [b""], [[]], [found, None]):
         with pytest.raises(TypeError):
             rows.stage(wrong, 1, 1, 1, 0, {}, {}, True)
+        with pytest.raises(TypeError):
+            packed.encode_answers(wrong, b"", b"", b"")
+        with pytest.raises(TypeError):
+            packed.encode_sbs_answers(wrong[::-1] if wrong else wrong)
     with pytest.raises(OverflowError):
         rows.stage([found], INT64_MAX + 1, 1, 1, 0, {}, {}, True)
     for wrong in (None, []):

@@ -45,7 +45,7 @@ def test_with_labels() -> None:
 
 
 def test_a_name_is_registered_once() -> None:
-    registry = CollectorRegistry(auto_describe=True)
+    registry = CollectorRegistry()
     registry.register(Histogram("test_seconds", "One", BOUNDS))
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(Histogram("test_seconds", "Another", BOUNDS))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ async def test_what_pauses_a_connection_does_so_in_the_middle_of_what_came_toget
     most = 8 if n_events <= 1 else 3  # with 9 events, there are enough
     assert max(under_way) == most
     assert max(gathered) == most
+
+
+@pytest.mark.parametrize("sizes", [[3, 5, 1], [4, 4, 4, 4, 1], [8, 8], [9, 1], [7, 0, 1]])
+async def test_the_core_gets_requests_up_to_the_one_that_fills_it(
+    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: list[int]
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GATHERED_EVENTS", 8)
+    async with (
+        running_gateway(path=tmp_path / "store") as gateway,
+        await RawPeer.init(gateway.mariner.port) as peer,
+    ):
+        await peer.request(register_req(99, event("a")))
+        counted = [*accumulate(max(size, 1) for size in sizes)]
+        n_first = next(n for n, count in enumerate(counted, 1) if count >= 8)
+        peer.send_together([register_req(i, *[event("a")] * n) for i, n in enumerate(sizes)])
+        assert await answered_ids(peer, len(sizes)) == [*range(len(sizes))]
+    assert gathered[0] == n_first
 
 
 async def test_whatever_comes_between_is_handled_in_its_place(
