@@ -226,7 +226,7 @@ class ClientRegistrations(Generic[RequestT]):
         if key is not None:
             digested = await slices.run(digest_in_steps(events))
             keys = [RequestKey(self._owner, key, digested, after)]
-        # it has its key already
+        # ``keys`` has its key
         outcomes = self._hand_over(Gathered([request], [events], len(events) or 1), keys)
         del events  # which take long to be freed
         for outcome in outcomes:

@@ -15,9 +15,9 @@ to the same bytes, and tests compare them.
 The events of a small answer to a query stay rows likewise (:class:`StoredEvents`), of which
 :func:`encode_stored` makes JSON.
 
-Knows the form of registrations on both wires (002; 001), of the store's rows
-(``backends.rocksdb.keys``) and of events; no connections, no store. Requests belong to the event
-loop's thread; :class:`StoredEvents` may be made on another one.
+Knows the form of registrations on both wires (002; 001), of frames (``net.framing``), of the
+store's rows (``backends.rocksdb.keys``) and of events; no connections, no store. Requests belong to
+the event loop's thread; :class:`StoredEvents` may be made on another one.
 """
 
 from collections.abc import Sequence

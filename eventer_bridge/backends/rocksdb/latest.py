@@ -20,7 +20,7 @@ STEP_ROWS: Final = 256
 """Rows that are noted in one step: 0.2 ms."""
 
 FORGOTTEN_PART: Final = 32
-"""Which part of the types is forgotten together."""
+"""When there are too many types, one in so many is forgotten at a time."""
 
 MAX_ROW_BYTES: Final = 4096
 """Larger values are read from the store; with the limit of types this is 40 MB at most."""
@@ -65,7 +65,7 @@ class LatestCache:
             key, value = row
             known = rows.pop(type_id, None)
             if key <= known[0] if known else key[TYPE_BYTES:] <= self._floor:
-                if known:  # it was written as well
+                if known:  # not later, but written last
                     rows[type_id] = known
             elif len(value) > MAX_ROW_BYTES:
                 self._floor = max(self._floor, key[TYPE_BYTES:])
@@ -77,8 +77,8 @@ class LatestCache:
     def _forget_oldest(self) -> None:
         """Forget those that were written longest ago.
 
-        Some at a time: to find the first of a dictionary takes as long as many were removed
-        before it.
+        Several at a time, because finding the first of a dictionary takes the longer, the more
+        were removed before it.
         """
         rows = self._rows
         for type_id in [*islice(rows, 1 + limits.LATEST_CACHE_TYPES // FORGOTTEN_PART)]:

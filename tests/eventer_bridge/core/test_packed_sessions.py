@@ -108,13 +108,16 @@ async def test_some_after_the_others_are_as_lazy(register: Any) -> None:
     assert packed_of(listed) == first.packed + second.packed
 
 
-async def test_who_hears_of_them_has_them_made(core: Engine, register: Any) -> None:
+@pytest.mark.parametrize("heard", [(False,), (True,), (False, True)])
+async def test_who_hears_of_them_has_them_made(
+    heard: tuple[bool, ...], core: Engine, register: Any
+) -> None:
     recorder = Recorder()
-    core.add_observer(recorder)
+    core.add_observer(recorder, registered=False in heard, persisted=True in heard)
     found = register(1, 2)
     await found.committed
     ids = [i.events[0].id.session for i in found]
-    assert recorder.sessions == [(i, persisted) for persisted in (False, True) for i in ids]
+    assert recorder.sessions == [(i, persisted) for persisted in heard for i in ids]
 
 
 @pytest.fixture
