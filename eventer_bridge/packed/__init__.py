@@ -12,12 +12,13 @@ before, at half the speed. What is unusual (other messages, unknown types, anoth
 properties, binary payloads) is not packed either, and takes the way through Python. Both ways lead
 to the same bytes, and tests compare them.
 
-The events of a small answer to a query stay rows likewise (:class:`StoredEvents`), of which
-:func:`encode_stored` makes JSON.
+The events of a small answer to a query stay rows likewise (:class:`StoredEvents`): read by
+:func:`read_rows`, written as JSON by :func:`encode_stored`.
 
 Knows the form of registrations on both wires (002; 001), of frames (``net.framing``), of the
-store's rows (``backends.rocksdb.keys``) and of events; no connections, no store. Requests belong to
-the event loop's thread; :class:`StoredEvents` may be made on another one.
+store's rows (``backends.rocksdb.keys``), which it takes from an iterator, and of events; no
+connections, nothing else of the store. Requests belong to the event loop's thread; rows may be read
+and :class:`StoredEvents` made on another one.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ try:
         encode_stored,
         pack,
         pack_sbs,
+        read_rows,
         stored_events,
     )
 except ModuleNotFoundError:  # there was no compiler
@@ -51,6 +53,7 @@ except ModuleNotFoundError:  # there was no compiler
         encode_stored,
         pack,
         pack_sbs,
+        read_rows,
         stored_events,
     )
 
@@ -78,5 +81,6 @@ __all__ = [
     "encode_stored",
     "pack",
     "pack_sbs",
+    "read_rows",
     "stored_events",
 ]

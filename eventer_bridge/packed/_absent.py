@@ -18,4 +18,4 @@ class StoredEvents:
 
 
 content = encode_answers = encode_events = encode_sbs_answers = None
-encode_stored = pack = pack_sbs = stored_events = None
+encode_stored = pack = pack_sbs = read_rows = stored_events = None

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
-from rocksdict import ColumnFamily
+from rocksdict import ColumnFamily, RdictIter
 
 from eventer_bridge.model import Event, EventType, RegisterEvent
 
@@ -184,6 +184,35 @@ def encode_sbs_answers(requests: list[Packed]) -> list[bytes]:
 
     Raises:
         ValueError: a request was not packed by :func:`pack_sbs`.
+    """
+
+def read_rows(
+    iterator: RdictIter,
+    start: bytes,
+    stop: bytes,
+    *,
+    descending: bool,
+    max_rows: int,
+    max_bytes: int,
+    seconds: float,
+) -> tuple[list[tuple[bytes, bytes]], int, bool]:
+    """Rows from where an iterator stands, which it moves behind them.
+
+    Args:
+        iterator: stands at the first one.
+        start: the least key, or the beginning of it.
+        stop: the key behind the last one, or the beginning of it.
+        descending: in which direction it is read.
+        max_rows: rows at most.
+        max_bytes: when their values have more, no further row is read.
+        seconds: how long it may take; looked at after every few rows.
+
+    Returns:
+        Keys and values; the bytes of the values; whether there is no further row in this span, or
+        it failed: then the iterator is not valid, and its status says so.
+
+    Raises:
+        TypeError: a key or value is not ``bytes``.
     """
 
 @final

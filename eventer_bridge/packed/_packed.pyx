@@ -4,7 +4,7 @@
 - ``json.pxi``: reading requests of Mariner, and writing its answers;
 - ``sbs.pxi``: the same of Eventer;
 - ``rows.pxi``: making rows of the store;
-- ``stored.pxi``: writing these as JSON.
+- ``stored.pxi``: reading these, and writing them as JSON.
 
 Requests are a peer's: wrong, or made to do harm. How that cannot read or write anything else is said
 in each of these files.
@@ -19,6 +19,7 @@ from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, memmove, strncmp
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 
 cdef enum:
@@ -28,6 +29,7 @@ cdef enum:
     MAX_REQUEST_KEY_CHARACTERS = 64  # ``limits``
     MAX_AROUND_BYTES = 512  # of an event, besides its payload
     FIRST_EVENTS = 4  # that there is memory for
+    TIMED_ROWS = 8  # that are read between two looks at the clock
     ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts
 
     TYPE_BYTES = 4

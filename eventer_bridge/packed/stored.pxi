@@ -1,4 +1,51 @@
-# Rows of the store, as JSON. They were checked when they were put in a ``StoredEvents``.
+# Rows of the store: reading them, and writing them as JSON. They were checked when they were put in a
+# ``StoredEvents``.
+
+cdef double _now() noexcept nogil:
+    """The time in seconds, as ``time.monotonic`` has it."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + now.tv_nsec * 1e-9
+
+
+cdef inline int _order(bytes a, bytes b) noexcept:
+    """Below 0, 0, or above 0: how two keys are ordered."""
+    cdef Py_ssize_t n_a = PyBytes_GET_SIZE(a), n_b = PyBytes_GET_SIZE(b)
+    cdef int order = memcmp(PyBytes_AS_STRING(a), PyBytes_AS_STRING(b), min(n_a, n_b))
+    return order if order else (n_a > n_b) - (n_a < n_b)
+
+
+def read_rows(
+    iterator not None,
+    bytes start not None,
+    bytes stop not None,
+    *,
+    bint descending,
+    Py_ssize_t max_rows,
+    Py_ssize_t max_bytes,
+    double seconds,
+):
+    """See the stub."""
+    cdef object get_key = iterator.key, get_value = iterator.value
+    cdef object move = iterator.prev if descending else iterator.next
+    cdef list rows = []
+    cdef Py_ssize_t n_bytes = 0, n_rows = 0
+    cdef double end = _now() + seconds
+    cdef bint is_end = False
+    while n_rows < max_rows and n_bytes <= max_bytes:
+        if n_rows and n_rows % TIMED_ROWS == 0 and _now() >= end:
+            break
+        key = get_key()
+        if key is None or _order(<bytes?>key, start) < 0 or _order(<bytes>key, stop) >= 0:
+            is_end = True
+            break
+        value = <bytes?>get_value()
+        n_bytes += PyBytes_GET_SIZE(value)
+        rows.append((key, value))
+        n_rows += 1
+        move()
+    return rows, n_bytes, is_end
+
 
 cdef bint _is_plain(const uint8_t* value, Py_ssize_t size) noexcept nogil:
     """Whether it is the value of an event with a JSON payload, or with none."""

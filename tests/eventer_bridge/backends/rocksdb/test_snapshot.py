@@ -1,10 +1,13 @@
 """A snapshot sees one moment, whatever is written after it, and however late it is read."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
+from eventer_bridge import packed
 from eventer_bridge.backends.rocksdb import keys
 from eventer_bridge.backends.rocksdb import snapshot as snapshots
 from eventer_bridge.backends.rocksdb.commit import Commit
@@ -13,6 +16,9 @@ from eventer_bridge.backends.rocksdb.snapshot import READ_FAMILIES, STEP_BYTES, 
 from eventer_bridge.backends.rocksdb.store import Store
 from eventer_bridge.errors import StoreDamagedError
 from eventer_bridge.model import Event, EventId, JsonPayload, Timestamp
+
+ReadRows: TypeAlias = Callable[..., tuple[list[Row], int, bool]]
+"""As ``packed.read_rows``."""
 
 
 def write(store: Store, session: int, payload: JsonPayload | None = None, n_types: int = 1) -> None:
@@ -71,6 +77,21 @@ def test_rows_at_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_ahead: 
         store.ext_close()
 
 
+@pytest.fixture(params=["compiled", "python"])
+def read_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ReadRows:
+    """Both ways to read rows, of which snapshots take the one that is given."""
+    if request.param == "python":
+        read: ReadRows = snapshots._read_in_python
+    elif packed.IS_COMPILED:
+        read = packed.read_rows
+        assert snapshots._read_rows is read
+    else:
+        pytest.skip("eventer_bridge.packed is not compiled (no compiler)")
+    monkeypatch.setattr(snapshots, "_read_rows", read)
+    return read
+
+
+@pytest.mark.usefixtures("read_rows")
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("limit", [0, 1, STEP_ROWS, STEP_ROWS + 1, 50])
 def test_no_more_rows_are_read_than_are_wanted(
@@ -101,7 +122,11 @@ def test_no_more_rows_are_read_than_are_wanted(
         store.ext_close()
 
 
-def test_rows_that_are_passed_over_are_read_in_short_steps(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("read_rows")
+def test_rows_that_are_passed_over_are_read_in_short_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "STEP_S", 60.0)  # however slow the machine is
     pauses: list[int] = []
     store, seen = Store(tmp_path), list[bytes]()
     try:
@@ -118,5 +143,94 @@ def test_rows_that_are_passed_over_are_read_in_short_steps(tmp_path: Path) -> No
         assert len(seen) == 40
         assert pauses == [0, STEP_ROWS, 21, 21 + STEP_ROWS]
         del read, steps
+    finally:
+        store.ext_close()
+
+
+def test_a_step_ends_by_rows_bytes_time_or_span(tmp_path: Path, read_rows: ReadRows) -> None:
+    store = Store(tmp_path)
+    try:
+        for session in range(100):
+            write(store, session, JsonPayload.of("x" * (session % 7)))
+        read = store.snapshot()
+        every = list(read.rows("event"))
+        iterator = read.iterator("event")
+        drawn = random.Random(1)
+        for _ in range(300):
+            first, last = sorted(drawn.sample(range(100), 2))
+            start, stop = every[first][0], every[last][0]
+            descending = drawn.random() < 0.5
+            expected = every[first:last]
+            if descending:
+                iterator.seek_for_prev(every[last - 1][0])
+                expected.reverse()
+            else:
+                iterator.seek(start)
+            sizes = [len(value) for _, value in expected]
+            max_bytes = drawn.choice([50, sum(sizes[:3]), 9_999])
+            max_rows = drawn.choice([1, 30, 999])
+            seconds = drawn.choice([0.0, 60.0])
+            rows, n_bytes, is_end = read_rows(
+                iterator,
+                start,
+                stop,
+                descending=descending,
+                max_rows=max_rows,
+                max_bytes=max_bytes,
+                seconds=seconds,
+            )
+            most = next((n for n in range(len(sizes)) if sum(sizes[:n]) > max_bytes), len(sizes))
+            most = min(most, max_rows, 999 if seconds else snapshots.TIMED_ROWS)
+            assert rows == expected[:most]
+            assert n_bytes == sum(sizes[: len(rows)])
+            assert not is_end or len(rows) == len(expected)
+            assert is_end or len(rows) == most
+        del read, iterator
+    finally:
+        store.ext_close()
+
+
+def test_reading_ends_with_the_keys(tmp_path: Path, read_rows: ReadRows) -> None:
+    store = Store(tmp_path)
+    try:
+        write(store, 1, JsonPayload.of(1))
+        read = store.snapshot()
+        [row] = read.rows("event")
+        iterator = read.iterator("event")
+        for descending in (False, True):
+            iterator.seek(row[0])
+            step = read_rows(
+                iterator,
+                b"",
+                keys.KEY_MAX,
+                descending=descending,
+                max_rows=9,
+                max_bytes=9_999,
+                seconds=60.0,
+            )
+            assert step == ([row], len(row[1]), True)
+            assert not iterator.valid()
+        key = row[0]
+        following = key[:-1] + bytes((key[-1] + 1,))
+        for start, stop, is_within in (
+            (key, following, True),
+            (key[:-1], key + b"\x00", True),
+            (key[:-1], key, False),
+            (b"", key[:-1], False),
+            (key + b"\x00", keys.KEY_MAX, False),
+            (following, keys.KEY_MAX, False),
+        ):
+            iterator.seek(key)
+            rows, _, is_end = read_rows(
+                iterator,
+                start,
+                stop,
+                descending=True,
+                max_rows=1,
+                max_bytes=9_999,
+                seconds=60.0,
+            )
+            assert (rows, is_end) == (([row], False) if is_within else ([], True)), (start, stop)
+        del read, iterator
     finally:
         store.ext_close()
