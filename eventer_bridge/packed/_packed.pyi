@@ -196,20 +196,20 @@ def read_rows(
     max_bytes: int,
     seconds: float,
 ) -> tuple[list[tuple[bytes, bytes]], int, bool]:
-    """Rows from where an iterator stands, which it moves behind them.
+    """Read rows from where an iterator stands; it is left at the first one that was not read.
 
     Args:
-        iterator: stands at the first one.
-        start: the least key, or the beginning of it.
-        stop: the key behind the last one, or the beginning of it.
+        iterator: stands at the first row. The interpreter's lock is kept while it moves.
+        start: least key of the span, or the beginning of it.
+        stop: what is behind its greatest key.
         descending: in which direction it is read.
         max_rows: rows at most.
-        max_bytes: when their values have more, no further row is read.
-        seconds: how long it may take; looked at after every few rows.
+        max_bytes: bytes of values, after which no further row is read.
+        seconds: time after which no further row is read; the first one always is.
 
     Returns:
-        Keys and values; the bytes of the values; whether there is no further row in this span, or
-        it failed: then the iterator is not valid, and its status says so.
+        Keys and values; the bytes of the values; whether reading came to the end of the span.
+        Where the iterator is no longer valid, its status says whether that is the end or a failure.
 
     Raises:
         TypeError: a key or value is not ``bytes``.

@@ -29,7 +29,6 @@ cdef enum:
     MAX_REQUEST_KEY_CHARACTERS = 64  # ``limits``
     MAX_AROUND_BYTES = 512  # of an event, besides its payload
     FIRST_EVENTS = 4  # that there is memory for
-    TIMED_ROWS = 8  # that are read between two looks at the clock
     ENTRY_OVERHEAD_BYTES = 600  # of a known type, besides its texts
 
     TYPE_BYTES = 4

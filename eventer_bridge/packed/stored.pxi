@@ -1,5 +1,5 @@
-# Rows of the store: reading them, and writing them as JSON. They were checked when they were put in a
-# ``StoredEvents``.
+# Rows of the store: reading them, and writing them as JSON. What is written was checked when it was
+# put in a ``StoredEvents``.
 
 cdef double _now() noexcept nogil:
     """The time in seconds, as ``time.monotonic`` has it."""
@@ -33,7 +33,7 @@ def read_rows(
     cdef double end = _now() + seconds
     cdef bint is_end = False
     while n_rows < max_rows and n_bytes <= max_bytes:
-        if n_rows and n_rows % TIMED_ROWS == 0 and _now() >= end:
+        if n_rows and _now() >= end:
             break
         key = get_key()
         if key is None or _order(<bytes?>key, start) < 0 or _order(<bytes>key, stop) >= 0:

@@ -298,10 +298,7 @@ def _few_types(params: QueryParams) -> AbstractSet[EventType]:
     if len(params.event_types) > QUICK_TYPES:
         return frozenset()
     asked = dict.fromkeys(map(tuple, params.event_types))
-    for event_type in asked:
-        if "?" in event_type or "*" in event_type:
-            return frozenset()
-    return asked.keys()
+    return frozenset() if any("?" in i or "*" in i for i in asked) else asked.keys()
 
 
 def _is_short(params: QueryParams) -> bool:

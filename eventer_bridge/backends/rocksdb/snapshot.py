@@ -34,11 +34,8 @@ from eventer_bridge.model import EventId
 STEP_S: Final = 50e-6
 """How long rows are read, in the order of the store, before a pause."""
 
-TIMED_ROWS: Final = 8
-"""Rows between two looks at the clock; ``packed`` has the same number."""
-
 STEP_ROWS: Final = 16
-"""Rows that are looked up before a pause, some 50 us."""
+"""Rows that are filtered, or looked up, before a pause: some 50 us."""
 
 STEP_BYTES: Final = 64 << 10
 """Values of so many bytes end a step before, as a large one takes long to read."""
@@ -93,7 +90,7 @@ def _read_in_python(
     n_bytes = 0
     end_s = time.perf_counter() + seconds
     while len(rows) < max_rows and n_bytes <= max_bytes:
-        if rows and len(rows) % TIMED_ROWS == 0 and time.perf_counter() >= end_s:
+        if rows and time.perf_counter() >= end_s:
             break
         key: bytes | None = get_key()
         if key is None or not start <= key < stop:
@@ -234,7 +231,7 @@ class Snapshot:
                 start,
                 stop,
                 descending=descending,
-                max_rows=max(limit, STEP_ROWS) if is_filtered else limit,
+                max_rows=STEP_ROWS if is_filtered else limit,
                 max_bytes=STEP_BYTES,
                 seconds=STEP_S,
             )

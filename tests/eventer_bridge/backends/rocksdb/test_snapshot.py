@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from rocksdict import RdictIter
 
 from eventer_bridge import packed
 from eventer_bridge.backends.rocksdb import keys
@@ -147,6 +148,29 @@ def test_rows_that_are_passed_over_are_read_in_short_steps(
         store.ext_close()
 
 
+def read_step(
+    read_rows: ReadRows,
+    iterator: RdictIter,
+    start: bytes,
+    stop: bytes,
+    *,
+    descending: bool,
+    max_rows: int = 999,
+    max_bytes: int = 9_999,
+    seconds: float = 60.0,
+) -> tuple[list[Row], int, bool]:
+    """What is read where little of it is bounded."""
+    return read_rows(
+        iterator,
+        start,
+        stop,
+        descending=descending,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        seconds=seconds,
+    )
+
+
 def test_a_step_ends_by_rows_bytes_time_or_span(tmp_path: Path, read_rows: ReadRows) -> None:
     store = Store(tmp_path)
     try:
@@ -158,29 +182,26 @@ def test_a_step_ends_by_rows_bytes_time_or_span(tmp_path: Path, read_rows: ReadR
         drawn = random.Random(1)
         for _ in range(300):
             first, last = sorted(drawn.sample(range(100), 2))
-            start, stop = every[first][0], every[last][0]
-            descending = drawn.random() < 0.5
-            expected = every[first:last]
+            expected, descending = every[first:last], drawn.random() < 0.5
             if descending:
-                iterator.seek_for_prev(every[last - 1][0])
                 expected.reverse()
-            else:
-                iterator.seek(start)
             sizes = [len(value) for _, value in expected]
-            max_bytes = drawn.choice([50, sum(sizes[:3]), 9_999])
             max_rows = drawn.choice([1, 30, 999])
+            max_bytes = drawn.choice([50, sum(sizes[:3]), 9_999])
             seconds = drawn.choice([0.0, 60.0])
-            rows, n_bytes, is_end = read_rows(
+            iterator.seek(expected[0][0])
+            rows, n_bytes, is_end = read_step(
+                read_rows,
                 iterator,
-                start,
-                stop,
+                every[first][0],
+                every[last][0],
                 descending=descending,
                 max_rows=max_rows,
                 max_bytes=max_bytes,
                 seconds=seconds,
             )
             most = next((n for n in range(len(sizes)) if sum(sizes[:n]) > max_bytes), len(sizes))
-            most = min(most, max_rows, 999 if seconds else snapshots.TIMED_ROWS)
+            most = min(most, max_rows, 999 if seconds else 1)
             assert rows == expected[:most]
             assert n_bytes == sum(sizes[: len(rows)])
             assert not is_end or len(rows) == len(expected)
@@ -190,7 +211,26 @@ def test_a_step_ends_by_rows_bytes_time_or_span(tmp_path: Path, read_rows: ReadR
         store.ext_close()
 
 
-def test_reading_ends_with_the_keys(tmp_path: Path, read_rows: ReadRows) -> None:
+@pytest.mark.usefixtures("read_rows")
+def test_it_pauses_when_the_time_of_a_step_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "STEP_S", 0.0)
+    pauses: list[None] = []
+    store = Store(tmp_path)
+    try:
+        for session in range(5):
+            write(store, session)
+        read = store.snapshot(lambda: pauses.append(None))
+        steps = list(read.event_rows(b"", keys.KEY_MAX, descending=True, limit=4))
+        assert [len(rows) for rows, _ in steps] == [1, 1, 1, 1]
+        assert len(pauses) == 4
+        del read
+    finally:
+        store.ext_close()
+
+
+def test_reading_ends_with_the_span(tmp_path: Path, read_rows: ReadRows) -> None:
     store = Store(tmp_path)
     try:
         write(store, 1, JsonPayload.of(1))
@@ -199,15 +239,7 @@ def test_reading_ends_with_the_keys(tmp_path: Path, read_rows: ReadRows) -> None
         iterator = read.iterator("event")
         for descending in (False, True):
             iterator.seek(row[0])
-            step = read_rows(
-                iterator,
-                b"",
-                keys.KEY_MAX,
-                descending=descending,
-                max_rows=9,
-                max_bytes=9_999,
-                seconds=60.0,
-            )
+            step = read_step(read_rows, iterator, b"", keys.KEY_MAX, descending=descending)
             assert step == ([row], len(row[1]), True)
             assert not iterator.valid()
         key = row[0]
@@ -221,14 +253,8 @@ def test_reading_ends_with_the_keys(tmp_path: Path, read_rows: ReadRows) -> None
             (following, keys.KEY_MAX, False),
         ):
             iterator.seek(key)
-            rows, _, is_end = read_rows(
-                iterator,
-                start,
-                stop,
-                descending=True,
-                max_rows=1,
-                max_bytes=9_999,
-                seconds=60.0,
+            rows, _, is_end = read_step(
+                read_rows, iterator, start, stop, descending=True, max_rows=1
             )
             assert (rows, is_end) == (([row], False) if is_within else ([], True)), (start, stop)
         del read, iterator
