@@ -116,6 +116,11 @@ def retention(keys_s: float) -> tuple[RetentionRule, ...]:
     )
 
 
+def request_type(server_id: int) -> EventType:
+    """The type of the events of requests."""
+    return "event", str(server_id), REQUEST
+
+
 def of_request(server_id: int, key: RequestKey) -> RegisterEvent | None:
     """The event of a request; None: the client's name is no text that can be told."""
     told = ToldRequest(key.owner, key.key, key.digest)
@@ -123,7 +128,7 @@ def of_request(server_id: int, key: RequestKey) -> RegisterEvent | None:
         payload = JsonPayload.of(told)
     except UnicodeEncodeError:
         return None
-    return RegisterEvent(("event", str(server_id), REQUEST), None, payload)
+    return RegisterEvent(request_type(server_id), None, payload)
 
 
 def of_cursor(server_id: int, told: ToldCursor | ToldParked) -> RegisterEvent:

@@ -42,9 +42,6 @@ class HandOver:
         session_ids: of this server.
         tells_keys: whether sessions tell the other servers of a group of their request keys
             (``group_events``).
-
-    Attributes:
-        has_told_key: whether one of them did, so that the type of such events is known.
     """
 
     def __init__(
@@ -61,7 +58,12 @@ class HandOver:
         self._conditions = conditions
         self._session_ids = session_ids
         self._tells_keys = tells_keys
-        self.has_told_key = False
+        self._told_types = {group_events.request_type(session_ids.server_id)}
+
+    @property
+    def can_tell_together(self) -> bool:
+        """Whether what tells of request keys has a type with an id: then it brings no new one."""
+        return self._backend.has_types(self._told_types)
 
     def with_key(
         self, events: Sequence[RegisterEvent | ProcessEvent], key: RequestKey | None
@@ -104,7 +106,6 @@ class HandOver:
         commit = self._backend.register(created, quota, n_asked, key)
         if commit.done() and (error := commit.exception()):
             raise error
-        self.has_told_key |= key is not None
         return created, commit
 
     def together(

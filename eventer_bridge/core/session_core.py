@@ -203,8 +203,8 @@ class SessionCore(EventCore):
             or self._clock.fault is not None
             or n_events > limits.LARGE_SESSION_EVENTS
             or not (requests and all(requests))
-            or (told is not requests and not self._hand_over.has_told_key)
-            or not (packed or self._are_types_known(told, quotas))
+            or (told is not requests and not self._hand_over.can_tell_together)
+            or not (packed or self._are_types_known(requests, quotas))
         ):
             return self._register_each(sources, requests, quotas, keys)
         sizes = [i.payload_bytes for i in packed] if packed else payload_sizes(told)
@@ -250,7 +250,7 @@ class SessionCore(EventCore):
 
     def _are_types_known(
         self,
-        requests: Sequence[Sequence[RegisterEvent | ProcessEvent]],
+        requests: Sequence[Sequence[RegisterEvent]],
         quotas: Sequence[TypeQuota | None],
     ) -> bool:
         """Whether they were checked before, and whoever asks need not pay for one."""

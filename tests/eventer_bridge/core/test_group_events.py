@@ -3,17 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventer_bridge import limits
-from eventer_bridge.backends import memory
+from eventer_bridge.backends import memory, rocksdb
 from eventer_bridge.core import group_events
 from eventer_bridge.core.cursors import Cursor, Cursors
 from eventer_bridge.core.engine import Engine
 from eventer_bridge.core.group_events import ToldCursor, ToldParked
+from eventer_bridge.core.hand_over import HandOver
 from eventer_bridge.core.session import Repeated, Session
 from eventer_bridge.errors import ControlError, EventerBridgeError, InvalidEventError
 from eventer_bridge.model import (
@@ -103,6 +105,34 @@ async def test_a_key_is_the_last_event_of_its_session_and_goes_with_it() -> None
             assert [*map(events_of, again)] == [*map(events_of, first)]
             await standby.stop()
         assert active.pending_events == 0
+
+
+async def test_they_are_handed_over_together_once_there_was_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    hand_over = HandOver.together
+
+    def noting(self: HandOver, requests: Sequence[Any], *args: Any) -> Any:
+        together.append(len(requests))
+        return hand_over(self, requests, *args)
+
+    monkeypatch.setattr(HandOver, "together", noting)
+    async with (
+        await rocksdb.create(tmp_path / "store") as backend,
+        Engine(backend, 1, is_in_group=True) as core,
+    ):
+        await core.start()
+        requests = [[of("a"), of("b")], [of("a")]]
+        await core.register(SOURCE, requests[0]).committed
+        for n_before in range(3):
+            keys = [request_key(f"{n_before} {len(i)}", *i) for i in requests]
+            for outcome in core.register_keyed(SOURCE, requests, None, keys):
+                assert isinstance(outcome, Session)
+                await outcome.committed
+                assert group_events.request_in(outcome.events) in keys
+        assert together == [2, 2]  # the first ones brought the type of what is told
+        assert core.pending_events == 0
 
 
 async def test_without_a_group_nobody_is_told() -> None:
