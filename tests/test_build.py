@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wheel import build, copy_source
+from tests.support.wheel import QUICKLY, build, copy_source
 
 FOLDER = Path("eventer_bridge", "packed")
 COMPILED = str(FOLDER / f"_packed{sysconfig.get_config_var('EXT_SUFFIX')}")
@@ -73,7 +73,7 @@ def build_editable(source: Path, **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel:editable", "--hooks-only"],
         cwd=source,
-        env={**os.environ, **variables},
+        env={**os.environ, **QUICKLY, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

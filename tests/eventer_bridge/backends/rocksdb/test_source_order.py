@@ -361,13 +361,12 @@ async def test_a_search_pauses(backend: RocksDbBackend) -> None:
 
 @pytest.mark.parametrize("near", [0, 1, in_order.NEAR_EVENTS])
 @pytest.mark.parametrize("kind", ["steady", "late", "mixed", "random", "servers"])
-@pytest.mark.parametrize("seed", range(3))
 async def test_queries_find_what_was_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seed: int, near: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, near: int
 ) -> None:
     monkeypatch.setattr(in_order, "NEAR_EVENTS", near)
     monkeypatch.setattr(in_order, "MAX_BLOCK_KEYS", 2)
-    rng = random.Random(f"{kind} {seed} {near}")
+    rng = random.Random(f"{kind} {near}")
     backend = await rocksdb.create(tmp_path)
     writer = Writer(backend)
     for clock in range(1, 40):
